@@ -7,20 +7,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bubbleviz.conventions import convention_file
+from bubbleviz.conventions import convention_file, kinds, name_words
 from bubbleviz.conventions.convention import globs_of
-from bubbleviz.conventions.kinds import OPERATION_GLOBS
-from bubbleviz.conventions.name_words import drafts
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.interpret.communication import candidates_in
-from bubbleviz.interpret.inspection import (
-    DraftTrial,
-    Inspection,
-    look_over,
-    look_over_table,
-    way_on,
-)
-from bubbleviz.interpret.record import opened_profile, other_commands, sampled_names, work_in
+from bubbleviz.interpret import communication, record
+from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.private_names import note_host
 from bubbleviz.progress import Progress, Unwatched
@@ -31,7 +22,9 @@ from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import OpenOperations, reader_of
 
 
-def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()) -> Inspection:
+def inspect(
+    path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()
+) -> looks.Inspection:
     """Return the contents of one profile, and how far it can be analysed.
 
     Args:
@@ -46,12 +39,14 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
     given = convention_file.find_conventions(convention)
     chosen = tuple(each for each in given if each.patterns)
     known = chosen or tuple(convention_file.built_in().values())
-    with opened_profile(file) as (opened, _):
+    with record.opened_profile(file) as (opened, _):
         if isinstance(opened, OpenOperations):
-            return look_over_table(opened.inspect(()))
+            return looks.look_over_table(opened.inspect(()))
         sample = opened.sample(("*",))
         scores = convention_file.scores_of(sample, tuple(convention_file.built_in().values()))
-        drafted = {} if convention_file.recognised(scores) and not chosen else drafts(sample)
+        drafted = (
+            {} if convention_file.recognised(scores) and not chosen else name_words.drafts(sample)
+        )
         # Every convention costs a look at every name: those that no name in a sample follows are
         # cut to their names of iterations, unless it names no work. What drafts may name is read
         # together with the rest, once.
@@ -66,20 +61,22 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             else tuple(named)
         )
         globs = globs_of((*counted, *drafted.values()))
-        contents = opened.inspect((*globs, *OPERATION_GLOBS) if drafted else globs)
+        contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
         if contents.source.host_known:
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
-        inspection = look_over(
+        inspection = looks.look_over(
             contents,
             known,
             sample,
             chosen or convention_file.recognised(scores),
             next(iter(drafted), None),
         )
-        work = work_in(opened)
+        work = record.work_in(opened)
         if work is not None:
-            candidates = candidates_in(work, file, convention_file.extended_kinds(given))
+            candidates = communication.candidates_in(
+                work, file, convention_file.extended_kinds(given)
+            )
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
             # Most profiles need no draft.
@@ -94,11 +91,13 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             )
         if inspection.analysable:
             return inspection
-        others = other_commands(work, file, sample)
-        return replace(inspection, missing=(*inspection.missing, way_on(inspection, others)))
+        others = record.other_commands(work, file, sample)
+        return replace(inspection, missing=(*inspection.missing, looks.way_on(inspection, others)))
 
 
-def _tried(inspection: Inspection, draft: str, trial: DraftTrial, read: Recordings) -> Inspection:
+def _tried(
+    inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
+) -> looks.Inspection:
     """Return the inspection with the best draft and what an analysis says of it."""
     from bubbleviz.align.run import RunHints, merge
     from bubbleviz.count.count import count
@@ -160,7 +159,7 @@ def _by_names(files: Sequence[InputFile], progress: Progress) -> tuple[str, str]
         try:
             if noun := reader_of(file.path).operations:
                 return "analyze", f"{file.path} is {noun}"
-            names = sampled_names(file.path, globs, partial(progress.read, file.path))
+            names = record.sampled_names(file.path, globs, partial(progress.read, file.path))
         except ProfileError:
             continue
         looked_at.append(file.path)

@@ -23,18 +23,9 @@ from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import range_names
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
+from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up
-from bubbleviz.model.profile import (
-    DEVICE_THREAD,
-    Activities,
-    Calls,
-    Profile,
-    Ranges,
-    Thread,
-    pid_of,
-    process_of,
-)
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import no_calls
 
@@ -51,11 +42,11 @@ _PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
 
 
 def gap_calls_of(
-    profile: Profile,
+    profile: model.Profile,
     launching: Ints,
     idle: Mapping[int, intervals.Intervals],
     records: RecordTimes | None,
-) -> tuple[Calls, int]:
+) -> tuple[model.Calls, int]:
     """Return the calls that launched the work after a gap, or ran during one, by their rows.
 
     Args:
@@ -67,7 +58,7 @@ def gap_calls_of(
     Returns:
         The calls, and the length below which those that launched nothing are left out.
     """
-    kept: list[Calls] = []
+    kept: list[model.Calls] = []
     count, shortest_ns = 0, GRAIN_NS
     for block in profile.calls.blocks():
         if records is not None:
@@ -87,10 +78,10 @@ def gap_calls_of(
 
 
 def _in_idle_time(
-    table: Calls | Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
+    table: model.Calls | model.Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
 ) -> Bools:
     """Tell which of some rows touch a time in which a device of their process was idle."""
-    inside, process = np.zeros(len(table), bool), process_of(table.thread[rows])
+    inside, process = np.zeros(len(table), bool), model.process_of(table.thread[rows])
     for number in idle.keys() & set(distinct(process).tolist()):
         own = rows[process == number]
         inside[own] = touching(table.start_ns[own], table.end_ns[own], idle[number])
@@ -124,7 +115,7 @@ class HostEvents(Table):
     calls: tuple[str, ...] = field(metadata={"shared": True})
 
     def seen_from(
-        self, activities: Activities, rank: int, threads: Ints, numbers: Numbering[str]
+        self, activities: model.Activities, rank: int, threads: Ints, numbers: Numbering[str]
     ) -> HostEvents:
         """Return the events of some threads as a rank sees them.
 
@@ -145,10 +136,10 @@ class HostEvents(Table):
 
 
 def host_events_of(
-    ranges: Ranges,
-    calls: Calls,
+    ranges: model.Ranges,
+    calls: model.Calls,
     call: Codes,
-    profile: Profile,
+    profile: model.Profile,
     lookup: known.ActivityList,
     numbers: Numbering[str],
     waits: tuple[Ints, ...],
@@ -180,7 +171,7 @@ def host_events_of(
     waiting = np.array([of_call[name][0] == known.WAITING for name in names], bool)
     if waits and waiting.any():
         asked = others[waiting]
-        ids = process_of(calls.thread[asked]), calls.correlation_id[asked].astype(np.int64)
+        ids = model.process_of(calls.thread[asked]), calls.correlation_id[asked].astype(np.int64)
         by[asked] = looked_up(waits[:2], waits[2], ids)
         told = by[asked] != NONE
         text[asked[told]] = texts.numbers(names[waiting][told])
@@ -264,12 +255,12 @@ def events_around(
 
 
 def host_ranges_of(
-    profile: Profile,
+    profile: model.Profile,
     idle: Mapping[int, intervals.Intervals],
     threads: Ints,
     steps: Mapping[int, Steps],
     shortest_ns: int,
-) -> Ranges:
+) -> model.Ranges:
     """Return the ranges of some threads that touch idle time, without steps.
 
     A trace of XLA records modules and instructions on a device's own thread, in the device's time:
@@ -292,7 +283,7 @@ def host_ranges_of(
     logs = [replace(log, name_id=log.name_id + at) for log, at in zip(logs, first, strict=False)]
     ranges = replace(joined(logs), names=tuple(name for log in logs for name in log.names))
     ranges = ranges.take(_in_idle_time(ranges, np.arange(len(ranges)), idle))
-    devices = [t.thread for t in profile.threads if t.name.startswith(DEVICE_THREAD)]
+    devices = [t.thread for t in profile.threads if t.name.startswith(model.DEVICE_THREAD)]
     on_device = found_in(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
     # Names as conventions take them, without those of steps.
     step_names = {name for table in steps.values() for name in table.names}
@@ -307,15 +298,15 @@ def host_ranges_of(
     return replace(ranges, name_id=name_id, names=every).take(keep)
 
 
-def main_thread(process: int, threads: Iterable[Thread]) -> int:
+def main_thread(process: int, threads: Iterable[model.Thread]) -> int:
     """Return the main thread of a process: its first one, or else one named as Python's is."""
-    first = (process << 24) + pid_of(process)
+    first = (process << 24) + model.pid_of(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
     python = sorted(thread for thread, name in names.items() if _PYTHON.match(name))
     return python[0] if python and first not in names else first
 
 
-def names_around(ranges: Ranges, thread: int, time_ns: int) -> tuple[str, ...]:
+def names_around(ranges: model.Ranges, thread: int, time_ns: int) -> tuple[str, ...]:
     """Return the names of a thread's ranges around an instant, outermost first."""
     rows = np.flatnonzero(
         (ranges.thread == thread) & (ranges.start_ns <= time_ns) & (time_ns <= ranges.end_ns)

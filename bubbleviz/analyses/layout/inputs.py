@@ -8,12 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.align.run import Run, RunHints, merge, stages_of_chunks
-from bubbleviz.analyses.layout.layer_table import (
-    HALVES,
-    MeasuredModel,
-    allocated_by_layer,
-    with_layer_memory,
-)
+from bubbleviz.analyses.layout import layer_table
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, LayerName
 from bubbleviz.count.count import count
@@ -28,9 +23,8 @@ from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.progress import Progress, Unwatched
+from bubbleviz.report import memory_limits, report
 from bubbleviz.report.memory import measured_memory
-from bubbleviz.report.memory_limits import memory_of
-from bubbleviz.report.report import schedule_ran
 from bubbleviz.report.saved import read_times
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
 from bubbleviz.schedules.measured_times import measured_workload
@@ -202,7 +196,7 @@ def _whole(values: Floats, bounds: Sequence[int], wholes: Sequence[int]) -> Ints
 _EVEN = "the layers of a stage: each is taken for an equal part of its stage (--layers-per-stage)"
 
 
-def of_report(path: str, layers_per_stage: Sequence[int]) -> MeasuredModel:
+def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.MeasuredModel:
     """Return a model by the times of a saved report, a stage's divided among so many layers.
 
     Args:
@@ -231,16 +225,16 @@ def _model(
     allocated: Floats | None = None,
     ran: str | None = None,
     ran_ns: float | None = None,
-) -> MeasuredModel:
+) -> layer_table.MeasuredModel:
     """Return what is known of a model, its memory in bytes where that was measured."""
     if memory is not None:
-        layers, unmeasured = with_layer_memory(layers, own, memory, allocated)
+        layers, unmeasured = layer_table.with_layer_memory(layers, own, memory, allocated)
         assumptions += unmeasured
-    return MeasuredModel(
+    return layer_table.MeasuredModel(
         source,
         layers,
         split=workload.split,
-        assumptions=assumptions if workload.split else (*assumptions, HALVES),
+        assumptions=assumptions if workload.split else (*assumptions, layer_table.HALVES),
         memory=memory is not None,
         in_bytes=memory is not None,
         ran=ran,
@@ -260,7 +254,7 @@ def of_profiles(
     skip: int = 0,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> MeasuredModel:
+) -> layer_table.MeasuredModel:
     """Return a model by the profiles of one run, with ranges of layers or numbers of these.
 
     Args:
@@ -293,10 +287,10 @@ def of_profiles(
     else:
         layers, own, names, assumptions = divided_layers(recordings, run, workload)
     memory, allocated = None, None
-    if (found := memory_of(recordings, run)) is not None:
+    if (found := memory_limits.memory_of(recordings, run)) is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
         memory = measured_memory(found, of_stages)
-        allocated = allocated_by_layer(recordings, run, names, own) if names else None
+        allocated = layer_table.allocated_by_layer(recordings, run, names, own) if names else None
     return _model(
         f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}",
         layers,
@@ -305,7 +299,7 @@ def of_profiles(
         assumptions,
         memory,
         allocated,
-        schedule_ran(recordings, run, counts).name,
+        report.schedule_ran(recordings, run, counts).name,
         None if ratio is None or ratio.window_ns is None else float(ratio.window_ns),
     )
 
