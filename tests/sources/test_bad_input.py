@@ -12,8 +12,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from contextlib import closing
@@ -150,13 +148,6 @@ def execute(path: Path, *statements: str) -> Path:
             database.execute(statement)
         database.commit()
     return path
-
-
-def test_the_smallest_run_is_analysed(bench: Bench) -> None:
-    outcome = bench.analyze(run_of_one(bench.inputs))
-
-    assert (outcome.code, outcome.err) == (0, "")
-    assert sorted(p.name for p in bench.outputs.iterdir()) == sorted(f"x.{n}" for n in OUTPUTS)
 
 
 # --- missing path, pattern without match, directory without profiles
@@ -529,24 +520,6 @@ def test_runs_of_different_microbatches_in_the_same_minute(bench: Bench) -> None
 # --- outputs
 
 
-def test_an_output_that_exists_is_kept(bench: Bench) -> None:
-    (bench.outputs / "x.csv").write_text("mine", encoding="utf-8")
-    said = bench.refused(run_of_one(bench.inputs))
-
-    assert "x.csv" in said
-    assert "--force" in said
-    assert (bench.outputs / "x.csv").read_text(encoding="utf-8") == "mine"
-
-
-def test_an_output_that_exists_is_replaced_when_forced(bench: Bench) -> None:
-    (bench.outputs / "x.csv").write_text("mine", encoding="utf-8")
-    outcome = bench.analyze(run_of_one(bench.inputs), "--force")
-
-    assert (outcome.code, outcome.err) == (0, "")
-    assert (bench.outputs / "x.csv").read_text(encoding="utf-8").startswith("iteration,rank,")
-    assert len(list(bench.outputs.iterdir())) == len(OUTPUTS)
-
-
 @pytest.mark.parametrize("force", [(), ("--force",)])
 @pytest.mark.parametrize("how", ["path", "link", "through a folder"])
 def test_an_output_is_never_an_input(bench: Bench, force: tuple[str, ...], how: str) -> None:
@@ -615,16 +588,6 @@ def test_outputs_that_cannot_be_written(
     assert list(bench.outputs.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_standard_output_takes_any_one_of_them(bench: Bench, name: str) -> None:
-    path = run_of_one(bench.inputs)
-    bench.analyze(path)
-    outcome = bench.run("analyze", path, f"--{name}", "-")
-
-    assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == (bench.outputs / f"x.{name}").read_text(encoding="utf-8")
-
-
 # --- wrong usage
 
 
@@ -647,31 +610,6 @@ def test_standard_output_takes_any_one_of_them(bench: Bench, name: str) -> None:
 )
 def test_an_option_that_means_nothing(bench: Bench, arguments: tuple[str, ...]) -> None:
     assert arguments[0] in bench.refused(run_of_one(bench.inputs), *arguments, code=2)
-
-
-def test_a_command_that_does_not_exist(bench: Bench) -> None:
-    assert "did you mean analyze?" in sentence(bench.run("analyse", "x.sqlite"), code=2)
-    assert "--help" in sentence(bench.run("something", "x.sqlite"), code=2)
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("[[pattern", "not TOML"),
-        ("name = 'x'", "[[pattern]]"),
-        ("[[pattern]]\nmatch = '('\nphase = 'F'", "regular expression"),
-        ("[[pattern]]\nmatch = 'x'\nphase = 'G'", "no phase"),
-        ("[[pattern]]\nmatch = '(?P<colour>x)'\nphase = 'F'", "colour"),
-        ("[[pattern]]\nmatch = 'x'", "phase"),
-    ],
-)
-def test_a_convention_file_that_is_wrong(bench: Bench, text: str, what: str) -> None:
-    own = bench.inputs / "own.toml"
-    own.write_text(text, encoding="utf-8")
-    said = bench.refused(run_of_one(bench.inputs), "--convention", own, code=2)
-
-    assert "own.toml" in said
-    assert what in said
 
 
 def test_a_convention_that_does_not_exist(bench: Bench) -> None:
@@ -899,25 +837,3 @@ def test_a_strange_value_is_refused_or_reported(bench: Bench, damage: str, comma
 
 
 # --- as a process
-
-
-def test_a_refusal_is_one_line_of_the_process_too(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bubbleviz", "analyze", str(tmp_path / "nowhere.sqlite")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=FIXTURES.parent,
-    )
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_pipe_that_closes_early_is_no_error() -> None:
-    script = f"{sys.executable} -m bubbleviz analyze fixtures/1f1b --csv - | head -c 10"
-    done = subprocess.run(
-        ["/bin/sh", "-c", script], capture_output=True, text=True, check=False, cwd=FIXTURES.parent
-    )
-
-    assert (done.stdout, done.stderr) == ("iteration,", "")

@@ -8,31 +8,26 @@ import re
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bubbleviz.cli.app import main
-from bubbleviz.errors import BubblevizError, ProfileError
-from bubbleviz.sources.nsys.columnar_export import STRETCHES, WHOLE, opened_directory
-from bubbleviz.sources.nsys.export import KINDS, Export, Selection
 from bubbleviz.sources.nsys.queries import columns_read
-from bubbleviz.sources.nsys.ranges import event_types
-from bubbleviz.sources.nsys.sqlite_export import opened
-from bubbleviz.sources.sqlite.queries import Binds
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.sources.test_raw_reports import put_nsys
 from tests.support.columnar_exports import ARROW, FORMS, Form, columnar
+from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 
@@ -108,12 +103,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_reports_of_a_planted_run_are_equal(
     form: str, full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = columnar(full, tmp_path, FORMS[form])
-
-    for command in COMMANDS:
-        expected = outcome(full, command, capsys)
-        assert expected[0] == 0
-        assert outcome(directory, command, capsys) == expected
+    assert all(outcome(full, command, capsys)[0] == 0 for command in COMMANDS)
+    compared(full, tmp_path, FORMS[form], capsys)
 
 
 @pytest.mark.parametrize("form", ["parquet, narrow columns, small row groups", "arrow"])
@@ -122,156 +113,59 @@ def test_reports_of_real_exports_are_equal(
 ) -> None:
     for original in sorted(data().glob("*.sqlite")):
         # Sentences are cut at a length, so that paths must be equally long.
-        path = Path(shutil.copy(original, tmp_path))
-        directory = columnar(path, tmp_path, FORMS[form])
-        for command in COMMANDS:
+        compared(Path(shutil.copy(original, tmp_path)), tmp_path, FORMS[form], capsys)
+
+
+def compared(
+    path: Path, folder: Path, form: Form, capsys: pytest.CaptureFixture[str], *commands: str
+) -> None:
+    """Hold what commands print of a directory against what they print of the export it is."""
+    directory = columnar(path, folder, form)
+    for command in COMMANDS:
+        if not commands or command[0] in commands:
             expected = outcome(path, command, capsys)
             assert outcome(directory, command, capsys) == expected, (path.name, command)
-
-
-# --- each query ----------------------------------------------------------------------------------
-
-#: Parameters with which queries are compared; rows and names that the example has, and others.
-BINDS: Mapping[str, int | str | None] = {
-    "rows": json.dumps([1, 2, 3, 5, 8, 100, 101, 4000, 10**9]),
-    "most": -1,
-    "name_ids": json.dumps([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 10**9]),
-    "ids": json.dumps([-1, 0, 1, 2, 3, 5, 8, 13, 21, 10**9]),
-    "first": 1,
-    "last": 1 << 40,
-}
-#: Queries that give columns, rows, and bounds of rows.
-COLUMNS = (*STRETCHES, *WHOLE, "calls/at", "calls/named")
-ROWS = tuple(
-    f"{folder}/{name}"
-    for folder, names in {
-        "strings": ("by_id",),
-        "calls": ("any",),
-        "ranges": ("any", "payloads", "event_types", "payload_entries", "payload_schemas"),
-        "target": (
-            *("cuda_devices", "diagnostics", "gpus", "host", "metadata", "overheads"),
-            *("session", "session_clock", "threads"),
-        ),
-    }.items()
-    for name in names
-)
-BOUNDS = ("gpu_work/kernel_bounds", "calls/bounds", "ranges/bounds")
-
-
-def answers(export: Export) -> dict[str, Any]:
-    """Return what each query gives on an export that columns or rows answer, or its error."""
-    kinds = event_types(export)
-    binds: Binds = {**BINDS, **dict(zip(KINDS, kinds, strict=True))}
-    threads = (
-        [row[0] for row in export.rows("target/threads")] if export.has("target/threads") else []
-    )
-    strings = export.rows("strings/by_id", {"ids": json.dumps([*range(40)])})
-    by_name = Selection(kinds, ("*a*", "F*"), tuple(export.number(row[0]) for row in strings))
-    by_time = Selection(
-        kinds,
-        threads=tuple(sorted({-1, 3, *map(export.number, threads)})),
-        shortest_ns=100,
-        since_ns=-1000,
-        until_ns=1 << 61,
-    )
-    selections = {
-        "ranges/named": by_name,
-        "ranges/lasting": by_time,
-        "calls/system": by_time,
-        "ranges/sample": by_name,
-    }
-
-    def answer(name: str) -> Any:
-        if name in COLUMNS:
-            return export.columns(name, binds).tolist()
-        if name in selections:
-            # Of the calls of the operating system all rows are looked at.
-            stretches = [(1, 60), (200, 1 << 40)] if "ranges" in name else [(1, 1 << 40)]
-            values, texts = export.named(name, selections[name], stretches)
-            return values.tolist(), [*texts]
-        rows = export.rows(name, binds)
-        # Of bounds, only the numbers of rows are used.
-        return [row[:2] for row in rows] if name in BOUNDS else rows
-
-    given: dict[str, Any] = {}
-    for name in (*COLUMNS, *ROWS, *BOUNDS, *selections):
-        try:
-            given[name] = answer(name) if export.has(name) else "lacking"
-        except ProfileError as error:
-            given[name] = re.sub(r"^.*?: ", "", str(error))
-    return given
-
-
-def compared(path: Path, folder: Path, form: Form) -> None:
-    with opened(str(path)) as export:
-        expected = answers(export)
-    with opened_directory(str(columnar(path, folder, form))) as export:
-        found = answers(export)
-    assert found == expected
-
-
-def test_each_query_gives_what_sqlite_gives_of_real_exports(tmp_path: Path) -> None:
-    for path in sorted(data().glob("*.sqlite")):
-        compared(path, tmp_path, FORMS["parquet"])
 
 
 def edited(path: Path, folder: Path, *statements: str) -> Path:
     """Return a copy of an export that has been changed."""
     folder.mkdir(parents=True, exist_ok=True)
-    copy = folder / path.name
-    shutil.copy(path, copy)
-    with closing(sqlite3.connect(copy)) as database, database:
-        for statement in statements:
-            database.execute(statement)
-    return copy
+    return change(Path(shutil.copy(path, folder)), *statements)
 
 
-@cache
-def stored() -> tuple[bytes, dict[str, tuple[str, ...]]]:
-    """Return the example, and its columns that queries read."""
-    with closing(sqlite3.connect(f"file:{EXAMPLE}?mode=ro", uri=True)) as database:
-        tables = [
-            name
-            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        ]
-        columns = {
-            table: tuple(
-                sorted(
-                    {row[1] for row in database.execute(f'PRAGMA table_info("{table}")')}
-                    & columns_read().get(table, frozenset())
-                )
-            )
-            for table in tables
-        }
-    return EXAMPLE.read_bytes(), {table: names for table, names in columns.items() if names}
-
-
+#: Columns of the example that queries read.
+STORED = {
+    table: sorted({*columns} & columns_read().get(table, frozenset()))
+    for table, columns in columns_of(EXAMPLE).items()
+    if columns_read().get(table)
+}
 CORE = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds")
-EDITS = {
-    **{f"{t} is gone": [f'ALTER TABLE "{t}" RENAME TO gone'] for t in stored()[1]},
-    **{f"{t} is empty": [f'DELETE FROM "{t}"'] for t in stored()[1]},
+EDITS: dict[str, tuple[str, ...]] = {
+    **{f"{t} is gone": (f'ALTER TABLE "{t}" RENAME TO gone',) for t in STORED},
+    **{f"{t} is empty": (f'DELETE FROM "{t}"',) for t in STORED},
     **{
-        f"{t}.{column} is gone": [f'ALTER TABLE "{t}" RENAME COLUMN "{column}" TO gone']
-        for t, columns in stored()[1].items()
+        f"{t}.{column} is gone": (f'ALTER TABLE "{t}" RENAME COLUMN "{column}" TO gone',)
+        for t, columns in STORED.items()
         for column in columns
     },
     **{
-        f"{t}.{column} is NULL at times": [
-            f"CREATE TABLE other AS SELECT * FROM {t}",
-            f'UPDATE other SET "{column}" = NULL WHERE rowid % 3 = 0',
-            f"DROP TABLE {t}",
-            f"ALTER TABLE other RENAME TO {t}",
-        ]
+        f"{t}.{column} is NULL at times": (
+            *rebuilt(t),
+            f'UPDATE "{t}" SET "{column}" = NULL WHERE rowid % 3 = 0',
+        )
         for t in CORE[:3]
-        for column in stored()[1][t]
+        for column in STORED[t]
     },
 }
 
 
 @pytest.mark.parametrize("what", EDITS)
-def test_each_query_gives_what_sqlite_gives_of_edited_exports(what: str, tmp_path: Path) -> None:
-    """All that follows reads either through the same queries."""
-    compared(edited(EXAMPLE, tmp_path, *EDITS[what]), tmp_path, FORMS["parquet"])
+def test_reports_of_edited_exports_are_equal(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(EXAMPLE, tmp_path, *EDITS[what])
+
+    compared(path, tmp_path, FORMS["parquet"], capsys, "analyze", "inspect")
 
 
 numbers = st.one_of(st.integers(-2, 60), st.sampled_from([-(1 << 62), 1 << 40, 4_294_967_295]))
@@ -287,13 +181,15 @@ rows = st.integers(0, 9).flatmap(
 )
 
 
-@settings(max_examples=40)
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(drawn=rows, group=st.integers(1, 5))
-def test_each_query_gives_what_sqlite_gives_of_drawn_tables(
-    drawn: tuple[list[tuple[int, int, int, int]], list[str]], group: int
+def test_reports_of_drawn_tables_are_equal(
+    drawn: tuple[list[tuple[int, int, int, int]], list[str]],
+    group: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from tempfile import TemporaryDirectory
-
     with TemporaryDirectory() as name:
         folder = Path(name)
         path = profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
@@ -309,7 +205,7 @@ def test_each_query_gives_what_sqlite_gives_of_drawn_tables(
                     "VALUES (?, ?, ?, ?, ?, ?)",
                     (start, end, 59 + number % 3, thread, text if number % 4 else None, number),
                 )
-        compared(path, folder, Form(group_rows=group))
+        compared(path, folder, Form(group_rows=group), capsys)
 
 
 # --- where directories are found -----------------------------------------------------------------
@@ -552,19 +448,3 @@ def test_a_name_that_is_no_utf_8_is_read_as_far_as_it_is(
     for command in (("idle", "--json", "-"), ("analyze", "--json", "-")):
         expected = outcome(path, command, capsys)
         assert outcome(columnar(path, tmp_path / command[0]), command, capsys) == expected
-
-
-def calls(export: Export, first: int, last: int) -> Any:
-    return export.columns("calls/all", {"first": first, "last": last})
-
-
-def test_an_error_is_raised_again(tmp_path: Path) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
-    file = directory / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet"
-    raw = bytearray(file.read_bytes())
-    raw[len(raw) // 3 : len(raw) // 2] = bytes(len(raw) // 2 - len(raw) // 3)
-    file.write_bytes(raw)
-    with opened_directory(str(directory)) as export:
-        for _ in range(2):
-            with pytest.raises(BubblevizError):
-                calls(export, 1, 1 << 40)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +11,7 @@ import adbc_driver_manager
 import pytest
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.nsys.queries import QUERIES, query
+from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.sqlite import database as module
 from bubbleviz.sources.sqlite.database import Database, opened_database, texts_of
 from bubbleviz.sources.sqlite.queries import Query
@@ -38,13 +37,6 @@ def asking(text: str, columns: int = 1, *parameters: str) -> Query:
     return Query(QUERIES, "test/asked", text, tuple("abcdef"[:columns]), parameters, {})
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3, 9, 10, 11, 1000])
-def test_however_many_rows_are_expected_all_come(database: Database, rows: int) -> None:
-    asked = asking("SELECT a FROM n ORDER BY a")
-
-    assert database.columns(asked, rows=rows).tolist() == [list(range(10))]
-
-
 @pytest.mark.parametrize("batch", [1, 2, 9, 10, 11])
 def test_rows_have_their_own_types_whatever_came_before(
     database: Database, batch: int, monkeypatch: pytest.MonkeyPatch
@@ -56,14 +48,6 @@ def test_rows_have_their_own_types_whatever_came_before(
     whole = database.batch(asked, {})
     assert whole is not None
     assert texts_of(whole.columns[1]) == [*[None] * 9, "nine"]
-
-
-def test_parameters_of_the_queries_are_found_and_comments_hold_none() -> None:
-    ranges = query("ranges/named").parameters
-
-    assert set(query("calls/all").parameters) == {"first", "last"}
-    assert {"first", "last", "push_pop", "some_strings"} <= set(ranges)
-    assert len(set(ranges)) == len(ranges)
 
 
 def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -> None:
@@ -87,14 +71,6 @@ def test_a_statement_that_a_signal_left_open_does_not_hide_the_signal(file: Path
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-
-
-@pytest.mark.parametrize("name", sorted(str(p) for p in Path("sql/nsys").rglob("*.sql")))
-def test_no_text_in_a_query_looks_like_a_parameter_or_a_comment(name: str) -> None:
-    lines = [line.partition("-- ")[0] for line in Path(name).read_text().splitlines()]
-    texts = re.findall(r"'([^']*)'", "\n".join(lines))
-
-    assert not [text for text in texts if ":" in text or "--" in text]
 
 
 def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
@@ -132,14 +108,6 @@ def test_nothing_can_be_written(database: Database, file: Path) -> None:
 
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]
-
-
-def test_where_memory_runs_out_it_is_a_memory_error(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_ROOM", 1 << 62)
-    with pytest.raises(MemoryError):
-        database.columns(asking("SELECT a FROM n"))
 
 
 def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:

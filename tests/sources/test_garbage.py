@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
-from bubbleviz.sources.nsys.queries import QUERIES, tables
+from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.queries import Query
 from tests.support.places import CHECKOUT
@@ -251,29 +250,6 @@ def test_a_column_that_hides_row_numbers_is_refused(
     assert f"{table} has a column named _rowid_" in capsys.readouterr().err
 
 
-def test_other_views_are_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = changed(
-        tmp_path / "a.sqlite",
-        f"CREATE VIEW mine AS {ENDLESS} i FROM n",
-        "CREATE VIRTUAL TABLE yours USING rtree(a, b, c)",
-    )
-    assert ended(capsys, "inspect", path) == ended(capsys, "inspect", ONE)
-
-
-@pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS", "StringIds"])
-@pytest.mark.parametrize("column", ["rowid", "RowID", "oid"])
-def test_columns_named_as_sqlites_row_numbers(tmp_path: Path, table: str, column: str) -> None:
-    path = changed(
-        tmp_path / "a.sqlite",
-        f"ALTER TABLE {table} ADD COLUMN {column} TEXT",
-        f"UPDATE {table} SET {column} = 'x'",
-    )
-    outputs = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    for source, output in zip((ONE, path), outputs, strict=True):
-        assert main(["analyze", str(source), "--csv", str(output)]) == 0
-    assert outputs[0].read_bytes() == outputs[1].read_bytes()
-
-
 @pytest.mark.parametrize("count", [6_000, 100_000])
 def test_too_many_tables_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
@@ -287,11 +263,6 @@ def test_too_many_tables_are_refused(
 
     path = changed(tmp_path / "a.sqlite", add)
     assert "more than 5,000 tables" in ended(capsys, "inspect", path)
-
-
-def test_the_tables_of_queries_are_known() -> None:
-    assert {KERNEL, RUNTIME, "NVTX_EVENTS", "StringIds"} <= tables()
-    assert not {"kernels", "strings", "ranges"} & tables()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -323,11 +294,3 @@ def ask_without_end() -> None:
     asked = Query(QUERIES, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
     with opened_database(str(ONE), QUERIES) as database:
         database.rows(asked)
-
-
-def test_a_query_that_fails_is_damage() -> None:
-    with (
-        opened_database(str(ONE), QUERIES) as database,
-        pytest.raises(ProfileError, match=r"test/bad\.sql failed"),
-    ):
-        database.rows(Query(QUERIES, "test/bad", "SELECT no FROM nothing", ("a",), (), {}))

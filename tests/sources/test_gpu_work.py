@@ -12,9 +12,7 @@ import pytest
 import bubbleviz
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints, widened
-from bubbleviz.model.grouping import BlockNumbering
-from bubbleviz.model.profile import UNCORRELATED, correlations, possible
-from bubbleviz.sources.activities_builder import ActivitiesBuilder
+from bubbleviz.model.profile import UNCORRELATED, correlations
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.nsys_exports import C, K, R, profile
@@ -22,10 +20,6 @@ from tests.support.nsys_exports import C, K, R, profile
 
 def ints(*values: int) -> Ints:
     return np.array(values, np.int64)
-
-
-def test_nothing_has_codes_too() -> None:
-    assert len(BlockNumbering().numbers(ints())) == 0
 
 
 @pytest.mark.parametrize(
@@ -53,44 +47,11 @@ def test_more_names_than_16_bits_hold_keep_apart(tmp_path: Path) -> None:
     assert all(kernel.count == 1 for kernel in report.unattributed_kernels)
 
 
-@pytest.mark.parametrize("device", [-1, 1 << 22])
-def test_a_device_that_cannot_be_is_refused(device: int) -> None:
-    with pytest.raises(ValueError, match="device"):
-        ActivitiesBuilder(1).add_kernels(np.array([[0], [1], [device], [1], [1], [1]], np.int64))
-
-
-def test_more_rows_than_there_is_room_for_are_refused() -> None:
-    with pytest.raises(ValueError, match="rows"):
-        ActivitiesBuilder(0).add_kernels(np.array([[0], [1], [0], [1], [1], [1]], np.int64))
-
-
 def test_correlation_ids_have_32_bits() -> None:
     ids = ints(-1, 0, 2**31, UNCORRELATED - 1, UNCORRELATED, 2**40)
     assert correlations(ids).tolist() == [
         *(UNCORRELATED, 0, 2**31, UNCORRELATED - 1, UNCORRELATED, UNCORRELATED),
     ]
-
-
-def test_times_that_cannot_be() -> None:
-    assert possible(ints(), ints()) is None
-    assert possible(ints(0, -5), ints(0, 5)) is None
-    told = possible(ints(0, 5, -(2**60), 0), ints(1, 4, 0, 2**60))
-    assert told is not None
-    assert told.tolist() == [True, False, False, False]
-
-
-@pytest.mark.parametrize("table", ["KERNEL", "RUNTIME"])
-@pytest.mark.parametrize("row", [2**31, 2**40])
-def test_numbers_of_rows_far_apart_cost_nothing(table: str, row: int, tmp_path: Path) -> None:
-    plant(Planting(stages=2), tmp_path)
-    file = tmp_path / "node0.sqlite"
-    before = bubbleviz.analyze(file)
-    with closing(sqlite3.connect(file)) as db:
-        name = f"CUPTI_ACTIVITY_KIND_{table}"
-        db.execute(f"UPDATE {name} SET rowid = {row} WHERE rowid = (SELECT MAX(rowid) FROM {name})")
-        db.commit()
-
-    assert bubbleviz.analyze(file).summary == before.summary
 
 
 @pytest.mark.parametrize("column", ["start", "end", "globalTid", "text"])

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.profile import PID_MASK, Ranges
-from bubbleviz.sources.in_memory import InMemoryRanges, thread_numbers
+from bubbleviz.model.profile import PID_MASK
+from bubbleviz.sources.in_memory import thread_numbers
 
 
 def _column(*values: int) -> Ints:
     return np.array(values, np.int64)
-
-
-def test_no_thread_has_no_number() -> None:
-    assert thread_numbers(_column(), _column()).tolist() == []
 
 
 def test_threads_of_24_bits_keep_their_numbers() -> None:
@@ -46,39 +41,3 @@ def test_distinct_threads_get_distinct_numbers_of_their_process(
     assert [number >> 24 for number in numbers] == pid.tolist()
     pairs = set(zip(threads, numbers, strict=True))
     assert len(pairs) == len(set(threads)) == len(set(numbers))
-
-
-@pytest.mark.parametrize(
-    ("shortest_ns", "threads", "since", "until", "expected"),
-    [
-        (0, (1,), (0,), (100,), [0, 1]),
-        (10, (1, 2), (0,), (100,), [0, 2]),
-        (0, (1, 2), (15,), (16,), [0, 2]),
-        (0, (1, 2), (20,), (30,), []),
-        (0, (1, 2), (), (), []),
-    ],
-)
-def test_ranges_are_found_by_thread_length_and_time(
-    shortest_ns: int,
-    threads: tuple[int, ...],
-    since: tuple[int, ...],
-    until: tuple[int, ...],
-    expected: list[int],
-) -> None:
-    none = np.zeros(3, bool)
-    ranges = Ranges(
-        start_ns=_column(0, 5, 10),
-        end_ns=_column(20, 10, 20),
-        thread=_column(1, 1, 2),
-        end_thread=_column(-1, -1, -1),
-        start_end=none,
-        cut=none.copy(),
-        name_id=_column(0, 1, 2),
-        names=("a", "b", "c"),
-    )
-
-    found = InMemoryRanges(ranges).lasting(
-        shortest_ns, _column(*threads), _column(*since), _column(*until)
-    )
-
-    assert found.name_id.tolist() == expected

@@ -100,19 +100,6 @@ def test_a_report_goes_by_its_own_path(
     )
 
 
-def test_a_directory_without_profiles_is_told_with_all_that_was_looked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "nothing"
-    folder.mkdir()
-
-    assert main(["analyze", str(folder)]) == 1
-    said = capsys.readouterr().err
-    assert "looked for *" in said
-    assert ".sqlite, " in said
-    assert "*.nsys-rep, *.qdrep" in said
-
-
 def test_an_export_is_kept_on_request_and_never_replaced(
     report: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
 ) -> None:

@@ -22,6 +22,7 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.rocm_profiles import SECRET, processes_of, write_rocpd, write_rpd
 
 FULL = Planting(
@@ -70,30 +71,9 @@ DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
 DAY_NS = 24 * 3600 * 10**9
 
 
-def change(path: Path, *statements: str) -> Path:
-    with closing(sqlite3.connect(path)) as db:
-        # Views of a table may outlive it, as they do where a tool edits a file.
-        db.execute("PRAGMA legacy_alter_table = ON")
-        for statement in statements:
-            db.execute(statement)
-        db.commit()
-    return path
-
-
-def tables_of(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return the columns of each table of a file."""
-    with closing(sqlite3.connect(path)) as db:
-        names = [r[0] for r in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        return {
-            name: tuple(row[1] for row in db.execute(f'PRAGMA table_info("{name}")'))
-            for name in names
-            if not name.startswith("sqlite_")
-        }
-
-
 def table(path: Path, base: str) -> str:
     """Return the table of a file of one process that begins in some way."""
-    (found,) = (name for name in tables_of(path) if name.startswith(f"{base}_"))
+    (found,) = (name for name in columns_of(path) if name.startswith(f"{base}_"))
     return found
 
 
@@ -333,7 +313,7 @@ def test_secrets_are_never_shown(
     path = DOORS[door](export, tmp_path)[0]
     damaged = tmp_path / f"damaged{path.suffix}"
     damaged.write_bytes(path.read_bytes())
-    for name in tables_of(damaged):
+    for name in columns_of(damaged):
         if name.startswith(("rocpd_kernel_dispatch", "rocpd_op")) and "ops" not in name:
             change(damaged, f"UPDATE \"{name}\" SET start = 'x'")
     outputs = tmp_path / "outputs"
@@ -370,14 +350,6 @@ def single(folder: Path, door: str = "rocpd") -> Path:
     return write_rocpd(folder / "1_results.db", processes[:2][:1])
 
 
-@cache
-def whole(door: str) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
-    """Return what the undamaged profile says, and its columns."""
-    with TemporaryDirectory() as folder:
-        path = single(Path(folder), door)
-        return facts(path), tables_of(path)
-
-
 def facts(path: Path) -> dict[str, Any]:
     """Return the numbers of a report, and of the idle time."""
     report = bubbleviz.analyze([path])
@@ -394,118 +366,6 @@ def facts(path: Path) -> dict[str, Any]:
         "ranks": [(rank.pid, rank.device_id, rank.host) for rank in report.ranks],
         "gpus": [rank.gpu for rank in report.ranks],
     }
-
-
-def columns_of(door: str) -> list[tuple[str, str]]:
-    return [(table, column) for table, columns in whole(door)[1].items() for column in columns]
-
-
-def check(path: Path, door: str, words: tuple[str, ...], but: tuple[str, ...] = ()) -> str:
-    """Analyse a damaged file; it must say what is lost, or give the same numbers."""
-    try:
-        now = facts(path)
-    except BubblevizError as error:
-        said = str(error)
-        assert "\n" not in said
-        assert "Traceback" not in said
-        assert any(word in said for word in words) or "again" in said, said
-        return "error"
-    report = bubbleviz.analyze([path])
-    known = {"stages without a profile"}
-    told = [f"{n.what}: {n.reason}" for n in report.limitations if n.what not in known]
-    told = [line for line in told if any(word in line for word in words)]
-    then = whole(door)[0]
-    changed = [name for name in now if now[name] != then[name] and name not in but]
-    assert told or not changed, f"changed without a word: {changed}; {report.limitations}"
-    return "told" if told else "same"
-
-
-def bare(name: str) -> str:
-    """Return the name of a table without its GUID."""
-    return name[:-37] if name[-37:-36] == "_" and name.count("_") > 4 else name
-
-
-ROCPD_COLUMNS, RPD_COLUMNS = columns_of("rocpd"), columns_of("rpd")
-
-
-@pytest.mark.parametrize("way", ["dropped", "emptied"])
-@pytest.mark.parametrize(
-    ("door", "lost"),
-    [(door, name) for door in ("rocpd", "rpd") for name in whole(door)[1]],
-    ids=bare,
-)
-def test_a_lost_table_is_told_or_changes_nothing(
-    way: str, door: str, lost: str, tmp_path: Path
-) -> None:
-    path = single(tmp_path, door)
-    change(path, f'DROP TABLE "{lost}"' if way == "dropped" else f'DELETE FROM "{lost}"')
-
-    words = (bare(lost), *(("hostname",) if "node" in lost else ()))
-    check(path, door, words if way == "dropped" else (*words, "rocpd_string", "launch", "kernels"))
-
-
-@pytest.mark.parametrize("way", ["renamed", "nulls"])
-@pytest.mark.parametrize(
-    ("door", "lost", "column"),
-    [
-        *(("rocpd", name, column) for name, column in ROCPD_COLUMNS),
-        *(("rpd", name, column) for name, column in RPD_COLUMNS),
-    ],
-    ids=bare,
-)
-def test_a_lost_column_is_told_or_changes_nothing(
-    way: str, door: str, lost: str, column: str, tmp_path: Path
-) -> None:
-    path = single(tmp_path, door)
-    if way == "renamed":
-        change(path, f'ALTER TABLE "{lost}" RENAME COLUMN "{column}" TO "x_gone"')
-        words: tuple[str, ...] = (column,)
-    else:
-        kept = ", ".join(
-            f'NULL AS "{c}"' if c == column else f'"{c}"' for c in whole(door)[1][lost]
-        )
-        change(
-            path,
-            f'CREATE TABLE kept AS SELECT {kept} FROM "{lost}" ORDER BY rowid',
-            f'DROP TABLE "{lost}"',
-            f'ALTER TABLE kept RENAME TO "{lost}"',
-        )
-        words = ("",)
-
-    # Without a product's name that of its architecture is shown.
-    check(path, door, words, but=("gpus",) if column == "product_name" else ())
-
-
-@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "NULL", "-5", "1 << 61"])
-@pytest.mark.parametrize(
-    ("base", "column"),
-    [
-        ("rocpd_kernel_dispatch", "start"),
-        ("rocpd_kernel_dispatch", "end"),
-        ("rocpd_kernel_dispatch", "agent_id"),
-        ("rocpd_kernel_dispatch", "pid"),
-        ("rocpd_region", "start"),
-        ("rocpd_region", "end"),
-        ("rocpd_region", "tid"),
-        ("rocpd_event", "stack_id"),
-        ("rocpd_info_process", "pid"),
-        ("rocpd_info_thread", "tid"),
-        ("rocpd_info_agent", "type_index"),
-    ],
-)
-def test_a_value_that_cannot_be_is_told(base: str, column: str, value: str, tmp_path: Path) -> None:
-    path = single(tmp_path)
-    lost = table(path, base)
-    kept = ", ".join(f'"{name}"' for name in tables_of(path)[lost])
-    change(
-        path,
-        f'CREATE TABLE kept AS SELECT {kept} FROM "{lost}" ORDER BY rowid',
-        f'DROP TABLE "{lost}"',
-        f'ALTER TABLE kept RENAME TO "{lost}"',
-        f'UPDATE "{lost}" SET "{column}" = {value} WHERE rowid % 3 = 0',
-    )
-
-    check(path, "rocpd", ("",))
 
 
 # --- nothing recorded
@@ -551,7 +411,7 @@ def test_texts_that_are_no_json_are_no_names(extra: str, tmp_path: Path) -> None
 
 def test_an_empty_file_of_the_schema_says_that_nothing_was_recorded(tmp_path: Path) -> None:
     path = single(tmp_path)
-    change(path, *(f'DELETE FROM "{name}"' for name in tables_of(path)))
+    change(path, *(f'DELETE FROM "{name}"' for name in columns_of(path)))
 
     with pytest.raises(BubblevizError, match="no kernels were recorded; profile again with"):
         bubbleviz.analyze([path])
@@ -646,13 +506,7 @@ def test_nothing_at_all_is_no_profile_of_rocm(tmp_path: Path) -> None:
 def test_a_named_thread_of_no_process_is_told_in_one_sentence(tmp_path: Path) -> None:
     path = single(tmp_path)
     lost = table(path, "rocpd_info_thread")
-    change(
-        path,
-        f'CREATE TABLE kept AS SELECT * FROM "{lost}"',
-        f'DROP TABLE "{lost}"',
-        f'ALTER TABLE kept RENAME TO "{lost}"',
-        f"UPDATE \"{lost}\" SET pid = 'x', name = 'loader'",
-    )
+    change(path, *rebuilt(lost), f"UPDATE \"{lost}\" SET pid = 'x', name = 'loader'")
 
     with pytest.raises(ProfileError, match=r"threads\.sql gives something else than a whole numb"):
         bubbleviz.analyze([path])

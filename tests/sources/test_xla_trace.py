@@ -15,7 +15,6 @@ from bubbleviz import errors
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.model.profile import Profile
 from bubbleviz.sources.paths import find_profiles
-from bubbleviz.sources.readers import reader_of
 from tests.support.xla_files import E, L, P, space, trace_json
 from tests.support.xla_profiles import (
     DATA,
@@ -81,15 +80,6 @@ def test_both_formats_of_a_real_run_agree(name: str) -> None:
         for found in (xplane, json_trace)
     ]
     assert modules[0] == modules[1]
-
-
-def test_it_is_distinguished_from_a_trace_of_pytorch(tmp_path: Path) -> None:
-    trace = traced(tmp_path, tpu())
-    torch = tmp_path / "torch.json"
-    torch.write_text('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kernel"}]}')
-
-    assert reader_of(str(trace)).name == "xla-trace"
-    assert reader_of(str(torch)).name == "kineto"
 
 
 def test_a_trace_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> None:

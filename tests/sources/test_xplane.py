@@ -23,7 +23,7 @@ from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import is_main
-from bubbleviz.sources.xla.xspace import MalformedError, decoded, open_file
+from bubbleviz.sources.xla.xspace import open_file
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type
 from tests.support.xla_profiles import (
@@ -303,24 +303,6 @@ def test_a_file_cut_while_it_is_read_is_one_sentence(share: float, tmp_path: Pat
         os.truncate(path, int(share * size))
         with pytest.raises(errors.ProfileError, match=r"became shorter than .* run again"):
             file.read(GLOBS)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x08" + b"\xff" * 11,  # a number without an end
-        b"\x0b",  # a group
-        b"\x00\x01",  # a field without a number
-        b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a length below 0
-        b"\x12\x05a",  # a length over the end
-        b"\x09aaa",  # a double cut short
-        b"\x08",  # no number
-    ],
-)
-def test_what_is_no_event_is_refused(content: bytes) -> None:
-    data = np.frombuffer(content + b"\x08" * 50, np.uint8)
-    with pytest.raises(MalformedError):
-        decoded(data, np.array([0]), np.array([len(content)]), (1,), (2,))
 
 
 @settings(max_examples=200)

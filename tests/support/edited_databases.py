@@ -1,0 +1,38 @@
+"""SQLite files, changed: what tests do to an export before it is read."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+
+def change(path: Path, *statements: str) -> Path:
+    """Run statements, each for itself, on a file or a new one; return its path."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        # Views of a table may outlive it, as they do where a tool edits a file.
+        db.execute("PRAGMA legacy_alter_table = ON")
+        db.execute("PRAGMA synchronous = OFF")
+        for statement in statements:
+            db.execute(statement)
+    return path
+
+
+def columns_of(path: Path) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each table of a file."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {
+            table: tuple(row[1] for row in db.execute(f'PRAGMA table_info("{table}")'))
+            for (table,) in tables
+            if not table.startswith("sqlite_")
+        }
+
+
+def rebuilt(table: str, columns: str = "*", order: str = "rowid") -> tuple[str, ...]:
+    """Return statements that write a table anew, without constraints: of some columns, in order."""
+    return (
+        f'CREATE TABLE kept AS SELECT {columns} FROM "{table}" ORDER BY {order}',
+        f'DROP TABLE "{table}"',
+        f'ALTER TABLE kept RENAME TO "{table}"',
+    )
