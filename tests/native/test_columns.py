@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.interpret.late_launches import Launches
@@ -57,65 +57,28 @@ def lists(found: tuple[Any, ...]) -> list[list[int]]:
     return [column.tolist() for column in found]
 
 
-def union(spans: list[tuple[int, int]]) -> list[list[int]]:
-    return lists(intervals.union(*columns(spans)))
-
-
 def every_other(count: int) -> Bools:
     return np.asarray(np.arange(count) % 2 == 0, bool)
 
 
-def chosen_union(spans: list[tuple[int, int]]) -> list[list[int]]:
-    return lists(intervals.union(*columns(spans), every_other(len(spans))))
-
-
-def around(index: Innermost, asked: list[tuple[int, int]]) -> list[int]:
-    found: list[int] = index.around(*columns(asked)).tolist()
+def unions(spans: list[tuple[int, int]]) -> list[list[list[int]]]:
+    """Return the unions of intervals in any order and sorted."""
+    found = []
+    for some in (spans, sorted(spans)):
+        chosen = lists(intervals.union(*columns(some), every_other(len(some))))
+        assert chosen == lists(intervals.union(*columns(some[::2])))
+        found.append(lists(intervals.union(*columns(some))))
     return found
 
 
-@example([])
-@example([(3, 3), (3, 3)])
-@given(SPANS)
-def test_unions_are_the_same(spans: list[tuple[int, int]]) -> None:
-    for some in (spans, sorted(spans)):
-        without, found = both(partial(union, some))
-        without_others, found_of_some = both(partial(chosen_union, some))
-
-        assert found == without
-        assert found_of_some == without_others == union(some[::2])
-
-
-@example([], [])
-@example([(0, 9)], [(0, 9)])
-@given(SPANS, SPANS)
-def test_differences_are_the_same(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+def differences(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> list[list[int]]:
     one, two = intervals.union(*columns(a)), intervals.union(*columns(b))
-
-    without, found = both(lambda: lists(intervals.difference(one, two)))
-
-    assert found == without
+    return lists(intervals.difference(one, two))
 
 
-def test_columns_need_not_be_contiguous() -> None:
-    table = np.array([[0, 5, 10], [3, 8, 13]], np.int64).T
-
-    without, found = both(lambda: lists(intervals.union(table[::2, 0], table[::2, 1])))
-
-    assert found == without == [[0, 10], [3, 13]]
-
-
-@example([], [(1, 2)])
-@example([(0, 5), (0, 5), (1, 4), (1, 4)], [(1, 4), (0, 5), (6, 6)])
-@given(SPANS, SPANS)
-def test_the_innermost_around_is_the_same(
-    spans: list[tuple[int, int]], asked: list[tuple[int, int]]
-) -> None:
+def around(spans: list[tuple[int, int]], asked: list[tuple[int, int]]) -> list[list[int]]:
     index = Innermost.of(*columns(spans))
-    for some in (asked, sorted(asked)):
-        without, found = both(partial(around, index, some))
-
-        assert found == without
+    return [index.around(*columns(some)).tolist() for some in (asked, sorted(asked))]
 
 
 def activities(work: list[tuple[int, int]]) -> Activities:
@@ -157,69 +120,23 @@ def linked(work: list[tuple[int, int]], blocks: list[list[tuple[int, int, int, i
     return told, launches.call.tolist(), launches.start_ns.tolist()
 
 
-@example([], [[(1, 0, 1, 5)]])
-@example([(1, 2), (1, 2), (2, 2)], [[(1, 0, 2, 5), (1, 0, 2, 5)], [(1, 1, 2, 4), (1, 1, 2, 3)]])
-@given(WORK, CALLS)
-def test_launches_are_the_same(
-    work: list[tuple[int, int]], blocks: list[list[tuple[int, int, int, int]]]
-) -> None:
-    without, found = both(lambda: linked(work, blocks))
-
-    assert found == without
-
-
-def test_calls_whose_rows_do_not_ascend_are_linked_all_the_same() -> None:
-    block = calls([(1, 0, 1, 5), (1, 0, 1, 3)], 0)
-    block = block.take(np.array([1, 0]))
-
-    def found() -> Any:
-        launches = Launches(activities([(1, 1)]))
-        return launches.of(block).launched.tolist(), launches.call.tolist()
-
-    without, compiled = both(found)
-
-    assert compiled == without == ([True, False], [2])
-
-
-GROUPED = st.lists(st.tuples(st.integers(0, 3), TIMES, TIMES), max_size=12)
-
-
-def grouped(rows: list[tuple[int, int, int]]) -> list[list[int]]:
-    table = np.array(rows, np.int64).reshape(-1, 3)
-    return lists(intervals.group_union(table[:, 0], 4, table[:, 1], table[:, 2]))
-
-
-def chosen_grouped(rows: list[tuple[int, int, int]]) -> list[list[int]]:
-    table, chosen = np.array(rows, np.int64).reshape(-1, 3), every_other(len(rows))
-    # Of those that are not chosen the group means nothing.
-    group = np.where(chosen, table[:, 0], -1)
-    return lists(intervals.group_union(group, 4, table[:, 1], table[:, 2], chosen))
-
-
-@example([])
-@example([(3, 2, 2), (0, 0, 4), (3, 1, 5), (0, 4, 6), (3, 7, 8)])
-@given(GROUPED)
-def test_unions_of_groups_are_the_same(rows: list[tuple[int, int, int]]) -> None:
+def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
+    """Return the unions of groups, in any order and sorted by time."""
+    found = []
     for some in (rows, sorted(rows, key=lambda row: row[1])):
-        without, found = both(partial(grouped, some))
-        without_others, found_of_some = both(partial(chosen_grouped, some))
-
-        assert found == without
-        assert found_of_some == without_others == grouped(some[::2])
+        group, start, end = np.array(some, np.int64).reshape(-1, 3).T
+        chosen = every_other(len(some))
+        # Of those that are not chosen the group means nothing.
+        of_some = intervals.group_union(np.where(chosen, group, -1), 4, start, end, chosen)
+        alone = intervals.group_union(group[::2], 4, start[::2], end[::2])
+        assert lists(of_some) == lists(alone)
+        found.append(lists(intervals.group_union(group, 4, start, end)))
+    return found
 
 
 def numbered(blocks: list[list[int]]) -> list[list[int]]:
     numbering = BlockNumbering()
     return [numbering.numbers(np.array(block, np.int64)).tolist() for block in blocks]
-
-
-@example([[]])
-@example([[-1, 5, -1], [1 << 40, -1, 5]])
-@given(st.lists(st.lists(st.sampled_from((-1, 0, 5, 1 << 30, 1 << 40, 1 << 50)), max_size=6)))
-def test_numbers_of_blocks_are_the_same(blocks: list[list[int]]) -> None:
-    without, found = both(partial(numbered, blocks))
-
-    assert found == without
 
 
 #: (owner, kind: 0 compute, 1 communication, 2 copy; start, length) of work on operations 0 to 3.
@@ -245,13 +162,85 @@ def extents(rows: list[tuple[int, int, int, int]]) -> list[list[int]]:
     return lists(extents_of(np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B]), ran))
 
 
-@example([])
-@example([(0, 0, 5, 0), (0, 0, 5, 0), (1, 0, 3, 1), (1, 1, 4, 1), (2, 2, 2, 2), (2, 1, 1, 9)])
-@given(OWNED)
-def test_extents_of_operations_are_the_same(rows: list[tuple[int, int, int, int]]) -> None:
-    without, found = both(partial(extents, rows))
+#: What is drawn, what must be among it, and what is made of it.
+CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[..., Any]]] = {
+    "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], unions),
+    "differences": ((SPANS, SPANS), [([], []), ([(0, 9)], [(0, 9)])], differences),
+    "the innermost around": (
+        (SPANS, SPANS),
+        [([], [(1, 2)]), ([(0, 5), (0, 5), (1, 4), (1, 4)], [(1, 4), (0, 5), (6, 6)])],
+        around,
+    ),
+    "launches": (
+        (WORK, CALLS),
+        [
+            ([], [[(1, 0, 1, 5)]]),
+            (
+                [(1, 2), (1, 2), (2, 2)],
+                [[(1, 0, 2, 5), (1, 0, 2, 5)], [(1, 1, 2, 4), (1, 1, 2, 3)]],
+            ),
+        ],
+        linked,
+    ),
+    "unions of groups": (
+        (st.lists(st.tuples(st.integers(0, 3), TIMES, TIMES), max_size=12),),
+        [([],), ([(3, 2, 2), (0, 0, 4), (3, 1, 5), (0, 4, 6), (3, 7, 8)],)],
+        grouped,
+    ),
+    "numbers of blocks": (
+        (st.lists(st.lists(st.sampled_from((-1, 0, 5, 1 << 30, 1 << 40, 1 << 50)), max_size=6)),),
+        [([[]],), ([[-1, 5, -1], [1 << 40, -1, 5]],)],
+        numbered,
+    ),
+    "extents of operations": (
+        (OWNED,),
+        [
+            ([],),
+            ([(0, 0, 5, 0), (0, 0, 5, 0), (1, 0, 3, 1), (1, 1, 4, 1), (2, 2, 2, 2), (2, 1, 1, 9)],),
+        ],
+        extents,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+@given(data=st.data())
+def test_both_make_the_same(what: str, data: st.DataObject) -> None:
+    drawn, _, work = CASES[what]
+    rows = data.draw(st.tuples(*drawn))
+
+    without, found = both(lambda: work(*rows))
 
     assert found == without
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_both_make_the_same_of_examples(what: str) -> None:
+    for rows in CASES[what][1]:
+        without, found = both(partial(CASES[what][2], *rows))
+
+        assert found == without
+
+
+def test_columns_need_not_be_contiguous() -> None:
+    table = np.array([[0, 5, 10], [3, 8, 13]], np.int64).T
+
+    without, found = both(lambda: lists(intervals.union(table[::2, 0], table[::2, 1])))
+
+    assert found == without == [[0, 10], [3, 13]]
+
+
+def test_calls_whose_rows_do_not_ascend_are_linked_all_the_same() -> None:
+    block = calls([(1, 0, 1, 5), (1, 0, 1, 3)], 0)
+    block = block.take(np.array([1, 0]))
+
+    def found() -> Any:
+        launches = Launches(activities([(1, 1)]))
+        return launches.of(block).launched.tolist(), launches.call.tolist()
+
+    without, compiled = both(found)
+
+    assert compiled == without == ([True, False], [2])
 
 
 @pytest.mark.parametrize(("owner", "sound"), [(-1, True), (1, True), (2, False), (-2, False)])

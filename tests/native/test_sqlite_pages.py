@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ from bubbleviz.native.library import (
     IntegerColumn,
     Leaves,
     NamedRows,
-    memory_at,
 )
 from tests.support.compiled import compiled_library
 
@@ -149,12 +146,6 @@ def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
     assert list(zip(rows[0][0].tolist(), rows[1], strict=True)) == _by_sqlite(path)
 
 
-@pytest.mark.parametrize("root", [-1, 0, 1, 1 << 31, (1 << 32) + ROOT, 1 << 70])
-def test_a_root_that_is_no_page(root: int, tmp_path: Path) -> None:
-    with _shape(_file(tmp_path, ["forward"])) as file:
-        assert compiled_library().leaves(file, root) is None
-
-
 def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
     path = _file(tmp_path, MANY)
     library = compiled_library()
@@ -194,28 +185,3 @@ def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
     assert rows is not None
     assert rows[1] == ("forward", "forward")
     assert list(zip(rows[0][0].tolist(), rows[1], strict=True)) == _by_sqlite(path)
-
-
-def test_more_bytes_than_a_c_int_counts() -> None:
-    """No memory is taken by pages of a mapping that nothing touches."""
-    size = (1 << 31) + PAGE
-    memory = mmap.mmap(-1, size)
-    memory[-3:] = b"end"
-    mapped = ctypes.c_char.from_buffer(memory)
-
-    view = memory_at(ctypes.addressof(mapped), size)
-
-    assert (len(view), bytes(view[-3:])) == (size, b"end")
-
-
-def test_no_bytes_are_at_no_address() -> None:
-    assert bytes(memory_at(None, 0)) == b""
-
-
-def test_the_numbers_of_a_result_are_its_own(tmp_path: Path) -> None:
-    """The library's memory is freed behind them."""
-    rows = _decoded(_file(tmp_path, ["forward"]))
-
-    assert rows is not None
-    assert rows[0].base is None
-    assert rows[0].tolist() == [[200]]

@@ -24,6 +24,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.sources.kineto.events import read_memory
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.edited_databases import change, rebuilt
 from tests.support.hostile_profiles import (
     CALLS,
     CONVENTION,
@@ -142,14 +143,6 @@ def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid:
     )
 
 
-def execute(path: Path, *statements: str) -> Path:
-    with closing(sqlite3.connect(path)) as database:
-        for statement in statements:
-            database.execute(statement)
-        database.commit()
-    return path
-
-
 # --- missing path, pattern without match, directory without profiles
 
 
@@ -177,12 +170,9 @@ def run_of(bench: Bench, *ranges: R) -> Path:
 
 def without_a_start(path: Path) -> Path:
     first = "SELECT min(rowid) FROM NVTX_EVENTS WHERE text GLOB 'F[0-9]*'"
-    return execute(
+    return change(
         path,
-        # A table that is copied allows it.
-        "CREATE TABLE copied AS SELECT * FROM NVTX_EVENTS",
-        "DROP TABLE NVTX_EVENTS",
-        "ALTER TABLE copied RENAME TO NVTX_EVENTS",
+        *rebuilt("NVTX_EVENTS"),
         f"UPDATE NVTX_EVENTS SET start = NULL WHERE rowid = ({first})",
     )
 
@@ -207,7 +197,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     ),
     "a directory without profiles": (
         lambda b: [folder_of(written_in(b.inputs / "notes.txt", b"no profile\n"))],
-        ("*.sqlite",),
+        ("looked for *", "*.sqlite, ", "*.nsys-rep, *.qdrep"),
     ),
     "a directory of unreadable files": (
         lambda b: [folder_of(written_in(b.inputs / "broken.sqlite", NO_PROFILE))],
@@ -224,22 +214,30 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     "a journal": (lambda b: [beside(run_of_one(b.inputs), "-journal")], ("-journal", *WRITING)),
     "a log": (lambda b: [beside(run_of_one(b.inputs), "-wal")], ("-wal", *WRITING)),
     "a database that is no export": (
-        lambda b: [execute(b.inputs / "shop.sqlite", "CREATE TABLE orders (id INTEGER)")],
+        lambda b: [change(b.inputs / "shop.sqlite", "CREATE TABLE orders (id INTEGER)")],
         ("no nsys export", "StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"),
     ),
     "a database without any table": (
-        lambda b: [execute(b.inputs / "x.sqlite", "CREATE TABLE t (id)", "DROP TABLE t")],
+        lambda b: [change(b.inputs / "x.sqlite", "CREATE TABLE t (id)", "DROP TABLE t")],
         ("no nsys export",),
     ),
     "a database of Ascend's profiler": (
         lambda b: [
-            execute(
+            change(
                 b.inputs / "msprof_20261123.db",
                 "CREATE TABLE STRING_IDS (id INTEGER PRIMARY KEY, value TEXT)",
                 "CREATE TABLE TASK (startNs INTEGER, endNs INTEGER, connectionId INTEGER)",
             )
         ],
         ("a database of Ascend's profiler", "guide tables"),
+    ),
+    "a trace of another database": (
+        lambda b: [change(b.inputs / "x.rpd", "CREATE TABLE users (id)")],
+        ("no nsys export, nor a profile of ROCm",),
+    ),
+    "a database without anything": (
+        lambda b: [change(b.inputs / "x.db", "PRAGMA user_version = 3")],
+        ("no profile of rocprofv3: it has none of the tables",),
     ),
     "a start that is NULL": (
         lambda b: [without_a_start(run_of_one(b.inputs))],
@@ -393,7 +391,7 @@ def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
     largest = (
         f"UPDATE {table} SET rowid = {2**63 - 1} WHERE rowid = (SELECT max(rowid) FROM {table})"
     )
-    outcome = bench.run("analyze", execute(path, largest))
+    outcome = bench.run("analyze", change(path, largest))
 
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == whole
@@ -401,7 +399,7 @@ def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
 
 
 def test_nothing_is_left_beside_a_profile_in_wal_mode(bench: Bench) -> None:
-    path = execute(run_of_one(bench.inputs), "PRAGMA journal_mode=WAL")
+    path = change(run_of_one(bench.inputs), "PRAGMA journal_mode=WAL")
     outcome = bench.analyze(path)
 
     assert (outcome.code, outcome.err) == (0, "")
@@ -428,7 +426,7 @@ NEEDED = [
 
 @pytest.mark.parametrize(("table", "column"), NEEDED)
 def test_a_needed_column_that_is_missing_is_named(bench: Bench, table: str, column: str) -> None:
-    path = execute(
+    path = change(
         run_of_one(bench.inputs), f'ALTER TABLE {table} RENAME COLUMN "{column}" TO elsewhere'
     )
     said, inspected = bench.refused(path), bench.run("inspect", path)
@@ -439,21 +437,16 @@ def test_a_needed_column_that_is_missing_is_named(bench: Bench, table: str, colu
     assert column in inspected.out + inspected.err
 
 
-def test_registered_names_are_read_where_no_column_says_who_ended_a_range(bench: Bench) -> None:
-    path = profile(bench.inputs, KERNELS, CALLS, [replace(r, registered=True) for r in RANGES])
-    execute(path, "ALTER TABLE NVTX_EVENTS DROP COLUMN endGlobalTid")
-
-    assert bench.report(path)["headline"] == "schedule"
-
-
 # --- no kernels, no runtime table, no NVTX
 
 
 @pytest.mark.parametrize("how", ["DROP TABLE", "DELETE FROM"])
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
 def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str) -> None:
-    outcome = bench.run("inspect", execute(run_of_one(bench.inputs), f"{how} {table}"))
+    path = change(run_of_one(bench.inputs), f"{how} {table}")
+    outcome = bench.run("inspect", path)
 
+    assert "-t cuda,nvtx" in bench.refused(path)
     assert (outcome.code, outcome.err) == (0, "")
     assert "analyze cannot run" in outcome.out
     assert "-t cuda,nvtx" in outcome.out
@@ -509,7 +502,7 @@ def test_runs_of_different_microbatches_in_the_same_minute(bench: Bench) -> None
         folder.mkdir()
         truth = plant(Planting(stages=2, microbatches=microbatches), folder)
         paths.append(folder / truth.files[0].path)
-    execute(paths[1], "UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'other' WHERE name = 'Hostname'")
+    change(paths[1], "UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'other' WHERE name = 'Hostname'")
 
     said = bench.refused(*paths)
 
@@ -612,14 +605,6 @@ def test_an_option_that_means_nothing(bench: Bench, arguments: tuple[str, ...]) 
     assert arguments[0] in bench.refused(run_of_one(bench.inputs), *arguments, code=2)
 
 
-def test_a_convention_that_does_not_exist(bench: Bench) -> None:
-    outcome = bench.run("analyze", run_of_one(bench.inputs), "--convention", "megatroon")
-    said = sentence(outcome, code=2)
-
-    assert "megatroon" in said
-    assert "zero-bubble" in said
-
-
 # --- names that are hostile
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -629,7 +614,7 @@ def hostile_run(bench: Bench, text: str) -> Outcome:
     own = bench.inputs / "own.toml"
     own.write_text(CONVENTION, encoding="utf-8")
     path = hostile_profile(bench.inputs, text)
-    execute(
+    change(
         path,
         "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, uuid TEXT)",
         "CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)",
@@ -688,18 +673,12 @@ def test_hostile_names_are_inert(bench: Bench, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_names_are_inert_in_a_refusal(bench: Bench, text: str) -> None:
-    said = bench.refused(hostile_profile(bench.inputs, text))
-
-    assert "most frequent names" in said
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_table_names_are_inert(bench: Bench, text: str) -> None:
+def test_hostile_names_and_tables_are_inert_in_a_refusal(bench: Bench, text: str) -> None:
     quoted = text.replace('"', '""').split("\0", maxsplit=1)[0]
-    path = execute(bench.inputs / "x.sqlite", f'CREATE TABLE "{quoted}" (id INTEGER)')
+    other = change(bench.inputs / "x.sqlite", f'CREATE TABLE "{quoted}" (id INTEGER)')
 
-    assert "no nsys export" in bench.refused(path)
+    assert "most frequent names" in bench.refused(hostile_profile(bench.inputs, text))
+    assert "no nsys export" in bench.refused(other)
 
 
 @pytest.mark.parametrize(
@@ -722,7 +701,7 @@ SECRET = "hunter2-0123456789abcdef"
 def with_secrets(path: Path) -> Path:
     """Put a token wherever an export keeps the recorded host's environment and output."""
     thread = global_id(1, 1)
-    return execute(
+    return change(
         path,
         "CREATE TABLE IF NOT EXISTS META_DATA_CAPTURE (name TEXT, value TEXT)",
         "CREATE TABLE IF NOT EXISTS META_DATA_EXPORT (name TEXT, value TEXT)",
@@ -763,31 +742,6 @@ def test_the_recorded_environment_appears_nowhere(bench: Bench) -> None:
     assert not any(SECRET in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        f"DELETE FROM {KERNEL}",
-        f"DROP TABLE {KERNEL}",
-        f"ALTER TABLE {KERNEL} RENAME COLUMN deviceId TO elsewhere",
-        f"UPDATE {KERNEL} SET start = 'late'",
-        f"UPDATE {KERNEL} SET start = x'00'",
-        f"UPDATE {RUNTIME} SET correlationId = 1e300",
-        "UPDATE NVTX_EVENTS SET start = 'early'",
-        "UPDATE NVTX_EVENTS SET text = NULL, textId = NULL",
-        "UPDATE NVTX_EVENTS SET text = 'train()'",
-        "UPDATE ENUM_NSYS_EVENT_TYPE SET id = id + 100",
-        "DELETE FROM NVTX_EVENTS",
-    ],
-)
-def test_the_recorded_environment_appears_in_no_refusal(bench: Bench, damage: str) -> None:
-    path = execute(with_secrets(run_of_one(bench.inputs)), damage)
-    outcome = bench.run("inspect", path)
-
-    assert SECRET not in bench.refused(path)
-    assert SECRET not in outcome.out + outcome.err
-    assert outcome.code in {0, 1}
-
-
 def test_nothing_is_cached(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -805,6 +759,17 @@ def test_nothing_is_cached(bench: Bench, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "damage",
     [
+        f"DELETE FROM {KERNEL}",
+        f"DROP TABLE {KERNEL}",
+        f"ALTER TABLE {KERNEL} RENAME COLUMN deviceId TO elsewhere",
+        f"UPDATE {KERNEL} SET start = 'late'",
+        f"UPDATE {KERNEL} SET start = x'00'",
+        f"UPDATE {RUNTIME} SET correlationId = 1e300",
+        "UPDATE NVTX_EVENTS SET start = 'early'",
+        "UPDATE NVTX_EVENTS SET text = NULL, textId = NULL",
+        "UPDATE NVTX_EVENTS SET text = 'train()'",
+        "UPDATE ENUM_NSYS_EVENT_TYPE SET id = id + 100",
+        "DELETE FROM NVTX_EVENTS",
         f"UPDATE {KERNEL} SET start = 'late' WHERE rowid = 2",
         f"UPDATE {KERNEL} SET start = 0.5 WHERE rowid = 2",
         f"UPDATE {KERNEL} SET deviceId = 'a GPU'",
@@ -826,9 +791,11 @@ def test_nothing_is_cached(bench: Bench, tmp_path: Path, monkeypatch: pytest.Mon
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
 def test_a_strange_value_is_refused_or_reported(bench: Bench, damage: str, command: str) -> None:
-    path = execute(profile(bench.inputs, KERNELS, CALLS, RANGES, threads=[T(1, "main")]), damage)
+    path = profile(bench.inputs, KERNELS, CALLS, RANGES, threads=[T(1, "main")])
+    change(with_secrets(path), damage)
     outcome = bench.analyze(path) if command == "analyze" else bench.run("inspect", path)
 
+    assert SECRET not in outcome.out + outcome.err
     if outcome.code != 0:
         sentence(outcome)
         assert list(bench.outputs.iterdir()) == []

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import bubbleviz
 from bubbleviz import analyze, inspect
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.profile import PID_MASK
 from bubbleviz.report.report import Report
+from bubbleviz.sources.in_memory import thread_numbers
 from tests.planting import Planting, plant
-from tests.support.nsys_exports import C, K, M, profile
+from tests.support.edited_databases import change, columns_of, rebuilt
+from tests.support.nsys_exports import C, K, M, R, profile
 from tests.support.places import FIXTURES
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -27,15 +32,8 @@ RUNTIME, OVERHEAD = "CUPTI_ACTIVITY_KIND_RUNTIME", "PROFILER_OVERHEAD"
 
 def edited(path: Path, *statements: str) -> Path:
     """Run statements on a database whose tables lost their constraints."""
-    with closing(sqlite3.connect(path)) as database, database:
-        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        for (table,) in tables:
-            database.execute(f'ALTER TABLE "{table}" RENAME TO constrained')
-            database.execute(f'CREATE TABLE "{table}" AS SELECT * FROM constrained')
-            database.execute("DROP TABLE constrained")
-        for statement in statements:
-            database.execute(statement)
-    return path
+    anew = [statement for table in columns_of(path) for statement in rebuilt(table)]
+    return change(path, *anew, *statements)
 
 
 def example(folder: Path, *statements: str) -> Path:
@@ -216,3 +214,66 @@ def test_no_kernel_of_a_damaged_export_is_lost_without_a_word(export: Path, tmp_
         else:
             assert report.profiles[0].kernels == kernels
     assert True in refused
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, np.int64)
+
+
+def test_more_names_than_16_bits_hold_keep_apart(tmp_path: Path) -> None:
+    count = 2**15 + 3
+    kernels = [K(10 * i + 5, 10 * i + 9, i, name=f"kernel {i}") for i in range(count)]
+    calls = [C(10 * i, 10 * i + 1, i) for i in range(count)]
+    ranges = [R(0, 30, "F0.0.0"), R(40, 60, "B0.0.0")]
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    names = {kernel.name for kernel in report.unattributed_kernels}
+    assert report.profiles[0].kernels == count
+    assert len(names) == 5
+    assert all(kernel.count == 1 for kernel in report.unattributed_kernels)
+
+
+@pytest.mark.parametrize("column", ["start", "end", "globalTid", "text"])
+def test_ranges_of_another_type_are_refused(column: str, tmp_path: Path) -> None:
+    plant(Planting(stages=2), tmp_path)
+    file = tmp_path / "node0.sqlite"
+    for value in ("x'00ff'", "'late'", "1e30"):
+        if column == "text" and value != "x'00ff'":
+            continue
+        change(file, f"UPDATE NVTX_EVENTS SET \"{column}\" = {value} WHERE text GLOB 'F1.*'")
+        if column != "text":
+            with pytest.raises(ProfileError, match="damaged"):
+                bubbleviz.analyze(file)
+
+
+def test_a_range_that_cannot_be_leaves_open_ones_alone(tmp_path: Path) -> None:
+    kernels = [K(100 * i + 30, 100 * i + 80, i) for i in range(3)]
+    calls = [C(100 * i + 10, 100 * i + 20, i) for i in range(3)]
+    ranges = [R(0, 90, "F0.0.0"), R(100, 190, "B0.0.0"), R(200, None, "F1.0.0")]
+    strange = R(5, 2**61, "B7.0.0")
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, [*ranges, strange]))
+
+    lost = [n for n in report.limitations if n.what == "ranges with impossible times"]
+    assert [note.count for note in lost] == [1]
+    assert report.operations.cut.tolist().count(1) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.one_of(st.integers(PID_MASK - 3, PID_MASK + 3), st.integers(-(2**63), 2**63 - 1)),
+        ),
+        max_size=20,
+    )
+)
+def test_distinct_threads_get_distinct_numbers_of_their_process(
+    threads: list[tuple[int, int]],
+) -> None:
+    pid, tid = (ints(*(t[i] for t in threads)) for i in (0, 1))
+
+    numbers = thread_numbers(pid, tid).tolist()
+
+    assert [number >> 24 for number in numbers] == pid.tolist()
+    pairs = set(zip(threads, numbers, strict=True))
+    assert len(pairs) == len(set(threads)) == len(set(numbers))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import adbc_driver_manager
 import pytest
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.nsys.queries import QUERIES
+from bubbleviz.sources.nsys import queries
+from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite import database as module
 from bubbleviz.sources.sqlite.database import Database, opened_database, texts_of
 from bubbleviz.sources.sqlite.queries import Query
@@ -116,3 +118,45 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
         closing(Database(str(tmp_path / "no.sqlite"), QUERIES)) as database,
     ):
         database.columns(asking("SELECT 1"))
+
+
+def plan(name: str, variants: tuple[Query, ...]) -> list[str]:
+    """Return the steps of SQLite for a query on empty tables."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        for variant in variants:
+            for table, columns in variant.requires.items():
+                key = " INTEGER PRIMARY KEY" if table == "StringIds" else ""
+                quoted = ", ".join(f'"{c}"{key if c == "id" else ""}' for c in columns)
+                database.execute(f"CREATE TABLE {table} ({quoted})")
+            database.execute(f"CREATE TEMP VIEW {variant.name.split('/')[1]} AS {variant.text}")
+        chosen = query(name)
+        binds = dict.fromkeys(chosen.parameters)
+        steps = database.execute(f"EXPLAIN QUERY PLAN {chosen.text}", binds).fetchall()
+    return [step[3] for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        (name, variants)
+        for name in ("gpu_work/kernels", "ranges/named", "ranges/sample", "ranges/lasting")
+        for variants in product(*(queries.view_variants()[view] for view in query(name).requires))
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(v.name for v in value),
+)
+def test_rows_of_large_tables_are_searched_by_number(
+    name: str, variants: tuple[Query, ...]
+) -> None:
+    steps = plan(name, variants)
+
+    searches = [step for step in steps if "PRIMARY KEY (rowid>? AND rowid<?)" in step]
+
+    assert len(searches) == 1
+    assert not any("FOR ORDER BY" in step for step in steps)
+    assert not {"SCAN named", "SCAN kernel"} & set(steps)
+
+
+def test_registered_strings_are_searched_by_id() -> None:
+    steps = plan("strings/by_id", queries.view_variants()["strings"][:1])
+
+    assert "SEARCH string USING INTEGER PRIMARY KEY (rowid=?)" in steps

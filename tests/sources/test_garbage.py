@@ -101,21 +101,6 @@ def test_instructions_of_devices_that_cannot_be_are_counted(tmp_path: Path, numb
     assert note.count == 1
 
 
-@pytest.mark.parametrize("tid", [OVER, UNDER, -1, "a"])
-def test_threads_of_xla_with_any_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tid: int | str
-) -> None:
-    args = {"hlo_op": "dot.1", "hlo_module": "jit_f", "run_id": "1", "device_ordinal": "0"}
-    events = [
-        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/host:CPU"}},
-        {"ph": "X", "pid": 1, "tid": tid, "ts": 1, "dur": 2, "name": "dot.1", "args": args},
-    ]
-    path = tmp_path / "a.trace.json"
-    path.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
-
-    ended(capsys, "idle", path)
-
-
 # Nesting
 
 

@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import json
 import os
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.analyses.idle.outputs import as_json, sections
+from bubbleviz.analyses.idle.picture import draw_idle
+from bubbleviz.analyses.idle.report import advice, title_of
+from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.profile import IMPOSSIBLE_NS, Profile
+from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.report.report import Report
 from bubbleviz.sources.kineto.profile import open_file
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.sources.trace_events import times_ns
 from tests.planting import Planting, plant
+from tests.support import xla_profiles
 from tests.support.rocm_profiles import HIP
 from tests.support.torch_traces import traces_of
+from tests.support.xla_files import E, L, P, space
 
 
 def _read(path: Path, *globs: str) -> Profile:
@@ -39,10 +44,12 @@ def _trace(path: Path, events: list[dict[str, Any]], **facts: Any) -> Path:
     return path
 
 
-def _kernel(start: float, dur: float, correlation: int, **args: Any) -> dict[str, Any]:
+def _kernel(
+    start: float, dur: float, correlation: int, cat: str = "kernel", **args: Any
+) -> dict[str, Any]:
     arguments = {"correlation": correlation, "device": 0, "stream": 7, **args}
     fields = {"pid": 0, "tid": 7, "ts": start, "dur": dur, "args": arguments}
-    return {"ph": "X", "cat": "kernel", "name": "gemm", **fields}
+    return {"ph": "X", "cat": cat, "name": "gemm", **fields}
 
 
 def _call(start: float, dur: float, correlation: int, **more: Any) -> dict[str, Any]:
@@ -322,13 +329,6 @@ def test_written_nanoseconds_are_read(start_ns: int, duration_ns: int) -> None:
     assert times_ns(written).tolist() == [start_ns, duration_ns]
 
 
-@pytest.mark.parametrize("text", ["NaN", "sNaN", "-Infinity", "1e999"])
-def test_texts_that_are_no_time_are_impossible_times(text: str) -> None:
-    no_time, second = times_ns([Decimal(text), Decimal(1)]).tolist()
-
-    assert (no_time < -IMPOSSIBLE_NS, second) == (True, 1000)
-
-
 def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
     events = [
         _kernel(5, 2, 1),
@@ -485,8 +485,17 @@ def test_whatever_values_events_have_no_traceback_comes_of_it(
 # --- ROCm's builds of PyTorch
 
 
-@pytest.mark.parametrize("category", ["cuda_runtime", "hip_runtime"])
-def test_calls_of_hip_launch_as_those_of_cuda_do(category: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("work", "calls", "noun"),
+    [
+        ("kernel", "cuda_runtime", "GPU"),
+        ("kernel", "hip_runtime", "GPU"),
+        ("mtia_ccp_events", "mtia_runtime", "MTIA"),
+    ],
+)
+def test_the_same_run_on_another_accelerator_has_the_same_report(
+    work: str, calls: str, noun: str, tmp_path: Path
+) -> None:
     planting = Planting(
         stages=4, microbatches=4, iterations=2, transfer_ns=20_000, autograd="named", copies=True
     )
@@ -497,32 +506,33 @@ def test_calls_of_hip_launch_as_those_of_cuda_do(category: str, tmp_path: Path) 
         document = json.loads(gzip.decompress(trace.read_bytes()))
         for event in document["traceEvents"]:
             if event.get("cat") == "cuda_runtime":
-                event["cat"], event["name"] = category, HIP.get(event["name"], "hipOther")
+                event["cat"] = calls
+                if calls != "mtia_runtime":
+                    event["name"] = HIP.get(event["name"], "hipOther")
+            elif event.get("cat") == "kernel":
+                event["cat"] = work
         trace.write_bytes(gzip.compress(json.dumps(document).encode()))
 
     now = bubbleviz.analyze(traces)
 
-    assert now.iterations == then.iterations
+    assert (now.iterations, now.summary) == (then.iterations, then.summary)
     assert [p.linked_kernels for p in now.profiles] == [p.linked_kernels for p in then.profiles]
     assert now.limitations == then.limitations
     assert not any("CUDA" in note.reason + note.what for note in now.limitations)
+    labels = [rank.label.replace("GPU", noun) for rank in then.ranks]
+    assert [rank.label for rank in now.ranks] == labels
 
 
 def test_hip_graphs_and_modules_launch_kernels(tmp_path: Path) -> None:
     names = ["hipLaunchKernel", "hipExtModuleLaunchKernel", "hipGraphLaunch", "hipMemcpyAsync"]
-    events: list[dict[str, object]] = []
+    events = []
     for number, name in enumerate(names):
-        time = {"ts": 10.0 * number, "dur": 2.0}
-        call = {"ph": "X", "cat": "hip_runtime", "name": name, "pid": 7, "tid": 7, **time}
-        events.append({**call, "args": {"correlation": number}})
+        at = 10.0 * number
+        events.append(_call(at, 2, number, cat="hip_runtime", name=name))
         kind = "gpu_memcpy" if "Memcpy" in name else "kernel"
         for part in (3.0, 5.0)[: 2 if "Graph" in name else 1]:
-            work = {"ph": "X", "cat": kind, "name": "k", "pid": 0, "tid": 3}
-            times = {"ts": 10.0 * number + part, "dur": 1.0}
-            args = {"correlation": number, "device": 0, "stream": 3}
-            events.append({**work, **times, "args": args})
-    trace = tmp_path / "a.pt.trace.json"
-    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+            events.append({**_kernel(at + part, 1, number), "cat": kind})
+    trace = _trace(tmp_path / "a.pt.trace.json", events)
 
     with open_file(str(trace)) as file:
         profile = file.read((), partial=True)
@@ -537,3 +547,146 @@ def test_hip_graphs_and_modules_launch_kernels(tmp_path: Path) -> None:
     assert counts["HIP API calls"] == 4
     report = bubbleviz.idle([trace])
     assert not any("unlinked" in str(total) for total in report.activities)
+
+
+def _operators(*names: str) -> list[dict[str, Any]]:
+    return [_range(10.0 * at, 6.0, name, cat="cpu_op") for at, name in enumerate(names)]
+
+
+#: Category of work, of calls, and what the device is called.
+ACCELERATORS = [
+    ("kernel", "cuda_runtime", "GPU"),
+    ("kernel", "hip_runtime", "GPU"),
+    ("kernel", "xpu_runtime", "XPU"),
+    ("mtia_ccp_events", "mtia_runtime", "MTIA"),
+    ("MTIA_CCP_EVENTS", "cuda_runtime", "MTIA"),
+    ("kernel", "privateuse1_runtime", "accelerator"),
+    ("kernel", "hpu_op", "accelerator"),
+]
+
+
+@pytest.mark.parametrize(("work", "call", "noun"), ACCELERATORS)
+def test_devices_of_any_accelerator_are_devices(
+    tmp_path: Path, work: str, call: str, noun: str
+) -> None:
+    # Busy for 30 of 100 us; the operators, which cover all of it, are no work of a device.
+    events = [
+        _range(0, 120, "aten::linear", cat="cpu_op"),
+        *(_call(start - 2, 1, number, cat=call) for number, start in enumerate((10, 60, 100))),
+        _kernel(10, 10, 0, work, device=1),
+        _kernel(60, 10, 1, work, device=1),
+        _kernel(100, 10, 2, work, device=1),
+    ]
+
+    report = bubbleviz.idle(_trace(tmp_path / "a.json", events))
+
+    (rank,) = report.ranks
+    assert (rank.place, rank.device_id, rank.on_host) == (f"{noun} 1", 1, False)
+    assert rank.label.endswith(f" {noun} 1")
+    assert rank.duty_cycle == pytest.approx(0.3)
+    assert title_of(report) == "1 device, idle for 70.00 % of the time"
+    assert not report.limitations
+
+
+@pytest.mark.parametrize(("pid", "device", "notes"), [(3, 3, 2), (70_000, 0, 2)])
+def test_work_that_names_no_device_is_that_of_its_process(
+    tmp_path: Path, pid: int, device: int, notes: int
+) -> None:
+    events = [
+        *(_call(start - 2, 1, number, cat="mtia_runtime") for number, start in enumerate((10, 60))),
+        {**_kernel(10, 10, 0, "mtia_ccp_events"), "pid": pid, "args": {"correlation": 0}},
+        {**_kernel(60, 10, 1, "mtia_ccp_events"), "pid": pid, "args": {"correlation": 1}},
+    ]
+
+    report = bubbleviz.idle(_trace(tmp_path / "a.json", events))
+
+    assert [rank.place for rank in report.ranks] == [f"MTIA {device}"]
+    assert ("devices of some kernels and copies", notes) in {
+        (note.what, note.count) for note in report.limitations
+    }
+
+
+@pytest.mark.parametrize("names", [["aten::mm"], ["aten::mm", "aten::relu", "aten::add"]])
+def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]) -> None:
+    report = bubbleviz.idle(_trace(tmp_path / "a.json", _operators(*names), host_name="node7"))
+
+    (rank,) = report.ranks
+    assert (rank.label, rank.on_host, rank.duty_cycle) == ("node7 host", True, None)
+    assert (report.devices, report.activities) == ((), ())
+    assert (report.idle_ns, report.span_ns) == (0, 0)
+    assert title_of(report) == ("1 host without a device: operators, and no work of any device")
+    assert advice(report)[0].startswith("no work of any device was recorded")
+    document = json.loads(as_json(report, 5))
+    assert document["ranks"][0]["device"] == "host"
+    assert document["ranks"][0]["duty_cycle"] is None
+    assert document["ranks"][0]["compute_duty"] is None
+    assert {step["duty_cycle"] for step in document["ranks"][0]["steps"]} == {None}
+    assert "GPU" not in draw_idle(report)
+    assert list(sections(report, 5))
+
+
+def test_a_host_with_several_devices_of_its_own_is_one_host() -> None:
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if not data:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no real traces here")
+    report = bubbleviz.idle(Path(data, "jax", "jax_cpu4.xplane.pb"))
+
+    assert len(report.ranks) == 4
+    assert title_of(report).startswith("1 host without a device")
+
+
+def test_hosts_beside_devices_count_in_no_sum(tmp_path: Path) -> None:
+    _trace(tmp_path / "host.json", _operators("aten::mm", "aten::relu"), host_name="alone")
+    events = [
+        *(_call(start - 2, 1, number, cat="cuda_runtime") for number, start in enumerate((10, 60))),
+        _kernel(10, 10, 0, "kernel", device=0),
+        _kernel(60, 10, 1, "kernel", device=0),
+    ]
+    _trace(tmp_path / "gpu.json", events, host_name="with")
+
+    report = bubbleviz.idle(tmp_path)
+
+    assert sorted(rank.label for rank in report.ranks) == ["alone host", "with GPU 0"]
+    assert (report.idle_ns, report.span_ns) == (40_000, 60_000)
+    assert title_of(report) == ("1 device, idle for 66.67 % of the time; 1 host without a device")
+
+
+def test_a_pipeline_on_hosts_is_measured_on_hosts(tmp_path: Path) -> None:
+    events = []
+    for number, name in enumerate(("Forward 0", "Forward 1", "Backward 0", "Backward 1")):
+        events.append(_range(100 * number, 90, name))
+        events.append(_range(100 * number + 5, 80, "aten::linear", cat="cpu_op"))
+
+    report = bubbleviz.analyze(_trace(tmp_path / "a.json", events, host_name="node7"))
+
+    assert [rank.label for rank in report.ranks] == ["node7 host"]
+
+
+def test_a_run_of_xla_without_a_device_is_one_of_a_host(tmp_path: Path) -> None:
+    facts: dict[str, int | str] = {"hlo_op": "dot.1", "hlo_module": "jit_f", "run_id": -5}
+    threads = [
+        L(name, [E("dot.1", at, at + 10, {**facts, "device_ordinal": at})], 7 + at)
+        for at, name in enumerate("ab")
+    ]
+    file = tmp_path / "a.xplane.pb"
+    file.write_bytes(space([P("/host:CPU", threads, {"process_id": 9})]))
+
+    report = bubbleviz.idle(file)
+
+    assert [rank.place for rank in report.ranks] == ["host", "host 1"]
+    assert [rank.duty_cycle for rank in report.ranks] == [None, None]
+    assert report.devices == ()
+
+
+@pytest.mark.parametrize("kind", ["tpu", "gpu"])
+def test_devices_of_xla_are_named_by_what_they_are(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(xla_profiles.written(tmp_path, getattr(xla_profiles, kind)()))
+    for command in ("analyze", "idle", "inspect"):
+        assert main([command, path, "-v"]) == 0
+        shown = capsys.readouterr().out.replace(path, "")
+        assert f"{kind.upper()} 3" in shown
+        assert ("GPU 3" in shown) == (kind == "gpu")
+    main(["pgle", path])
+    assert ("--xla_gpu" in capsys.readouterr().out) == (kind == "gpu")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import bubbleviz
+from bubbleviz.cli.app import main
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.progress import unwatched
 from bubbleviz.sources import readers
@@ -92,6 +94,30 @@ def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> No
 
     assert claimed_by(path) == []
     assert reader_of(str(path)).name == "kineto"
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_damaged_bytes_end_in_a_report_or_a_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes of any place are others, and the end may be missing."""
+    path = planted(tmp_path)[name]
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    for seed in range(40):
+        file = files[seed % len(files)]
+        whole, chance = file.read_bytes(), random.Random(seed)
+        content = bytearray(whole)
+        for _ in range(chance.randint(1, 6)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        end = chance.choice([len(content), chance.randrange(len(content))])
+        file.write_bytes(content[:end])
+        for command in ("analyze", "inspect"):
+            code = main([command, str(path)])
+            said = capsys.readouterr().err
+            assert code in (0, 1)
+            assert "Traceback" not in said
+            assert code == 0 or said.count("\n") == 1, said
+        file.write_bytes(whole)
 
 
 # --- what a partial reading must hold

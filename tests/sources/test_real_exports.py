@@ -80,10 +80,6 @@ def content(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_every_export_is_here_and_known(exports: Path) -> None:
-    assert {path.name for path in exports.iterdir()} == {f"{name}.sqlite" for name in EXPECTED}
-
-
 @pytest.mark.parametrize("name", EXPECTED)
 def test_analyze_says_what_is_missing(
     exports: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -116,14 +112,10 @@ def test_inspect_shows_what_is_there(
     assert re.search(rf"^ +kernels +{kernels}$", printed.out, re.MULTILINE)
     assert "analyze cannot run" in printed.out
     assert all(re.sub("[0-9]+", "#", shown) in printed.out for shown in expected.names)
+    assert name != "nsys-ai_healthy_1pct" or "globalPid" in printed.out
+    for word in ("LD_LIBRARY_PATH", "TOKEN", "PASSWORD", "--trace", "/home/", "HOME="):
+        assert word not in printed.out.replace(str(exports), "")
     assert content(exports) == before
-
-
-def test_a_table_that_lacks_a_column_is_told(
-    exports: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["inspect", str(exports / "nsys-ai_healthy_1pct.sqlite")]) == 0
-    assert "globalPid" in capsys.readouterr().out
 
 
 def test_a_folder_of_unusable_exports_is_refused_in_one_sentence(
@@ -131,14 +123,6 @@ def test_a_folder_of_unusable_exports_is_refused_in_one_sentence(
 ) -> None:
     assert main(["analyze", str(exports)]) == 1
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_no_environment_is_shown(exports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in EXPECTED:
-        main(["inspect", str(exports / f"{name}.sqlite")])
-        shown = capsys.readouterr().out
-        for word in ("LD_LIBRARY_PATH", "TOKEN", "PASSWORD", "--trace", "/home/", "HOME="):
-            assert word not in shown.replace(str(exports), "")
 
 
 STEPS = """
