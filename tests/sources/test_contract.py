@@ -247,12 +247,10 @@ def test_a_lost_column_is_told_or_changes_nothing(
     names += [f'NULL AS "{column}"'] if way == "nulls" else [] if names else ["1 AS nothing"]
     change(paths[0], *rebuilt(table, ", ".join(names)))
 
-    words, but = (column,), ()
-    if way == "nulls":
-        words, but = ("",), SHOWN_AS_NONE.get((bare(table), column), ())
+    but = SHOWN_AS_NONE.get((bare(table), column), ()) if way == "nulls" else ()
     # Without a product's name that of its architecture is shown.
     but = ("gpus",) if column == "product_name" else but
-    check(paths, form, words, remedy=form != "nsys", but=but)
+    check(paths, form, ("" if way == "nulls" else column,), remedy=form != "nsys", but=but)
 
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "NULL", "-5", "1 << 61"])

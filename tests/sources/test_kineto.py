@@ -45,7 +45,7 @@ def _trace(path: Path, events: list[dict[str, Any]], **facts: Any) -> Path:
 
 
 def _kernel(
-    start: float, dur: float, correlation: int, cat: str = "kernel", **args: Any
+    start: float, dur: float, correlation: int, cat: Any = "kernel", **args: Any
 ) -> dict[str, Any]:
     arguments = {"correlation": correlation, "device": 0, "stream": 7, **args}
     fields = {"pid": 0, "tid": 7, "ts": start, "dur": dur, "args": arguments}

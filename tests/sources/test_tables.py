@@ -91,6 +91,7 @@ FRAMES: dict[str, pl.DataFrame] = {
     "phases": pl.DataFrame(ONE).with_columns(pl.col("phase").cast(pl.Categorical)),
     "texts": pl.DataFrame(ONE | {"start_ns": [f" {start}" for start in START]}),
     "epochs": pl.DataFrame(LATE),
+    "any order": pl.DataFrame(SHUFFLED),
 }
 #: Changes of a CSV file, and its ending.
 TEXTS: dict[str, Callable[[str], str]] = {
@@ -103,42 +104,29 @@ TEXTS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_columns_may_have_any_type(name: str, tmp_path: Path) -> None:
-    FRAMES[name].write_parquet(tmp_path / "t.parquet")
+@pytest.mark.parametrize("name", [*FRAMES, *TEXTS, "t.arrows", "lz4", "zstd"])
+def test_tables_may_be_written_in_any_way(name: str, tmp_path: Path) -> None:
+    path, host = tmp_path / name, "table"
+    if name in FRAMES:
+        path = tmp_path / "t.parquet"
+        FRAMES[name].write_parquet(path)
+        host = "node0" if "host" in FRAMES[name].columns else host
+    elif name in TEXTS:
+        text = TEXTS[name](csv_of(tmp_path / "one.csv", ONE).read_text()).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    elif name == "t.arrows":
+        stream_of(path, ONE)
+    else:
+        path, host = tmp_path / "t.arrow", "node0"
+        frame = pl.DataFrame(ONE | {"host": NODES, "start_ns": list(map(str, START))})
+        compression: Any = name
+        newest = pl.CompatLevel.newest()
+        frame.write_ipc(path, compat_level=newest, compression=compression)
 
-    report = bubbleviz.analyze(tmp_path / "t.parquet")
+    report = bubbleviz.analyze(path)
 
-    assert ratio(report) == 1 - 120 / 160
-    assert report.ranks[0].host == ("node0" if "host" in FRAMES[name].columns else "table")
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_delimited_text_may_be_written_in_any_way(name: str, tmp_path: Path) -> None:
-    text = TEXTS[name](csv_of(tmp_path / "one.csv", ONE).read_text()).encode()
-    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-
-    assert ratio(bubbleviz.analyze(tmp_path / name)) == 1 - 120 / 160
-
-
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_streams_and_newer_types_of_arrow_are_read(compression: Any, tmp_path: Path) -> None:
-    frame = pl.DataFrame(ONE | {"host": NODES, "start_ns": list(map(str, START))})
-    newest = pl.CompatLevel.newest()
-    frame.write_ipc(tmp_path / "t.arrow", compat_level=newest, compression=compression)
-
-    report = bubbleviz.analyze(tmp_path / "t.arrow")
-
-    assert (ratio(report), report.ranks[0].host) == (1 - 120 / 160, "node0")
-    assert ratio(bubbleviz.analyze(stream_of(tmp_path / "t.arrows", ONE))) == 1 - 120 / 160
-
-
-@pytest.mark.parametrize("columns", [LATE, SHUFFLED], ids=["epochs", "any order"])
-def test_epochs_and_any_order_of_rows_are_read(columns: Columns, tmp_path: Path) -> None:
-    report = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns))
-
-    assert ratio(report) == 1 - 120 / 160
-    if columns is LATE:
+    assert (ratio(report), report.ranks[0].host) == (1 - 120 / 160, host)
+    if name == "epochs":
         assert report.operations.start_ns.tolist() == LATE["start_ns"]
 
 
