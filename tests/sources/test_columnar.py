@@ -408,8 +408,14 @@ def test_columns_of_other_types_are_refused(
     changed(directory, table, with_column(column, kind))
 
     assert "whole number" in refused(directory, capsys)
-    changed(directory, table, lambda t: t.append_column("start", t.column(column)))
-    changed(directory, table, lambda t: t.append_column("start", t.column(column)))
+
+
+def test_a_column_that_is_there_twice_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    changed(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
+
     assert "two columns of one name" in refused(directory, capsys)
 
 
