@@ -126,17 +126,6 @@ def _checked_rows(work: Activities) -> tuple[list[int], dict[str, int]]:
     return repeated.tolist(), _counts(notes)
 
 
-def test_many_names_without_a_length_take_no_longer() -> None:
-    names, each = 60_000, 5
-    number = np.arange(names * each)
-    # Of each name one kernel has no length; of every second name the others are long.
-    duration = np.where(number < names, 0, np.where(number % 2, 50_000, 2_000))
-    start = number * 100_000
-    columns = (start, start + duration, number, number % names)
-    work = _work(*zip(*(column.tolist() for column in columns), strict=True))
-    assert _checked_rows(work) == ([], {LENGTHLESS: names // 2})
-
-
 def test_equal_rows_of_one_call_are_one() -> None:
     first, other = (10, 20, 5, 0), (30, 40, 6, 0)
     assert _checked_rows(_work(first, other, first, first)) == ([2, 3], {TWICE: 2})
@@ -461,10 +450,20 @@ def test_kernels_left_out_as_they_were_read_are_told_once(tmp_path: Path) -> Non
     assert LOST not in notes
 
 
-def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel") -> Path:
-    """Write an export of three launches, the second of which has no kernel."""
+def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel", sql: str = "") -> int:
+    """Return how many kernels are lost of three launches, the second of which has none.
+
+    Args:
+        folder: for the export.
+        more: calls around the second.
+        name: of the second.
+        sql: what is run on the export.
+    """
     calls = [C(10, 12, 1), C(20, 22, 2, name=name), *more, C(30, 32, 3)]
-    return profile(folder, [K(13, 15, 1), K(33, 35, 3)], calls)
+    path = profile(folder, [K(13, 15, 1), K(33, 35, 3)], calls)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(sql)
+    return _lost_of(path)[0]
 
 
 def test_without_calls_nothing_is_lost(tmp_path: Path) -> None:
@@ -484,47 +483,44 @@ def test_without_calls_nothing_is_lost(tmp_path: Path) -> None:
     ],
 )
 def test_only_launches_of_kernels_lose_some(name: str, lost: int, tmp_path: Path) -> None:
-    assert _lost_of(_three_launches(tmp_path, name=name)) == (lost, False)
+    assert _three_launches(tmp_path, name=name) == lost
 
 
-def test_a_failed_launch_makes_no_kernel(tmp_path: Path) -> None:
-    path = _three_launches(tmp_path)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 2 WHERE start = 20")
-    assert _lost_of(path) == (0, False)
+def _begin(start: int, **more: int) -> C:
+    return C(start, start + 1, 80 + start, name="cudaStreamBeginCapture_v10000", **more)
 
 
-def test_a_launch_into_a_graph_makes_no_kernel(tmp_path: Path) -> None:
-    begin, end = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
-    around = C(18, 19, 8, name=begin), C(24, 25, 9, name=end)
-    assert _lost_of(_three_launches(tmp_path, *around)) == (0, False)
-    # One that has ended captures nothing more; one that never ends, all.
-    before = C(14, 15, 8, name=begin), C(16, 17, 9, name=end)
-    assert _lost_of(_three_launches(tmp_path, *before)) == (1, False)
-    assert _lost_of(_three_launches(tmp_path, around[0])) == (0, False)
-    other = C(18, 19, 8, name=begin, pid=2), C(24, 25, 9, name=end, pid=2)
-    assert _lost_of(_three_launches(tmp_path, *other)) == (1, False)
+def _end(start: int, **more: int) -> C:
+    return C(start, start + 1, 80 + start, name="cudaStreamEndCapture_v10000", **more)
 
 
-def test_several_threads_capture_at_once(tmp_path: Path) -> None:
-    begin, end = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
-    calls = [
-        C(14, 15, 8, name=begin),
-        C(15, 16, 9, name=begin, tid=5),
-        C(17, 18, 10, name=end, tid=5),
-        C(24, 25, 11, name=end),
-    ]
-    assert _lost_of(_three_launches(tmp_path, *calls)) == (0, False)
-    # The end of a capture that began before the profile ends no other.
-    assert _lost_of(_three_launches(tmp_path, C(13, 14, 7, name=end), *calls)) == (0, False)
+#: Two threads capture at once.
+_TWICE = (_begin(14), _begin(15, tid=5), _end(17, tid=5), _end(24))
 
 
-def test_a_capture_that_failed_to_begin_has_no_end(tmp_path: Path) -> None:
-    begin = C(18, 19, 8, name="cudaStreamBeginCapture_v10000")
-    path = _three_launches(tmp_path, begin)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 9 WHERE start = 18")
-    assert _lost_of(path) == (1, False)
+@pytest.mark.parametrize(
+    ("around", "lost"),
+    [
+        ((_begin(18), _end(24)), 0),
+        # One that has ended captures nothing more; one that never ends, all.
+        ((_begin(14), _end(16)), 1),
+        ((_begin(18),), 0),
+        ((_begin(18, pid=2), _end(24, pid=2)), 1),
+        (_TWICE, 0),
+        # The end of a capture that began before the profile ends no other.
+        ((_end(13), *_TWICE), 0),
+    ],
+)
+def test_a_launch_into_a_graph_makes_no_kernel(
+    around: tuple[C, ...], lost: int, tmp_path: Path
+) -> None:
+    assert _three_launches(tmp_path, *around) == lost
+
+
+def test_what_fails_launches_and_captures_nothing(tmp_path: Path) -> None:
+    failing = f"UPDATE {CALL} SET returnValue = 2 WHERE start = "
+    assert _three_launches(tmp_path, sql=f"{failing}20") == 0
+    assert _three_launches(tmp_path, _begin(18), sql=f"{failing}18") == 1
 
 
 def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
@@ -539,14 +535,11 @@ def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
 
 
 def test_a_launch_in_both_interfaces_has_one_kernel(tmp_path: Path) -> None:
-    path = _three_launches(tmp_path, name="cudaGetDevice")
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start + 1, end - 1, eventClass, "
-            "globalTid, correlationId, nameId, 0, NULL FROM CUPTI_ACTIVITY_KIND_RUNTIME "
-            "WHERE correlationId = 1"
-        )
-    assert _lost_of(path) == (0, False)
+    again = (
+        f"INSERT INTO {CALL} SELECT start + 1, end - 1, eventClass, globalTid, correlationId, "
+        f"nameId, 0, NULL FROM {CALL} WHERE correlationId = 1"
+    )
+    assert _three_launches(tmp_path, name="cudaGetDevice", sql=again) == 0
 
 
 def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) -> None:
@@ -680,28 +673,16 @@ def calls_of(*lengths_us: int) -> Calls:
     )
 
 
-def lengths(long_calls: LongCalls) -> list[int]:
-    """Return the lengths that were kept, us."""
-    kept = long_calls.collected()
-    return [] if kept is None else ((kept.end_ns - kept.start_ns) // 1_000).tolist()
-
-
-def test_launches_are_not_kept_and_waits_are() -> None:
-    long_calls = LongCalls()
-    long_calls.add(calls_of())
-    assert long_calls.collected() is None
-    long_calls.add(calls_of(5, 19, 20, 3_000))
-    long_calls.add(calls_of(1))
-    long_calls.add(calls_of(40))
-
-    assert lengths(long_calls) == [20, 3_000, 40]
-
-
 def test_of_too_many_the_longer_ones_are_kept_in_their_order() -> None:
     long_calls = LongCalls(most=3)
-    long_calls.add(calls_of(25, 90, 30))
+    long_calls.add(calls_of())
+    assert long_calls.collected() is None
+    # What is as short as a launch is not kept.
+    long_calls.add(calls_of(25, 90, 30, 19, 5))
     long_calls.add(calls_of(50, 41))
     # Shorter than 40 us goes, and is no longer looked at.
     long_calls.add(calls_of(39))
 
-    assert lengths(long_calls) == [90, 50, 41]
+    kept = long_calls.collected()
+    assert kept is not None
+    assert (kept.end_ns - kept.start_ns).tolist() == [90_000, 50_000, 41_000]

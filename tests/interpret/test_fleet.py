@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -516,52 +515,73 @@ def _client(scheduler: Path) -> Any:
     )
 
 
+#: Options of a worker without a nanny, so that who is killed stays dead.
+_ALONE = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1")
+
+
 @contextmanager
-def workers(scheduler: Path, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run workers without a nanny, so that who is killed stays dead."""
-    options = ("--scheduler-file", str(scheduler), "--nthreads", "1", "--no-nanny")
+def workers(
+    scheduler: Path, count: int = 1, first: str = "", *, last: bool = False
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run workers that do something else first; ``last`` if their scheduler may go before them."""
+    options = ("worker", "--scheduler-file", str(scheduler), *_ALONE)
     with ExitStack() as stack:
         with _client(scheduler) as client:
-            running = [
-                stack.enter_context(
-                    dask("worker", *options, "--no-dashboard", "--host", "127.0.0.1")
-                )
-                for _ in range(count)
-            ]
-            client.wait_for_workers(count, timeout=300)
+            others = len(client.nthreads())
+            running = [stack.enter_context(dask(*options, first=first)) for _ in range(count)]
+            client.wait_for_workers(others + count, timeout=300)
         yield running
-    with _client(scheduler) as client:
-        _until(lambda: not client.nthreads())
-
-
-@contextmanager
-def dask_worker(scheduler: Path) -> Iterator[None]:
-    """Run a worker whose scheduler may go first."""
-    options = ("--scheduler-file", str(scheduler), "--nthreads", "1", "--no-nanny")
-    with dask("worker", *options, "--no-dashboard"):
+    if not last:
         with _client(scheduler) as client:
-            client.wait_for_workers(1, timeout=300)
-        yield
+            _until(lambda: len(client.nthreads()) == others)
 
 
-def test_a_worker_killed_during_the_run_costs_nothing(scheduler: Path, tmp_path: Path) -> None:
-    planted = Planting(stages=12, servers=12, iterations=2, microbatches=24)
-    plant(planted, tmp_path)
-    whole = written(bubbleviz.analyze(tmp_path))
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Freeze a process, and wait until it is."""
+    process.send_signal(signal.SIGSTOP)
+    _until(lambda: os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None)
 
-    class Killer(Noted):
-        def read(self, path: str, share: float) -> None:
-            super().read(path, share)
-            if len(self.shares) == 1:
-                running[0].send_signal(signal.SIGKILL)
 
+#: What becomes of a process that is lost.
+LOST: Mapping[str, Callable[[subprocess.Popen[bytes]], None]] = {
+    "killed": subprocess.Popen.kill,
+    "frozen": _stop,
+}
+lost = pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=needs_stopping)])
+
+
+class Losing(Noted):
+    """Loses processes as soon as a number of files is done."""
+
+    def __init__(
+        self, processes: Sequence[subprocess.Popen[bytes]], after: int, how: str = "frozen"
+    ) -> None:
+        super().__init__()
+        self._processes, self._after, self._lose = list(processes), after, LOST[how]
+
+    def files(self, sizes: Mapping[str, int]) -> None:
+        super().files(sizes)
+        self._look()
+
+    def read(self, path: str, share: float) -> None:
+        super().read(path, share)
+        self._look()
+
+    def _look(self) -> None:
+        while self._processes and len(self.shares) == self._after:
+            self._lose(self._processes.pop())
+
+
+@lost
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_worker_lost_during_the_run_costs_nothing(
+    how: str, after: int, scheduler: Path, many: Path
+) -> None:
     with workers(scheduler, 2) as running:
-        noted = Killer()
-        report = bubbleviz.analyze(tmp_path, dask=str(scheduler), progress=noted)
-        running[0].wait(300)
-    assert running[0].returncode == -signal.SIGKILL
-    assert len(noted.shares) == 12
-    assert written(report) == whole
+        noted = Losing(running[:1], after, how)
+        report = bubbleviz.analyze(many, dask=str(scheduler), progress=noted)
+    assert len(noted.shares) == 4
+    assert written(report) == written(bubbleviz.analyze(many))
 
 
 def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
@@ -599,19 +619,13 @@ def test_of_files_read_together_only_what_kills_workers_is_lost(
     plant(planted, run)
     monkeypatch.setattr(dask_fleet, "_TASKS", 1)
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
-    options = ("--scheduler-file", str(file), "--nthreads", "1", "--no-nanny", "--no-dashboard")
-    with ExitStack() as stack:
-        stack.enter_context(running_scheduler(file))
-        for _ in range(3):
-            stack.enter_context(dask("worker", *options, first=MORTAL))
-        with _client(file) as client:
-            client.wait_for_workers(3, timeout=300)
+    with running_scheduler(file), workers(file, 3, MORTAL, last=True):
         report = bubbleviz.analyze(run, dask=str(file))
-    lost = [note.reason for note in report.limitations if "every worker that read" in note.reason]
+    dead = [note.reason for note in report.limitations if "every worker that read" in note.reason]
     # One that waits for the same worker may be suspected with it.
-    assert 1 <= len(lost) <= 2
-    assert any("node5.sqlite" in reason for reason in lost)
-    assert len(report.profiles) == 12 - len(lost)
+    assert 1 <= len(dead) <= 2
+    assert any("node5.sqlite" in reason for reason in dead)
+    assert len(report.profiles) == 12 - len(dead)
 
 
 def _doubled(number: int) -> int:
@@ -636,31 +650,16 @@ def test_parts_that_workers_die_of_are_done_here(
 ) -> None:
     file = tmp_path / "scheduler.json"
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
-    options = ("--scheduler-file", str(file), "--nthreads", "1", "--no-nanny", "--no-dashboard")
-    with ExitStack() as stack:
-        stack.enter_context(running_scheduler(file))
-        first = "import os; os.environ['MORTAL'] = '1'"
-        for _ in range(2):
-            stack.enter_context(dask("worker", *options, first=first))
-        with _client(file) as client:
-            client.wait_for_workers(2, timeout=300)
-        fleet = stack.enter_context(dask_fleet.dask_fleet(str(file)))
+    first = "import os; os.environ['MORTAL'] = '1'"
+    with (
+        running_scheduler(file),
+        workers(file, 2, first, last=True),
+        dask_fleet.dask_fleet(str(file)) as fleet,
+    ):
         assert fleet.each(_deadly, range(6)) == [0, 2, 4, 6, 8, 10]
 
 
-def _acting(act: Callable[[], object]) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return what hands on arguments, and acts before the third."""
-
-    def handed(given: Iterable[Any]) -> Iterator[Any]:
-        for number, argument in enumerate(given):
-            if number == 2:
-                act()
-            yield argument
-
-    return handed
-
-
-@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=needs_stopping)])
+@lost
 def test_a_worker_lost_while_it_explains_costs_nothing(
     how: str, scheduler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -669,10 +668,14 @@ def test_a_worker_lost_while_it_explains_costs_nothing(
     monkeypatch.setattr(stretch, "MOST", 40)
     whole = written(bubbleviz.analyze(tmp_path))
     with workers(scheduler, 3) as running:
-        act = running[0].kill if how == "killed" else partial(_stop, running[0])
-        acting = _acting(act)
         each = dask_fleet.DaskFleet.each
         counted = []
+
+        def acting(given: Iterable[Any]) -> Iterator[Any]:
+            for number, argument in enumerate(given):
+                if number == 2:
+                    LOST[how](running[0])
+                yield argument
 
         def tripped(fleet: Any, work: Callable[[Any], Any], given: Iterable[Any]) -> list[Any]:
             results = each(fleet, work, acting(given))
@@ -683,25 +686,6 @@ def test_a_worker_lost_while_it_explains_costs_nothing(
         report = bubbleviz.analyze(tmp_path, dask=str(scheduler))
     assert counted == [4]
     assert written(report) == whole
-
-
-def test_a_scheduler_that_goes_away_is_an_error(many: Path, tmp_path: Path) -> None:
-    file = tmp_path / "scheduler.json"
-    with ExitStack() as stack:
-        lonely = stack.enter_context(running_scheduler(file))
-        joining = ("--scheduler-file", str(file), "--nthreads", "1", "--no-nanny")
-        stack.enter_context(dask("worker", *joining, "--no-dashboard"))
-        with _client(file) as client:
-            client.wait_for_workers(1, timeout=300)
-
-        class Killer(Noted):
-            def files(self, sizes: Mapping[str, int]) -> None:
-                super().files(sizes)
-                lonely.kill()
-                lonely.wait()
-
-        with pytest.raises(InputError, match="the scheduler has gone"):
-            bubbleviz.analyze(many, dask=str(file), progress=Killer())
 
 
 def test_a_profile_is_never_written_over(cluster: Path, many: Path) -> None:
@@ -849,10 +833,7 @@ def test_a_worker_with_another_bubbleviz_is_an_error(
     name: str, scheduler: Path, many: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first, message = UNFIT[name]
-    options = ("--scheduler-file", str(scheduler), "--nthreads", "1", "--no-nanny")
-    with workers(scheduler, 1), dask("worker", *options, "--no-dashboard", first=first):
-        with _client(scheduler) as client:
-            client.wait_for_workers(2, timeout=300)
+    with workers(scheduler), workers(scheduler, 1, first):
         capfd.readouterr()
         assert main(["analyze", str(many), "--dask", str(scheduler)]) == 1
         out, err = capfd.readouterr()
@@ -860,8 +841,6 @@ def test_a_worker_with_another_bubbleviz_is_an_error(
     assert err.count("\n") == 1
     assert message in err
     assert "install the same version everywhere" in err
-    with _client(scheduler) as client:
-        _until(lambda: not client.nthreads())
 
 
 @pytest.mark.parametrize("name", ["absent", "old"])
@@ -875,56 +854,11 @@ def test_a_scheduler_with_another_bubbleviz_is_an_error(
         bubbleviz.analyze(many, dask=str(file))
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Freeze a process, and wait until it is."""
-    process.send_signal(signal.SIGSTOP)
-    _until(lambda: os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None)
-
-
-@needs_stopping
-def test_a_worker_frozen_before_the_run_costs_nothing(scheduler: Path, many: Path) -> None:
-    whole = written(bubbleviz.analyze(many))
-    with workers(scheduler, 2) as running:
-        _stop(running[0])
-        assert written(bubbleviz.analyze(many, dask=str(scheduler))) == whole
-
-
-class Freezer(Noted):
-    """Freezes processes as soon as a number of files is done."""
-
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], after: int) -> None:
-        super().__init__()
-        self._processes, self._after = processes, after
-
-    def files(self, sizes: Mapping[str, int]) -> None:
-        super().files(sizes)
-        self._freeze()
-
-    def read(self, path: str, share: float) -> None:
-        super().read(path, share)
-        self._freeze()
-
-    def _freeze(self) -> None:
-        if len(self.shares) == self._after:
-            for process in self._processes:
-                _stop(process)
-
-
-@needs_stopping
-def test_a_worker_frozen_during_the_run_costs_nothing(scheduler: Path, many: Path) -> None:
-    whole = written(bubbleviz.analyze(many))
-    with workers(scheduler, 2) as running:
-        noted = Freezer(running[1:], 1)
-        report = bubbleviz.analyze(many, dask=str(scheduler), progress=noted)
-    assert len(noted.shares) == 4
-    assert written(report) == whole
-
-
 @needs_stopping
 def test_frozen_workers_alone_are_an_error(scheduler: Path, many: Path) -> None:
     with workers(scheduler, 2) as running:
         with pytest.raises(ProfileError, match="no worker that sees it is left, or answers"):
-            bubbleviz.analyze(many, dask=str(scheduler), progress=Freezer(running, 0))
+            bubbleviz.analyze(many, dask=str(scheduler), progress=Losing(running, 0))
         with pytest.raises(InputError, match="no worker of 2 answers; restart"):
             bubbleviz.analyze(many, dask=str(scheduler))
 
@@ -932,9 +866,9 @@ def test_frozen_workers_alone_are_an_error(scheduler: Path, many: Path) -> None:
 @needs_stopping
 def test_a_frozen_scheduler_is_an_error(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
-    with running_scheduler(file) as process, dask_worker(file):
+    with running_scheduler(file) as process, workers(file, last=True):
         with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
-            bubbleviz.analyze(many, dask=str(file), progress=Freezer([process], 0))
+            bubbleviz.analyze(many, dask=str(file), progress=Losing([process], 0))
         with pytest.raises(InputError, match="no scheduler answers there"):
             bubbleviz.analyze(many, dask=str(file))
 
@@ -951,18 +885,6 @@ sys.meta_path.insert(0, Slow())
 """
 
 
-@contextmanager
-def slow_worker(scheduler: Path, begun: Path, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker that takes its time to load bubbleviz."""
-    options = ("--scheduler-file", str(scheduler), "--nthreads", "1", "--no-nanny")
-    first = SLOW.format(begun=str(begun), seconds=seconds)
-    with _client(scheduler) as client:
-        count = len(client.nthreads()) + 1
-        with dask("worker", *options, "--no-dashboard", first=first) as process:
-            client.wait_for_workers(count, timeout=300)
-            yield process
-
-
 @needs_stopping
 def test_a_worker_that_freezes_while_it_loads_is_noticed(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -970,12 +892,17 @@ def test_a_worker_that_freezes_while_it_loads_is_noticed(
     # That a task takes long is no sign.
     monkeypatch.setattr(dask_fleet, "_LOADING_S", 3600.0)
     file, begun = tmp_path / "scheduler.json", tmp_path / "begun"
+    first = SLOW.format(begun=str(begun), seconds=1.0)
 
     def freeze() -> None:
         _until(begun.exists)
         _stop(process)
 
-    with running_scheduler(file), dask_worker(file), slow_worker(file, begun, 1.0) as process:
+    with (
+        running_scheduler(file),
+        workers(file, last=True),
+        workers(file, 1, first, last=True) as (process,),
+    ):
         stopping = threading.Thread(target=freeze)
         stopping.start()
         report = bubbleviz.analyze(many, dask=str(file))
@@ -986,8 +913,10 @@ def test_a_worker_that_freezes_while_it_loads_is_noticed(
 def test_who_loads_for_long_is_not_taken_for_frozen(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     # Longer than a silence, or a question, may take.
-    first = SLOW.format(begun=str(tmp_path / "scheduler"), seconds=5.0)
-    with running_scheduler(file, first), slow_worker(file, tmp_path / "begun", 5.0):
+    slow, slower = (
+        SLOW.format(begun=str(tmp_path / name), seconds=5.0) for name in ("begun", "scheduler")
+    )
+    with running_scheduler(file, slower), workers(file, 1, slow, last=True):
         report = bubbleviz.analyze(many, dask=str(file))
 
     assert written(report) == written(bubbleviz.analyze(many))
@@ -997,7 +926,7 @@ def test_who_loads_for_long_is_not_taken_for_frozen(many: Path, tmp_path: Path) 
 def test_a_scheduler_that_dies_prints_one_sentence(many: Path, tmp_path: Path) -> None:
     """In a process of its own, as what Dask logs may come as late as at its end."""
     file, output = tmp_path / "scheduler.json", tmp_path / "r.json"
-    with running_scheduler(file) as process, dask_worker(file):
+    with running_scheduler(file) as process, workers(file, last=True):
         program = (
             "import os, sys\n"
             "from bubbleviz.interpret.fleet.dask_fleet import DaskFleet\n"

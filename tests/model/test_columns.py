@@ -52,14 +52,11 @@ def held_bytes(values: Ints) -> int:
     return abs(values.strides[0]) * len(values)
 
 
-def test_no_rows_are_compact() -> None:
-    assert compacted(column()).tolist() == []
-    assert joined([Pairs(column(), column())]).first.tolist() == []
-
-
 def test_a_column_of_one_value_takes_no_memory() -> None:
     one, many = compacted(np.full(100, 7)), compacted(np.arange(100))
+    none = column()
 
+    assert compacted(none).tolist() == joined([Pairs(none, none)]).first.tolist() == []
     assert one.tolist() == [7] * 100
     assert held_bytes(one) == 0
     assert many.tolist() == list(range(100))
@@ -148,20 +145,9 @@ def test_texts_that_do_not_occur_are_left_out() -> None:
 _VALUES = st.one_of(st.integers(-2, 3), st.sampled_from([-(2**63), 2**63 - 1, 2**40, 2**31]))
 
 
-def test_no_rows_of_grouping() -> None:
-    groups = groups_of(np.empty(0, np.int64), np.empty(0, np.int64))
-    assert len(groups) == 0
-    assert groups.of_row.tolist() == []
-
-
-def test_one_row() -> None:
-    groups = groups_of(np.array([-1], np.int64))
-    assert (groups.of_row.tolist(), groups.first.tolist()) == ([0], [0])
-
-
-@given(st.lists(st.tuples(*[_VALUES] * 5), min_size=1, max_size=30))
+@given(st.lists(st.tuples(*[_VALUES] * 5), max_size=30))
 def test_numbers_are_places_in_sorted_order(rows: list[tuple[int, ...]]) -> None:
-    columns = np.array(rows, dtype=np.int64).T
+    columns = np.array(rows, np.int64).reshape(-1, 5).T
     groups = groups_of(*columns)
     distinct = sorted(set(rows))
     assert groups.of_row.tolist() == [distinct.index(row) for row in rows]
@@ -217,12 +203,6 @@ def test_distinct_values_of_many_rows_are_those_of_few(
 # Numbers of distinct values: from 0, in the order in which they come.
 
 
-def test_nothing_is_numbered() -> None:
-    assert len(Numbering[str]()) == 0
-    assert Numbering[str]().values == ()
-    assert Numbering[str]().numbers([]).tolist() == []
-
-
 @given(st.lists(st.integers(0, 5)))
 def test_equal_values_have_one_number(values: list[int]) -> None:
     numbering = Numbering[int]()
@@ -265,43 +245,39 @@ def _check(*keys: Key) -> None:
     assert sorted_rows(*keys).tolist() == np.lexsort(keys[::-1]).tolist()
 
 
-def test_no_rows_of_sorting() -> None:
-    none = np.empty(0, np.int64)
-    assert sorted_rows(none).tolist() == []
-    assert sorted_rows(none, none).dtype == np.int64
-
-
 def test_ties_keep_their_order() -> None:
     equal = np.full(_MANY, 7)
     assert sorted_rows(equal, equal).tolist() == list(range(_MANY))
     assert sorted_rows(np.arange(_MANY)[::-1] // 2).tolist()[:4] == [598, 599, 596, 597]
 
 
-def test_columns_of_all_kinds() -> None:
-    rng = np.random.default_rng(1)
-    _check(
-        rng.random(_MANY) < 0.5,
-        rng.integers(-3, 3, _MANY).astype(np.int32),
-        rng.normal(size=_MANY).round(1),
-        rng.integers(0, 9, _MANY).astype(np.uint8),
-    )
+_RANDOM = np.random.default_rng(1)
+_ENDS = np.tile(np.array([_MOST, 0, _LEAST, -1, 1]), _MANY)
+_FLOATS = np.tile(np.array([np.nan, -np.inf, 0.0, -0.0, np.inf, -1e-300, -np.nan]), _MANY)
+#: Rows that do not lie one behind the other.
+_APART = _RANDOM.integers(-9, 9, (_MANY, 4))
 
 
-def test_numbers_as_far_apart_as_they_can_be() -> None:
-    ends = np.tile(np.array([_MOST, 0, _LEAST, -1, 1]), _MANY)
-    _check(ends, ends[::-1])
-    _check(ends[::-1].astype(np.float64), ends)
-
-
-def test_floats_without_a_value_come_last() -> None:
-    floats = np.tile(np.array([np.nan, -np.inf, 0.0, -0.0, np.inf, -1e-300, -np.nan]), _MANY)
-    _check(floats)
-    _check(np.where(np.isnan(floats), 1.0, floats), np.arange(len(floats)) % 3)
-
-
-def test_columns_that_do_not_lie_row_by_row() -> None:
-    table = np.random.default_rng(2).integers(-9, 9, (_MANY, 4))
-    _check(table[:, 1], table[::-1, 3])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        (_ENDS[:0],),
+        (_ENDS[:0], _ENDS[:0]),
+        (
+            _RANDOM.random(_MANY) < 0.5,
+            _RANDOM.integers(-3, 3, _MANY).astype(np.int32),
+            _RANDOM.normal(size=_MANY).round(1),
+            _RANDOM.integers(0, 9, _MANY).astype(np.uint8),
+        ),
+        (_ENDS, _ENDS[::-1]),
+        (_ENDS[::-1].astype(np.float64), _ENDS),
+        (_FLOATS,),
+        (np.where(np.isnan(_FLOATS), 1.0, _FLOATS), np.arange(len(_FLOATS)) % 3),
+        (_APART[:, 1], _APART[::-1, 3]),
+    ],
+)
+def test_columns_of_all_kinds(keys: tuple[Key, ...]) -> None:
+    _check(*keys)
 
 
 @given(st.data())
