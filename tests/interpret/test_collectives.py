@@ -160,10 +160,9 @@ def work(number: int, launch: float, start: float, end: float, name: str, **args
 
 def trace(folder: Path, rank: int, *collectives: tuple[float, float, dict[str, Any]]) -> Path:
     """Write a rank of one F and one B, with collectives after it."""
-    place = {"pid": 9, "tid": 9}
     events = [
-        event("user_annotation", "F0.0.0", 5, 45, **place),
-        event("user_annotation", "B0.0.0", 46, 75, **place),
+        _range("F0.0.0", 5, 45),
+        _range("B0.0.0", 46, 75),
         *work(1, 10, 100, 200, "gemm"),
         *work(2, 50, 210, 300, "gemm"),
     ]
@@ -271,43 +270,36 @@ def test_no_collectives() -> None:
     assert (len(table), len(late)) == (0, 0)
 
 
+NOTHING = empty()
+
+
 @pytest.mark.parametrize(
-    ("launched_ns", "start_ns", "late_ns"),
+    ("launched_ns", "start_ns", "ran", "first_ns", "late_ns"),
     [
-        (80, 90, 30),  # the rank has run nothing since 50
-        (50, 60, 0),
-        (120, 130, 0),  # launched while the rank computes
-        (260, 250, 50),  # clocks of host and device differ a little
-        (-1, 90, 0),  # nobody recorded the launch
+        (80, 90, (COMPUTED, NOTHING), 0, 30),  # the rank has run nothing since 50
+        (50, 60, (COMPUTED, NOTHING), 0, 0),
+        (120, 130, (COMPUTED, NOTHING), 0, 0),  # launched while the rank computes
+        (260, 250, (COMPUTED, NOTHING), 0, 50),  # clocks of host and device differ a little
+        (-1, 90, (COMPUTED, NOTHING), 0, 0),  # nobody recorded the launch
+        (80, 90, (NOTHING, NOTHING), 0, 0),  # the first of a capture
+        (80, 100, (COMPUTED, (ints(60), ints(95))), 0, 0),  # another collective holds it up
+        (80, 90, (COMPUTED, NOTHING), 60, 0),  # what ran before was another rank's
     ],
 )
-def test_how_late_a_collective_was_launched(launched_ns: int, start_ns: int, late_ns: int) -> None:
+def test_how_late_a_collective_was_launched(
+    launched_ns: int,
+    start_ns: int,
+    ran: tuple[Intervals, Intervals],
+    first_ns: int,
+    late_ns: int,
+) -> None:
     table, late = late_launched(
-        collectives(start_ns), ints(launched_ns), ints(7), (COMPUTED, empty()), ints(0)
+        collectives(start_ns), ints(launched_ns), ints(7), ran, ints(first_ns)
     )
 
     assert table.late_ns.tolist() == [late_ns]
     assert len(late) == (late_ns > 0)
     assert late.operation.tolist() == [-1] * len(late)
-
-
-def test_nothing_ran_before_the_first_of_a_capture() -> None:
-    table, _ = late_launched(collectives(90), ints(80), ints(7), (empty(), empty()), ints(0))
-
-    assert table.late_ns.tolist() == [0]
-
-
-def test_what_another_collective_holds_up_is_not_late() -> None:
-    held: Intervals = ints(60), ints(95)
-    table, _ = late_launched(collectives(100), ints(80), ints(7), (COMPUTED, held), ints(0))
-
-    assert table.late_ns.tolist() == [0]
-
-
-def test_what_another_rank_ran_before_is_not_what_this_one_ran() -> None:
-    table, late = late_launched(collectives(90), ints(80), ints(7), (COMPUTED, empty()), ints(60))
-
-    assert (table.late_ns.tolist(), len(late)) == ([0], 0)
 
 
 def test_only_what_is_far_drier_than_its_like_stalls() -> None:
@@ -325,27 +317,17 @@ def test_only_what_is_far_drier_than_its_like_stalls() -> None:
 # What kernels of NCCL carry out, told by records and ranges where their names do not tell.
 
 
-TOLD_OPERATIONS_SENDRECV = (
-    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
-)
 Events = list[dict[str, Any]]
 DATA = os.environ.get("BUBBLEVIZ_DATA")
 
 
 def _work(number: int, start: float, end: float, name: str = "gemm", **args: Any) -> Events:
     """Return a kernel and its launch, in microseconds."""
-    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9}
-    work = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start}
-    own = {"correlation": number, "device": 0, "stream": 7, "External id": 100 + number}
-    return [
-        {**call, "ts": number * 10, "dur": 2, "args": {"correlation": number}},
-        {**work, "dur": end - start, "args": {**own, **args}},
-    ]
+    return work(number, number * 10, start, end, name, **{"External id": 100 + number, **args})
 
 
-def _range(name: str, start: float, end: float, kind: str = "user_annotation") -> dict[str, Any]:
-    own = {"ph": "X", "cat": kind, "pid": 9, "tid": 9}
-    return {**own, "name": name, "ts": start, "dur": end - start}
+def _range(name: str, start: float, end: float) -> dict[str, Any]:
+    return event("user_annotation", name, start, end, pid=9, tid=9)
 
 
 def _step(communication: Events) -> Events:
@@ -372,30 +354,35 @@ def _exposed_ns(report: Report) -> int:
 
 def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
     inside = _range("nccl:all_to_all", 19, 23)
-    plain = _analysed(tmp_path, _step(_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)))
-    told = _analysed(tmp_path, _step([inside, *_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)]))
+    plain = _analysed(tmp_path, _step(_work(2, 300, 600, SENDRECV)))
+    told = _analysed(tmp_path, _step([inside, *_work(2, 300, 600, SENDRECV)]))
 
     # A receive's spin is a bubble, and a collective inside an operation is none.
     assert plain.iteration(0).ranks[0].busy_ns["F"] == 300_000
     assert told.iteration(0).ranks[0].busy_ns["F"] == 600_000
     assert _exposed_ns(told) == 300_000
+    # Of which nothing is known is no zero.
+    assert "≥ 0.000" in text.as_text(plain, View())
     assert "dependency" not in text.as_text(told, View())
 
 
-def test_what_pytorch_records_goes_before_the_range(tmp_path: Path) -> None:
-    inside = _range("nccl:all_to_all", 19, 23)
-    record = {"Collective name": "recv", "Process Group Ranks": "[0, 1]", "Group size": 2}
-    report = _analysed(
-        tmp_path, _step([inside, *_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV, **record)])
-    )
-
-    assert report.iteration(0).ranks[0].busy_ns["F"] == 300_000
-
-
-@pytest.mark.parametrize("name", ["nccl:coalesced", "ncclGroupEnd", "nccl:recv 0<-1"])
-def test_ranges_that_tell_no_collective_leave_a_receive(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "recorded"),
+    [
+        # What PyTorch records goes before the range.
+        (
+            "nccl:all_to_all",
+            {"Collective name": "recv", "Process Group Ranks": "[0, 1]", "Group size": 2},
+        ),
+        # These tell no collective.
+        ("nccl:coalesced", {}),
+        ("ncclGroupEnd", {}),
+        ("nccl:recv 0<-1", {}),
+    ],
+)
+def test_a_receive_is_left_one(name: str, recorded: dict[str, Any], tmp_path: Path) -> None:
     inside = _range(name, 19, 23)
-    report = _analysed(tmp_path, _step([inside, *_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)]))
+    report = _analysed(tmp_path, _step([inside, *_work(2, 300, 600, SENDRECV, **recorded)]))
 
     assert report.iteration(0).ranks[0].busy_ns["F"] == 300_000
 
@@ -404,7 +391,7 @@ def test_ranges_that_tell_no_collective_leave_a_receive(tmp_path: Path, name: st
 def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
     kernels = [
         K(100, 200, 1),
-        K(300, 600, 2, name=TOLD_OPERATIONS_SENDRECV),
+        K(300, 600, 2, name=SENDRECV),
         K(600, 700, 3),
         K(700, 900, 4),
     ]
@@ -416,20 +403,14 @@ def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
     assert _exposed_ns(report) == 300
 
 
-def test_unhidden_communication_of_which_nothing_is_known_is_no_zero(tmp_path: Path) -> None:
-    report = _analysed(tmp_path, _step(_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)))
-
-    assert "≥ 0.000" in text.as_text(report, View())
-
-
 def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     inside = _range("nccl:_all_gather_base", 19, 23)
     events = _step(
         [
             inside,
-            *_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV),
-            *_work(4, 610, 640, TOLD_OPERATIONS_SENDRECV),
+            *_work(2, 300, 600, SENDRECV),
+            *_work(4, 610, 640, SENDRECV),
         ]
     )
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))

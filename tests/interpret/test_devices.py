@@ -97,19 +97,6 @@ def told(report: Report) -> str:
 # -- ranks -----------------------------------------------------------------------------------
 
 
-def test_processes_that_all_see_device_0_are_ranks_of_their_own(tmp_path: Path) -> None:
-    rows = Rows()
-    for pid in (11, 12, 13):
-        rows.step(40 * pid, pid=pid, tid=pid)
-    report = bubbleviz.analyze([rows.write(tmp_path)])
-
-    assert sorted((r.pid, r.device_id) for r in report.ranks) == [(11, 0), (12, 0), (13, 0)]
-    assert len({r.label for r in report.ranks}) == 3
-    assert {(o[0], o[5]) for o in work(report) if o[2] == "F"} == {
-        (pid, 40 * pid + 40) for pid in (11, 12, 13)
-    }
-
-
 def test_equal_correlation_ids_of_processes_do_not_mix(tmp_path: Path) -> None:
     kernels, calls, ranges = [], [], []
     for pid in (11, 12):
@@ -225,48 +212,36 @@ def test_of_several_open_backwards_the_device_decides(named: bool, tmp_path: Pat
     assert report.profiles[0].ambiguous_kernels == 0
 
 
-def test_open_backwards_on_one_device_are_ambiguous_and_counted(tmp_path: Path) -> None:
-    rows = two_threads((0, 0))
-    rows.launch(600, 1, 20, 0)
-    rows.launch(650, 1, 20, 0)
+@pytest.mark.parametrize(("devices", "device"), [((0, 0), 0), ((0, 1), 2)])
+def test_backwards_that_no_device_tells_apart_are_ambiguous_and_counted(
+    devices: tuple[int, int], device: int, tmp_path: Path
+) -> None:
+    rows = two_threads(devices)
+    rows.launch(600, 1, 20, device)
+    rows.launch(650, 1, 20, device)
     report = bubbleviz.analyze([rows.write(tmp_path)])
 
     assert not {o for o in work(report) if o[2] == "BW"}
     assert report.profiles[0].ambiguous_kernels == said(report)[AMBIGUOUS] == 2
-    ((unknown),) = report.unattributed_kernels
+    assert report.profiles[0].cross_thread_kernels == 0
+    (unknown,) = report.unattributed_kernels
     assert (unknown.count, unknown.gpu_ns) == (2, 200)
     assert unknown.where == "thread 20, while several threads ran backward"
 
 
-def test_a_call_on_a_device_of_no_candidate_is_ambiguous(tmp_path: Path) -> None:
-    rows = two_threads((0, 1))
-    rows.launch(600, 1, 20, 2)
-    report = bubbleviz.analyze([rows.write(tmp_path)])
-
-    assert report.profiles[0].ambiguous_kernels == 1
-    assert report.profiles[0].cross_thread_kernels == 0
-
-
-def test_backward_of_another_process_owns_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("opens", "launches"), [((1, 10), (12, 13)), ((1, 11), (1, 11))])
+def test_backward_of_other_processes_and_of_forward_threads_is_their_own(
+    opens: tuple[int, int], launches: tuple[int, int], tmp_path: Path
+) -> None:
     rows = Rows()
-    rows.run("F0.0.0", 0, pid=11, tid=11)
-    rows.run("B0.0.0", 300, pid=11, tid=11)
-    rows.launch(320, 12, 13, 1)
+    rows.run("F0.0.0", 0, tid=10)
+    rows.run("F1.0.0", 0, pid=opens[0], tid=opens[1], device=1)
+    rows.ranges.append(R(300, 600, "B0.0.0", tid=10))
+    rows.launch(350, *launches, 1)
     report = bubbleviz.analyze([rows.write(tmp_path)])
 
     assert report.profiles[0].cross_thread_kernels == 0
     assert report.profiles[0].attributed_kernels == 2
-
-
-def test_a_thread_that_opens_forward_takes_part_in_no_other_backward(tmp_path: Path) -> None:
-    rows = Rows()
-    rows.run("F0.0.0", 0, tid=10)
-    rows.run("F1.0.0", 0, tid=11, device=1)
-    rows.ranges.append(R(300, 600, "B0.0.0", tid=10))
-    rows.launch(350, 1, 11, 1)
-    report = bubbleviz.analyze([rows.write(tmp_path)])
-
-    assert report.profiles[0].cross_thread_kernels == 0
     assert "ambig" not in told(report)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,10 +16,6 @@ from tests.support.nsys_exports import C, K, R, profile
 from tests.support.torch_traces import traces_of
 
 # What belongs to which iteration, on small profiles written by hand.
-
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRAINING = ("F0.0.0", "F1.0.0", "B0.0.0", "B1.0.0", "Optimizer")
 
@@ -104,19 +99,16 @@ def test_evaluations_pair_across_ranks_by_the_iteration_they_follow(tmp_path: Pa
 
 
 def test_the_name_of_an_operation_may_hold_its_iteration(tmp_path: Path) -> None:
-    naming = tmp_path / "own.toml"
-    naming.write_text(
-        'name = "own"\nsummary = "own"\nsource = "own"\n[[pattern]]\n'
-        "match = '^it(?P<iteration>\\d+) (?P<phase>F|B) (?P<microbatch>\\d+)$'\n"
-        'glob = "it*"\n',
-        encoding="utf-8",
+    own = naming(
+        tmp_path,
+        "glob = 'it*'\nmatch = '^it(?P<iteration>\\d+) (?P<phase>F|B) (?P<microbatch>\\d+)$'",
     )
     host = Host()
     for number in (7, 8, 9):
         first = 2 * (number - 7)
         host.run(*(f"it{number} {phase} {first + n}" for phase in "FB" for n in (0, 1)))
 
-    report = bubbleviz.analyze(host.write(tmp_path), convention=naming)
+    report = bubbleviz.analyze(host.write(tmp_path), convention=own)
 
     assert [(i.name, i.microbatches) for i in report.iterations] == [("7", 2), ("8", 2), ("9", 2)]
 
@@ -155,6 +147,13 @@ def test_ranks_that_overlap_more_or_fewer_pairs_are_one_run(tmp_path: Path) -> N
 UNDIVIDED = "iterations are not told apart"
 
 
+def naming(folder: Path, *patterns: str) -> Path:
+    """Return a convention of some patterns, each a glob, a regex and further lines."""
+    file = folder / "mine.toml"
+    file.write_text("name = 'mine'\n" + "".join(f"[[pattern]]\n{own}\n" for own in patterns))
+    return file
+
+
 @pytest.mark.parametrize(
     ("names", "count"),
     [
@@ -169,16 +168,15 @@ UNDIVIDED = "iterations are not told apart"
 def test_names_that_divide_no_iterations_are_told(
     names: tuple[str, ...], count: int, tmp_path: Path
 ) -> None:
-    naming = tmp_path / "mine.toml"
-    patterns = (
-        f"[[pattern]]\nglob = '{name}*'\nmatch = '^{name}( (?P<microbatch>[0-9]+))?$'\n"
-        f"phase = '{phase}'\n"
-        for name, phase in {"fwd": "F", "bwd": "BW", "step": "Optimizer"}.items()
+    own = naming(
+        tmp_path,
+        *(
+            f"glob = '{name}*'\nmatch = '^{name}( (?P<microbatch>[0-9]+))?$'\nphase = '{phase}'"
+            for name, phase in {"fwd": "F", "bwd": "BW", "step": "Optimizer"}.items()
+        ),
     )
-    naming.write_text("name = 'mine'\nexamples = ['fwd']\n" + "".join(patterns))
-
     host = Host().run(*names)
-    report = bubbleviz.analyze(host.write(tmp_path), convention=naming)
+    report = bubbleviz.analyze(host.write(tmp_path), convention=own)
 
     notes = {note.what: note for note in report.limitations}
     assert (notes[UNDIVIDED].count if UNDIVIDED in notes else 0) == count
@@ -190,17 +188,16 @@ def test_names_that_divide_no_iterations_are_told(
 
 
 def test_a_mark_divides_iterations(tmp_path: Path) -> None:
-    naming = tmp_path / "mine.toml"
-    naming.write_text(
-        "name = 'mine'\nexamples = ['fwd']\n"
-        "[[pattern]]\nglob = 'fwd'\nmatch = '^fwd$'\nphase = 'F'\n"
-        "[[pattern]]\nglob = 'bwd'\nmatch = '^bwd$'\nphase = 'BW'\n"
-        "[[pattern]]\nglob = 'step *'\nmatch = '^step (?P<iteration>[0-9]+)$'\n"
+    own = naming(
+        tmp_path,
+        "glob = 'fwd'\nmatch = '^fwd$'\nphase = 'F'",
+        "glob = 'bwd'\nmatch = '^bwd$'\nphase = 'BW'",
+        "glob = 'step *'\nmatch = '^step (?P<iteration>[0-9]+)$'",
     )
     host = Host()
     for number in range(3):
         host.marked(f"step {number}", "fwd", "fwd", "bwd", "bwd")
-    report = bubbleviz.analyze(host.write(tmp_path), convention=naming)
+    report = bubbleviz.analyze(host.write(tmp_path), convention=own)
 
     assert len(report.iterations) == 3
     assert ITERATIONS_UNDIVIDED not in report.restrictions
