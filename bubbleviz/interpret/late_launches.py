@@ -33,10 +33,8 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import (
     UNCORRELATED,
     Activities,
-    CallLog,
     Calls,
     Profile,
-    Ranges,
     process_of,
 )
 from bubbleviz.model.values import frozen
@@ -201,47 +199,28 @@ def with_host_activities(
     if len(late) == 0:
         return operations, HostActivities.none()
     names = Numbering(operations.names)
-    rows = [*_calls(late, long_calls, profile.calls), *_ranges(late, profile)]
-    table = np.array([(*row[:5], names.number(row[5])) for row in rows], np.int64).reshape(-1, 6)
-    return (
-        replace(operations, names=names.values),
-        HostActivities(*(column.copy() for column in table.T)),
-    )
-
-
-_Row = tuple[int, int, int, int, int, str]
-
-
-def _calls(late: LateLaunches, long_calls: Calls | None, calls: CallLog) -> list[_Row]:
-    """Return (rank, operation, start, end, 1, name) of the long calls in each delay."""
-    if long_calls is None:
-        return []
-    delay, row = _overlapping(late, long_calls.thread, long_calls.start_ns, long_calls.end_ns)
-    if len(row) == 0:
-        return []
-    numbers, of_row = np.unique(long_calls.row[row], return_inverse=True)
-    names = calls.names(numbers)
-    own = late.take(delay)
-    columns = own.rank, own.operation, long_calls.start_ns[row], long_calls.end_ns[row], of_row
-    return [
-        (*when, 1, names[at])
-        for *when, at in zip(*(c.tolist() for c in columns), strict=True)
-        if names[at]
-    ]
-
-
-def _ranges(late: LateLaunches, profile: Profile) -> list[_Row]:
-    """Return (rank, operation, start, end, 0, name) of the ranges in each delay."""
-    ranges: Ranges = profile.every_range.lasting(
-        _SHORTEST_NS, distinct(late.thread), late.since_ns, late.until_ns
-    )
-    delay, row = _overlapping(late, ranges.thread, ranges.start_ns, ranges.end_ns)
-    own, within = late.take(delay), ranges.take(row)
-    columns = own.rank, own.operation, within.start_ns, within.end_ns, within.name_id
-    return [
-        (*when, 0, ranges.names[name])
-        for *when, name in zip(*(c.tolist() for c in columns), strict=True)
-    ]
+    threads = distinct(late.thread)
+    ranges = profile.every_range.lasting(_SHORTEST_NS, threads, late.since_ns, late.until_ns)
+    found = [HostActivities.none()]
+    for events in (long_calls, ranges):
+        if events is None:
+            continue
+        delay, row = _overlapping(late, events.thread, events.start_ns, events.end_ns)
+        if len(row) == 0:
+            continue
+        if isinstance(events, Calls):
+            numbers, of_row = np.unique(events.row[row], return_inverse=True)
+            texts = profile.calls.names(numbers)
+            known = np.array([text != "" for text in texts], bool)[of_row]
+            delay, row, of_row = delay[known], row[known], of_row[known]
+        else:
+            texts, of_row = events.names, events.name_id[row]
+        own = late.take(delay)
+        call = np.full(len(row), isinstance(events, Calls), np.int64)
+        name = names.numbers([texts[at] for at in of_row.tolist()])
+        times = events.start_ns[row], events.end_ns[row]
+        found.append(HostActivities(own.rank, own.operation, *times, call, name))
+    return replace(operations, names=names.values), joined(found)
 
 
 def _overlapping(

@@ -14,7 +14,7 @@ from bubbleviz.interpret.iterations import (
 )
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, distinct_rows, found_in, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import OperationKeys
@@ -198,25 +198,6 @@ def _grouped(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) -> I
     renumber = np.empty(len(operations), np.int64)
     renumber[np.argsort(operations.first)] = np.arange(len(operations))
     return renumber[operations.of_row]
-
-
-def operations_of_ranges(placed: OperationRanges, ranks: range, ranges: int) -> Codes:
-    """Return the operation of each range on each rank, and of no range (-1) in the last place.
-
-    It is -1 for ranges that launched nothing there.
-
-    Args:
-        placed: the ranges, on the ranks that they launched on.
-        ranks: of the profile.
-        ranges: how many there are.
-
-    Returns:
-        Operations, shape (ranks, ranges + 1).
-    """
-    here = (placed.rank >= ranks.start) & (placed.rank < ranks.stop)
-    operation = np.full((len(ranks), ranges + 1), NONE, np.int32)
-    operation[placed.rank[here] - ranks.start, placed.range[here]] = placed.operation[here]
-    return operation
 
 
 def _without_rank(

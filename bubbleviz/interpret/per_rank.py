@@ -22,7 +22,7 @@ from bubbleviz.interpret.collectives import (
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
 from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
 from bubbleviz.interpret.linking import NEVER, Links
-from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
+from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import (
     DeviceWork,
     RankWork,
@@ -265,17 +265,20 @@ def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> 
         rows = rows[np.argsort(profile.activities.rank[rows], kind="stable")]
         order = np.argsort(rows)
     work = profile.work.take(rows)
-    operation_of = operations_of_ranges(profile.placed, ranks, profile.ranges)
-    operation_of[operation_of != NONE] -= first
-    activity, around = (column[receives] for column in profile.receives)
+    # Operation of each range on each rank, of no range (-1) in the last place; -1 for ranges that
+    # launched nothing there.
+    placed = profile.placed.take(_among(profile.placed.rank, ranks))
+    operation_of = np.full((len(ranks), profile.ranges + 1), NONE, np.int32)
+    operation_of[placed.rank - ranks.start, placed.range] = placed.operation - first
+    activity, of_range = (column[receives] for column in profile.receives)
     received = np.searchsorted(rows, activity, sorter=order)
     received = received if order is None else order[received]
     if len(ranks) == 1:
-        owner, around = operation_of[0][work.range], operation_of[0][around]
+        owner, around = operation_of[0][work.range], operation_of[0][of_range]
     else:
         of_rank = work.rank - ranks.start
         owner = operation_of[of_rank, work.range]
-        around = operation_of[of_rank[received], around]
+        around = operation_of[of_rank[received], of_range]
     return RankWork(
         ranks=ranks,
         rows=rows,

@@ -9,7 +9,7 @@ result does not depend on its shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 from typing import Any
 
@@ -89,37 +89,12 @@ class Recording:
     memory: MemoryUse | None = None
 
 
-#: The tables of recordings.
-TABLES = (
-    "operations",
-    "hints",
-    "busy",
-    "active",
-    "running",
-    "unattributed",
-    "exposed",
-    "overheads",
-    "pauses",
-    "hosts",
-    "replica_collectives",
-    "collectives",
-)
-
-
 @frozen(eq=False, shown=False)
-class Recordings:
-    """The tables of recordings, one after the other; rows count as in each recording.
-
-    ``operations.rank`` counts a profile's ranks and ``operations.iteration`` each rank's own
-    iterations from 0; both get their final numbers when profiles are merged.
+class RecordedTables:
+    """What was recorded of ranks, as tables.
 
     Attributes:
-        recordings: one a clock of a profile, in the order given.
-        rows: how many rows of each of ``TABLES`` each recording has, shape (recordings, tables).
-        names: how many names of operations each has.
-        operations: of all, in order of (rank, host start), with all their names; ``name_id`` counts
-            each recording's own.
-        hints: what the operations' names give beyond their keys.
+        operations: in order of (rank, host start); ``iteration`` counts each rank's own.
         busy: when operations kept their GPU busy.
         active: how long each rank computed and ran kernels, by iteration.
         running: how long kernels and copies ran in and between iterations.
@@ -133,11 +108,7 @@ class Recordings:
             all.
     """
 
-    recordings: tuple[Recording, ...]
-    rows: Ints
-    names: Ints
     operations: RankOperations
-    hints: NameHints
     busy: BusyIntervals
     active: ActiveTime
     running: RunningTimes
@@ -149,13 +120,37 @@ class Recordings:
     replica_collectives: ReplicaCollectives
     collectives: CollectiveIntervals
 
+
+#: The tables of recordings.
+TABLES = ("hints", *(part.name for part in fields(RecordedTables)))
+
+
+@frozen(eq=False, shown=False)
+class Recordings(RecordedTables):
+    """The tables of recordings, one after the other; rows count as in each recording.
+
+    ``operations.rank`` counts a profile's ranks, ``operations.name_id`` each recording's own names;
+    they get their final numbers when profiles are merged.
+
+    Attributes:
+        recordings: one a clock of a profile, in the order given.
+        rows: how many rows of each of ``TABLES`` each recording has, shape (recordings, tables).
+        names: how many names of operations each has.
+        hints: what the operations' names give beyond their keys.
+    """
+
+    recordings: tuple[Recording, ...]
+    rows: Ints
+    names: Ints
+    hints: NameHints
+
     @staticmethod
     def of(recording: Recording, **tables: Any) -> Recordings:
         """Return one recording with its tables."""
         tables["collectives"] = _collectives([tables["collectives"]])
         rows = np.array([[len(tables[name]) for name in TABLES]], np.int64)
         names = np.array([len(tables["operations"].names)], np.int64)
-        return Recordings((recording,), rows, names, **tables)
+        return Recordings(recordings=(recording,), rows=rows, names=names, **tables)
 
     def lengths(self, table: str) -> Ints:
         """Return how many rows of a table each recording has."""
@@ -197,7 +192,8 @@ def gathered(parts: list[Recordings]) -> Recordings:
     # Where busy intervals are those of the operations, these are shared.
     if throughout:
         tables["busy"] = BusyIntervals(owner, operations.start_ns, operations.end_ns)
-    return Recordings(recordings, rows, names, collectives=collectives, **tables)
+    tables["collectives"] = collectives
+    return Recordings(recordings=recordings, rows=rows, names=names, **tables)
 
 
 def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:

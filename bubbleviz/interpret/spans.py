@@ -291,38 +291,25 @@ def active_time(
         gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
         collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
     )
-    times = running, communicating, alone
-    return active, _running_times(ran.ranks.start, times, (low_ns, high_ns))
+    # Work is one stretch, and between two iterations' work those in which the same things run.
+    worked = intervals.union(low_ns, high_ns)
+    between = [intervals.difference(those, worked) for those in (running, communicating, alone)]
+    ends = distinct(low_ns, high_ns, *(end for pair in between for end in pair))
+    start_ns, end_ns = ends[:-1], ends[1:]
+    running_ns = intervals.measure_within(running, start_ns, end_ns)
+    communication_ns = intervals.measure_within(communicating, start_ns, end_ns)
+    times = RunningTimes(
+        rank=np.full(len(start_ns), ran.ranks.start, np.int64),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        running_ns=running_ns,
+        communication_ns=communication_ns,
+        overlapped_ns=communication_ns - intervals.measure_within(alone, start_ns, end_ns),
+    )
+    return active, times.take(running_ns > 0)
 
 
 def _uncomputed(work: DeviceWork, *sets: intervals.Intervals) -> tuple[intervals.Intervals, ...]:
     """Return of some sets of times what no compute kernel covers."""
     computing = intervals.union(work.start_ns, work.end_ns, work.compute)
     return tuple(intervals.difference(times, computing) for times in sets)
-
-
-def _running_times(
-    rank: int, times: tuple[intervals.Intervals, ...], iterations: intervals.Intervals
-) -> RunningTimes:
-    """Return how long kernels and copies of a rank ran in and between its iterations.
-
-    Args:
-        rank: the rank.
-        times: when any of them ran, when communication did, and when nothing beside that did.
-        iterations: first starts and last ends of the iterations' work.
-    """
-    running, communicating, alone = times
-    worked = intervals.union(*iterations)
-    between = [intervals.difference(those, worked) for those in times]
-    ends = distinct(*iterations, *(end for pair in between for end in pair))
-    start_ns, end_ns = ends[:-1], ends[1:]
-    running_ns = intervals.measure_within(running, start_ns, end_ns)
-    communication_ns = intervals.measure_within(communicating, start_ns, end_ns)
-    return RunningTimes(
-        rank=np.full(len(start_ns), rank, np.int64),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        running_ns=running_ns,
-        communication_ns=communication_ns,
-        overlapped_ns=communication_ns - intervals.measure_within(alone, start_ns, end_ns),
-    ).take(running_ns > 0)

@@ -46,7 +46,6 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.profile import ToldClock
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.tables.operations import number_of_iteration
 
 #: NCCL's names of operations, by their letters alone: ``all-reduce`` is AllReduce.
@@ -64,12 +63,6 @@ _KINDS = {
     )
 }
 _NO_LETTER = re.compile(r"[^a-z]")
-#: What no table tells, and what one without launches does not tell either.
-_NO_KERNELS = (
-    "a {noun} holds none, so gaps between kernels inside operations are unknown, and "
-    "so is what hosts did instead of launching"
-)
-_NO_LAUNCHES = "; without {launches}, no idle time is found to be a host's"
 
 
 def recording_of(table: OperationTable) -> Recordings:
@@ -84,17 +77,17 @@ def recording_of(table: OperationTable) -> Recordings:
             f"{table.source.path}: the {table.noun} holds no forward or backward ({labels}), so "
             "there is no bubble to measure; add them"
         )
-    operations = table.operations
+    told = table.operations
     # The rows in order of (rank, host start).
-    order = sorted_rows(operations.rank, operations.host_start_ns, operations.start_ns)
+    order = sorted_rows(told.rank, told.host_start_ns, told.start_ns)
     numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
-    rows = _keyed(table, order, numbers)
+    operations, hints, unnumbered = _keyed(table, order, numbers)
     waits = table.waits
     waits = RowIntervals(places_in(order)[waits.row], waits.start_ns.copy(), waits.end_ns.copy())
-    busy = _busy(rows.operations, waits)
+    busy = _busy(operations, waits)
     busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
-    operations = rows.operations.changed(busy_ns=busy_ns).lighter()
-    rank, count = table.operations.rank, len(table.places)
+    operations = operations.changed(busy_ns=busy_ns).lighter()
+    rank, count = told.rank, len(table.places)
     unattributed = _of_ranks(table.unattributed, rank, count)
     exposed = _of_ranks(table.exposed, rank, count)
     busy = busy.sharing_with(operations)
@@ -130,12 +123,12 @@ def recording_of(table: OperationTable) -> Recordings:
         ),
         start_ns=int(operations.start_ns[spanned].min()) if spanned.any() else 0,
         end_ns=int(operations.end_ns[spanned].max()) if spanned.any() else 0,
-        limitations=_limitations(table, rows),
+        limitations=_limitations(table, operations, unnumbered),
     )
     return Recordings.of(
         recording,
         operations=operations,
-        hints=rows.hints.compacted(),
+        hints=hints.compacted(),
         busy=busy,
         unattributed=unattributed,
         overheads=_of_ranks(table.overheads, rank, count),
@@ -147,23 +140,10 @@ def recording_of(table: OperationTable) -> Recordings:
     )
 
 
-@frozen
-class _KeyedRows:
-    """The operations of a table, with keys.
-
-    Attributes:
-        operations: in order of (rank, host start).
-        hints: what the table gives beyond their keys.
-        unnumbered: whose microbatch is counted by order.
-    """
-
-    operations: RankOperations
-    hints: NameHints
-    unnumbered: Bools
-
-
-def _keyed(table: OperationTable, order: Ints, numbers: Ints) -> _KeyedRows:
-    """Return a table's operations with keys.
+def _keyed(
+    table: OperationTable, order: Ints, numbers: Ints
+) -> tuple[RankOperations, NameHints, Bools]:
+    """Return a table's operations with keys, what else it gives, and whose microbatch is counted.
 
     Args:
         table: as read.
@@ -197,15 +177,12 @@ def _keyed(table: OperationTable, order: Ints, numbers: Ints) -> _KeyedRows:
     key = rank, iteration, phase, chunk, operations.sequence, microbatch
     again = occurrences((*key, *second))
     mark = np.append(numbers, NONE)[operations.iteration] if table.paired else none
-    return _KeyedRows(
-        operations.changed(
-            iteration=iteration,
-            microbatch=microbatch,
-            occurrence=np.where(operations.occurrence >= 0, operations.occurrence, again),
-        ),
-        NameHints(stage=stage, iteration=mark),
-        unnumbered,
+    operations = operations.changed(
+        iteration=iteration,
+        microbatch=microbatch,
+        occurrence=np.where(operations.occurrence >= 0, operations.occurrence, again),
     )
+    return operations, NameHints(stage=stage, iteration=mark), unnumbered
 
 
 def _counted_iterations(rank: Ints, name: Ints) -> Ints:
@@ -440,26 +417,24 @@ def _numbered_texts(texts: CodedTexts, name: Callable[[str], str]) -> tuple[Ints
     return np.append(places, NONE)[texts.code], numbers.values
 
 
-def _limitations(table: OperationTable, rows: _KeyedRows) -> tuple[Limitation, ...]:
-    """Return the limitations of a table.
-
-    Args:
-        table: as read.
-        rows: its operations, with keys.
-    """
-    reason = _NO_KERNELS.format(noun=table.noun)
+def _limitations(
+    table: OperationTable, operations: RankOperations, unnumbered: Bools
+) -> tuple[Limitation, ...]:
+    """Return the limitations of a table, whose operations are ``unnumbered`` in part."""
+    reason = (
+        f"a {table.noun} holds none, so gaps between kernels inside operations are unknown, and "
+        "so is what hosts did instead of launching"
+    )
     if "launched_ns" not in table.told:
-        is_table = table.noun.startswith("table")
-        reason += _NO_LAUNCHES.format(launches="a column launched_ns" if is_table else "launches")
+        launches = "a column launched_ns" if table.noun.startswith("table") else "launches"
+        reason += f"; without {launches}, no idle time is found to be a host's"
     return (
         # Of any number of tables once, and so without a path.
         Limitation("kernels", reason),
         *table.notes,
         *noted(
             table.source.path,
-            candidates_of_operations(
-                rows.operations, inferred=bool(rows.unnumbered.any()), told=True
-            ),
+            candidates_of_operations(operations, inferred=bool(unnumbered.any()), told=True),
         ),
     )
 
