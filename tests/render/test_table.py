@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operations import RankCoverage
+from bubbleviz.model.operations import Rank, RankCoverage
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.json_document import document
@@ -34,6 +35,13 @@ def ratio_rows(text: str) -> tuple[str, list[str]]:
     """Return the second line of the header of the bubble ratios, and their rows."""
     _, header, _, *rows = section(text, "Bubble ratios")
     return header, rows
+
+
+def with_first(report: Report, placed: tuple[Rank, ...] | None = None, **changes: Any) -> Report:
+    """Return a report with other ranks, and another first iteration."""
+    first, *rest = report.iterations
+    iterations = Iterations((replace(first, **changes), *rest))
+    return replace(report, ranks=placed or report.ranks, iterations=iterations)
 
 
 # --- ratios
@@ -65,7 +73,7 @@ def crowded(report: Report, *hosts: str, ms: int = 123_456) -> Report:
     """Return a report with every column of the table of ranks in use."""
     busy = {phase.label: ms * 1000 for phase in COMPUTE if phase.label not in {"BW", "FB"}}
     busy |= {"BW": 0, "FB": 0}
-    (iteration,) = (i for i in report.iterations if i.index == 0)
+    iteration = report.iteration(0)
     ranks = tuple(
         replace(
             own,
@@ -84,12 +92,7 @@ def crowded(report: Report, *hosts: str, ms: int = 123_456) -> Report:
         replace(rank, host=host, label=f"{host} GPU {rank.device_id}")
         for rank, host in zip(report.ranks, hosts, strict=True)
     )
-    rest = tuple(i for i in report.iterations if i.index != 0)
-    return replace(
-        report,
-        ranks=named,
-        iterations=Iterations((replace(iteration, ranks=ranks_of(ranks)), *rest)),
-    )
+    return with_first(report, named, ranks=ranks_of(ranks))
 
 
 @pytest.mark.parametrize("domain", ["", ".compute.internal.example.com", "x" * 150])
@@ -185,13 +188,12 @@ def test_a_name_is_a_cell(name: str, cell: str, report: Report) -> None:
 def test_ratios_of_a_common_clock_have_an_interval(
     interval: tuple[float, float] | None, report: Report
 ) -> None:
-    (first, *rest) = report.iterations
-    ratios = {name: replace(ratio, interval=interval) for name, ratio in first.ratios.items()}
-    changed = replace(report, iterations=Iterations((replace(first, ratios=ratios), *rest)))
+    of_first = report.iteration(0).ratios.items()
+    ratios = {name: replace(ratio, interval=interval) for name, ratio in of_first}
 
     told = None if interval is None else [*interval]
-    found = document(changed)["iterations"][0]["bubble_interval"]
-    assert found == {"schedule": told, "step": told}
+    (found, *_) = document(with_first(report, ratios=ratios))["iterations"]
+    assert found["bubble_interval"] == {"schedule": told, "step": told}
 
 
 # --- clocks
@@ -250,12 +252,11 @@ def test_clock_bounds_are_shown_beside_a_ratio(report: Report) -> None:
 
 
 def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -> None:
-    (first, *rest) = report.iterations
     ratios = {
         name: replace(ratio, contradicted=name in ("schedule", "step"))
-        for name, ratio in first.ratios.items()
+        for name, ratio in report.iteration(0).ratios.items()
     }
-    changed = replace(report, iterations=Iterations((replace(first, ratios=ratios), *rest)))
+    changed = with_first(report, ratios=ratios)
 
     text = render(changed, View())
 
@@ -273,14 +274,11 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
     ranks = tuple(
         replace(rank, stage=rank.index % 2, pipeline=rank.index // 2) for rank in report.ranks
     )
-    (first, *rest) = report.iterations
-    own = tuple(
+    own = [
         replace(r, bubble_ratio={**r.bubble_ratio, "schedule": 0.1 * (1 + r.rank)})
-        for r in first.ranks
-    )
-    changed = replace(
-        report, ranks=ranks, iterations=Iterations((replace(first, ranks=ranks_of(own)), *rest))
-    )
+        for r in report.iteration(0).ranks
+    ]
+    changed = with_first(report, ranks, ranks=ranks_of(own))
     view = View(iterations=(0,), rows="stage")
 
     header, _, *rows = section(render(changed, view), "Iteration 0")
@@ -296,12 +294,9 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
 
 def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> None:
     ranks = tuple(replace(rank, stage=0, pipeline=None) for rank in report.ranks)
-    (first, *rest) = report.iterations
-    lacking = replace(first.ranks[1], bubble_ratio=dict.fromkeys(first.ranks[1].bubble_ratio))
-    own = (first.ranks[0], lacking, *first.ranks[2:])
-    changed = replace(
-        report, ranks=ranks, iterations=Iterations((replace(first, ranks=ranks_of(own)), *rest))
-    )
+    first, second, *others = report.iteration(0).ranks
+    lacking = replace(second, bubble_ratio=dict.fromkeys(second.bubble_ratio))
+    changed = with_first(report, ranks, ranks=ranks_of([first, lacking, *others]))
 
     header, _, row = section(render(changed, View(iterations=(0,), rows="stage")), "Iteration 0")
 
