@@ -29,6 +29,11 @@ class PlannedOperation:
     phase: Phase
     microbatch: int
 
+    @property
+    def receiver(self) -> int:
+        """Virtual stage that needs the result of an F or a B, where there is one."""
+        return self.virtual_stage + (1 if self.phase is Phase.F else -1)
+
     def __str__(self) -> str:
         return f"{self.virtual_stage}{self.phase.label}{self.microbatch}"
 

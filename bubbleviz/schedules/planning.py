@@ -134,7 +134,7 @@ def best_plan(
     modes = [mode for mode, wanted in tried.items() if wanted]
     bound_ns = 0
     for number, mode in enumerate(modes):
-        part = partial(_watch_part, watch, number, len(modes))
+        part = partial(lambda number, share: watch((number + share) / len(modes)), number)
         outcome, bound = _searched(workload, [*given, *orders], not mode, prove, part)
         orders.append(outcome)
         if mode is split:
@@ -152,10 +152,6 @@ def best_plan(
         bound_ns,
         other=min(split_ones, key=_length) if offers and not split and split_ones else None,
     )
-
-
-def _watch_part(watch: Watch, number: int, parts: int, share: float) -> None:
-    watch((number + share) / parts)
 
 
 def _length(order: Outcome) -> tuple[int, bool, float]:

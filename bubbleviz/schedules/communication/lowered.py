@@ -21,25 +21,9 @@ from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import Workload, phase_times
 
-
-@dataclass(frozen=True, order=True)
-class Message:
-    """What one virtual stage computed and its neighbour needs.
-
-    Attributes:
-        virtual_stage: that computed it.
-        phase: F, activations for the next virtual stage; B, gradients for the one before.
-        microbatch: microbatch number, from 0.
-    """
-
-    virtual_stage: int
-    phase: Phase
-    microbatch: int
-
-    @property
-    def receiver(self) -> int:
-        """Virtual stage that needs it."""
-        return self.virtual_stage + (1 if self.phase is Phase.F else -1)
+#: What one virtual stage computed and its neighbour needs: F, activations for the next virtual
+#: stage; B, gradients for the one before.
+Message = PlannedOperation
 
 
 @dataclass(frozen=True, order=True)

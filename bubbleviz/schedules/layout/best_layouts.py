@@ -210,7 +210,9 @@ def _of_plan(
     best = best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, str):
         return replace(row, reason=best)
-    work_ns = _work_ns(question, plan, best.layout)
+    times = simulation.phase_times(question.workload(best.layout))
+    operations = [op for order in plan.orders for op in order]
+    work_ns = sum(times[op.phase][op.virtual_stage % recurrence.length] for op in operations)
     window_ns = best.makespan_ns * question.stages
     return replace(
         row,
@@ -226,13 +228,6 @@ def _before(question: LayoutQuestion, placement: tuple[int, ...]) -> tuple[model
     if own is not None and own.placement == placement:
         return own, True
     return model.even_layout(question.layers, placement), False
-
-
-def _work_ns(question: LayoutQuestion, plan: Plan, layout: model.Layout) -> int:
-    """Return the work of all devices."""
-    work = question.workload(layout)
-    times, length = simulation.phase_times(work), work.virtual_stages
-    return sum(times[op.phase][op.virtual_stage % length] for order in plan.orders for op in order)
 
 
 def peak_memory(
