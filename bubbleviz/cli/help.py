@@ -226,7 +226,7 @@ ANALYSIS_DETAILS = option(
 ALL_DETAILS = option(f"[{ALL}]", "Print all tables instead of the first screen.", "Tables", *_NAMES)
 
 
-def details(values: Sequence[str] | None, known: Sequence[str] = ()) -> tuple[str, ...]:
+def tables_of(values: Sequence[str] | None, known: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the tables to print, in their order; empty for the first screen.
 
     Args:

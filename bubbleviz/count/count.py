@@ -8,26 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.count.completeness import (
-    LACKS,
-    Evidence,
-    IterationStatuses,
-    evidence_of,
-    iteration_statuses,
-    joined_evidence,
-)
+from bubbleviz.count import completeness, rank_iterations
 from bubbleviz.count.iterations import Iteration, Ratio
-from bubbleviz.count.rank_iterations import (
-    AccountColumns,
-    RankColumns,
-    RankIterations,
-    RankSlice,
-    account_column,
-    has_account,
-    joined_ranks,
-    ratio_of,
-    slices_of,
-)
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
 from bubbleviz.count.time_breakdown import USES, busy_times, time_within
 from bubbleviz.count.window_bounds import window_bounds
@@ -229,12 +211,17 @@ def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
             continue
         ranks = iteration.ranks
         # Where clocks leave no window over hosts, the longest rank's window does as well.
-        trusted = has_account(ranks, "schedule") and not iteration.ratios["schedule"].contradicted
+        trusted = (
+            rank_iterations.has_account(ranks, "schedule")
+            and not iteration.ratios["schedule"].contradicted
+        )
         ratio = "schedule" if trusted else "stage"
-        if has_account(ranks, ratio):
-            window_ns = account_column(ranks, ratio, "window_ns")
+        if rank_iterations.has_account(ranks, ratio):
+            window_ns = rank_iterations.account_column(ranks, ratio, "window_ns")
             real = window_ns > 0
-            shares = account_column(ranks, ratio, "overlap_ns")[real] / window_ns[real]
+            shares = (
+                rank_iterations.account_column(ranks, ratio, "overlap_ns")[real] / window_ns[real]
+            )
             if len(shares):
                 yield float(shares.max()), iteration.name
 
@@ -311,16 +298,16 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
 def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windows], Bools]:
     """Return all iterations, none averaged, and of :class:`Counts` what they rest on."""
     ratios = ratio_definitions()
-    present = [rank_presence(part) for part in slices_of(run)]
-    columns = joined_ranks([of_ranks for of_ranks, _ in present])
+    present = [rank_presence(part) for part in rank_iterations.slices_of(run)]
+    columns = rank_iterations.joined_ranks([of_ranks for of_ranks, _ in present])
     first_ns, last_ns, step_last_ns, takes_part = columns
     paused = _paused(run.pauses, first_ns, takes_part)
     extents = Extents(first_ns, last_ns, step_last_ns, takes_part, paused)
-    evidence = joined_evidence([own for _, own in present])
-    statuses = iteration_statuses(evidence, run.operations.phase)
+    evidence = completeness.joined_evidence([own for _, own in present])
+    statuses = completeness.iteration_statuses(evidence, run.operations.phase)
     windows = {ratio.name: ratio.windows(extents) for ratio in ratios}
-    parts = [busy_times(part, windows) for part in slices_of(run)]
-    times = dict(zip(parts[0], joined_ranks(parts), strict=True))
+    parts = [busy_times(part, windows) for part in rank_iterations.slices_of(run)]
+    times = dict(zip(parts[0], rank_iterations.joined_ranks(parts), strict=True))
     bounds = {r.name: window_bounds(r, extents, run.timebase) for r in ratios if r.common_clock}
     accounts = {}
     for ratio in ratios:
@@ -338,7 +325,7 @@ def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windo
             work_ns = work_ns + uses["optimizer_ns"]
         if ratio.work is CountedWork.EVERYTHING:
             work_ns = work_ns + uses["overlap_ns"]
-        accounts[name] = AccountColumns(
+        accounts[name] = rank_iterations.AccountColumns(
             start_ns=window.start_ns,
             end_ns=window.end_ns,
             **uses,
@@ -349,7 +336,7 @@ def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windo
         )
     # Of an incomplete iteration a rank lacks something in any case.
     whole = statuses.complete[:, None] | (statuses.missing > 0)
-    ranks = RankColumns(
+    ranks = rank_iterations.RankColumns(
         phase_ns=times["", "phase_ns"],
         compute_ns=times["", "compute_ns"],
         active_ns=run.active_ns,
@@ -357,8 +344,8 @@ def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windo
         last_ns=last_ns,
         kernel_ns=run.kernel_ns,
         gap_ns=run.gap_ns,
-        missing=np.where(whole, statuses.missing, len(LACKS)),
-        reasons=(*LACKS, _INCOMPLETE),
+        missing=np.where(whole, statuses.missing, len(completeness.LACKS)),
+        reasons=(*completeness.LACKS, _INCOMPLETE),
         accounts=accounts,
     )
     comparable = np.logical_and.reduce([b.comparable for b in bounds.values()]) & run.paired
@@ -377,13 +364,15 @@ def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windo
                 start_ns=int(first_ns[k, at].min()) if len(at) else 0,
                 end_ns=int(step_last_ns[k, at].max()) if len(at) else 0,
                 ratios={r.name: _ratio(run, r, accounts[r.name], statuses, k, at) for r in ratios},
-                ranks=RankIterations(ranks, k, at),
+                ranks=rank_iterations.RankIterations(ranks, k, at),
             )
         )
     return tuple(iterations), extents, windows, comparable
 
 
-def rank_presence(part: RankSlice) -> tuple[dict[str, Ints | Bools], Evidence]:
+def rank_presence(
+    part: rank_iterations.RankSlice,
+) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
     """Return what the ranks of a slice ran in iterations, and when; no windows are needed for it.
 
     Args:
@@ -409,7 +398,7 @@ def rank_presence(part: RankSlice) -> tuple[dict[str, Ints | Bools], Evidence]:
     present[cell[usable & among(operations.phase, COUNTED)]] = True
     present = present.reshape(shape)
     columns = {"first_ns": first_ns, "last_ns": last_ns, "step_last_ns": over(COMPUTE)[1]}
-    return {**columns, "present": present}, evidence_of(operations, present)
+    return {**columns, "present": present}, completeness.evidence_of(operations, present)
 
 
 def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:
@@ -428,8 +417,8 @@ def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | No
 def _ratio(
     run: Run,
     ratio: RatioDefinition,
-    account: AccountColumns,
-    statuses: IterationStatuses,
+    account: rank_iterations.AccountColumns,
+    statuses: completeness.IterationStatuses,
     k: int,
     present: Ints,
 ) -> Ratio:
@@ -453,8 +442,8 @@ def _ratio(
     unattributed_ns = int(account.unattributed_ns[k, present].sum())
     bounds = account.bounds
     return Ratio(
-        value=ratio_of(work_ns, window_ns),
-        low=ratio_of(work_ns + unattributed_ns, window_ns),
+        value=rank_iterations.ratio_of(work_ns, window_ns),
+        low=rank_iterations.ratio_of(work_ns + unattributed_ns, window_ns),
         overhead=(window_ns - work_ns) / work_ns if work_ns > 0 else None,
         window_ns=(2 * window_ns + len(present)) // (2 * len(present)),
         interval=None if bounds is None else bounds.ratio_interval(k, work_ns, len(present)),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.help import OF_ANALYZE, details, spelled_out
+from bubbleviz.cli.help import OF_ANALYZE, spelled_out, tables_of
 from bubbleviz.errors import UsageError
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.view import View
@@ -46,16 +46,16 @@ def test_a_profile_behind_the_option_is_no_value(
 
 
 def test_tables_are_in_their_order_and_all_is_all() -> None:
-    assert details(None, OF_ANALYZE) == ()
-    assert details(["clocks,ranks", "ratios"], OF_ANALYZE) == ("ratios", "ranks", "clocks")
-    assert details(["ranks", "all"], OF_ANALYZE) == (*OF_ANALYZE, "all")
+    assert tables_of(None, OF_ANALYZE) == ()
+    assert tables_of(["clocks,ranks", "ratios"], OF_ANALYZE) == ("ratios", "ranks", "clocks")
+    assert tables_of(["ranks", "all"], OF_ANALYZE) == (*OF_ANALYZE, "all")
 
 
 def test_a_table_that_is_not_known_is_refused() -> None:
     with pytest.raises(UsageError, match="rank: no such table; did you mean ranks"):
-        details(["rank"], OF_ANALYZE)
+        tables_of(["rank"], OF_ANALYZE)
     with pytest.raises(UsageError, match="give all"):
-        details(["xyz"])
+        tables_of(["xyz"])
 
 
 @pytest.mark.parametrize("name", OF_ANALYZE)

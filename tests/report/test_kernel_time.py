@@ -222,18 +222,15 @@ def _running(folder: Path, report: Report, rank: Rank) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("times", "fills", "outweighs"),
+    ("time", "fills", "outweighs"),
     [
-        ((100, 90, 60, 20, 0, 40), False, False),
-        ((100, 90, 60, 21, 0, 40), True, False),
-        ((100, 90, 5, 5, 5), True, False),
-        ((0, 0, 0, 0, 0), False, False),
+        (KernelTime(100, 90, 60, 20, 0, 40), False, False),
+        (KernelTime(100, 90, 60, 21, 0, 40), True, False),
+        (KernelTime(100, 90, 5, 5, 5), True, False),
+        (KernelTime(0, 0, 0, 0, 0), False, False),
     ],
 )
-def test_ties_are_none_of_what_is_lost(
-    times: tuple[int, ...], fills: bool, outweighs: bool
-) -> None:
-    time = KernelTime(*times)
+def test_ties_are_none_of_what_is_lost(time: KernelTime, fills: bool, outweighs: bool) -> None:
     assert time.gaps_fill_work == fills
     assert time.gaps_outweigh == time.unattributed_outweighs == outweighs
 

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bubbleviz.cli import help as tables_of
-from bubbleviz.cli.help import ANALYSIS_DETAILS, flag, option
-from bubbleviz.cli.options import (
-    CONVENTIONS,
-    RUN_PROFILES,
-    SKIP,
-    ReadingOptions,
-    command,
-    jobs_or_cores,
-)
+from bubbleviz.cli import options
+from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, OF_ANALYZE, flag, option, tables_of
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps, width
@@ -32,15 +24,15 @@ if TYPE_CHECKING:
     from bubbleviz.report.view import View
 
 
-@command({renderer.name: renderer.summary for renderer in renderers()})
+@options.command({renderer.name: renderer.summary for renderer in renderers()})
 def analyze(
-    profiles: list[str] = RUN_PROFILES,
+    profiles: list[str] = options.RUN_PROFILES,
     *,
     context: typer.Context,
     outputs: Outputs,
     picture: PictureOptions,
-    skip: int = SKIP,
-    convention: list[str] | None = CONVENTIONS,
+    skip: int = options.SKIP,
+    convention: list[str] | None = options.CONVENTIONS,
     what_if: bool = flag(
         "Simulate other schedules at the measured times.", "Schedule", "--what-if"
     ),
@@ -64,7 +56,7 @@ def analyze(
     dask: str | None = option(
         "ADDRESS|FILE", "Read on a Dask cluster; trusted networks only.", "Reading"
     ),
-    reading: ReadingOptions,
+    reading: options.ReadingOptions,
     details: list[str] | None = ANALYSIS_DETAILS,
     timings: bool = flag("Print seconds and rows of each step.", "Reading", "--timings"),
 ) -> None:
@@ -73,7 +65,7 @@ def analyze(
     from bubbleviz.sources.paths import find_profiles
     from bubbleviz.timing import noting, step
 
-    tables = tables_of.details(details, tables_of.OF_ANALYZE)
+    tables = tables_of(details, OF_ANALYZE)
     # With --dask, profiles lie on other machines, and stand as given.
     inputs = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
     inputs = [*inputs, *(convention or ()), *([] if plan is None else [plan])]
@@ -108,7 +100,7 @@ def analyze(
                 window=window,
                 ideal=any(renderer.compares for renderer in written),
                 keep_export=reading.keep_export,
-                jobs=jobs_or_cores(reading.jobs),
+                jobs=options.jobs_or_cores(reading.jobs),
                 progress=bars,
             )
         # Under --dask, only now are the files known that were read.
@@ -127,7 +119,7 @@ def analyze(
 
 def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool) -> None:
     """Print the first screen, or the tables that were asked for."""
-    if tables_of.ALL in tables:
+    if ALL in tables:
         from bubbleviz.render.text.report import sections
 
         show(sections(report, view, width()))

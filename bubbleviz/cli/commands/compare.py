@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.help import ALL_DETAILS, argument
-from bubbleviz.cli.help import details as tables_of
+from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
 from bubbleviz.cli.options import CSV, JSON, MARKDOWN, PICTURE_FILES, MeasurementOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.cli.help import ALL_DETAILS, argument
-from bubbleviz.cli.help import details as tables_of
+from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
 from bubbleviz.cli.options import CONVENTIONS, command
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.model.private_names import anonymous

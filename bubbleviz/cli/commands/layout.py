@@ -7,16 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bubbleviz.cli import options
 from bubbleviz.cli.help import argument, option
-from bubbleviz.cli.options import (
-    CSV,
-    JSON,
-    PICTURE_FILES,
-    MeasurementOptions,
-    command,
-    jobs_or_cores,
-    schedule_names,
-)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, search_bar, show
 from bubbleviz.errors import UsageError
@@ -26,7 +18,9 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.layout.layer_table import MeasuredModel
 
 
-@command({**JSON, **CSV, **PICTURE_FILES}, {".memory.svg": "memory-plot"})
+@options.command(
+    {**options.JSON, **options.CSV, **options.PICTURE_FILES}, {".memory.svg": "memory-plot"}
+)
 def layout(
     run: list[str] | None = argument(
         "RUN...",
@@ -43,7 +37,7 @@ def layout(
     ),
     schedule: list[str] | None = option(
         *("NAME", "Schedule; repeat for several [all of one order]", "Schedule"),
-        complete=schedule_names,
+        complete=options.schedule_names,
     ),
     stages: int | None = option("P", "Number of devices.", "Schedule", "--stages", "-p", min=1),
     microbatches: int | None = option(
@@ -54,7 +48,7 @@ def layout(
     ),
     memory_limit: str | None = option("SIZE", "Memory of a device, such as 80GB.", "Schedule"),
     outputs: Outputs,
-    measurement: MeasurementOptions,
+    measurement: options.MeasurementOptions,
 ) -> None:
     """Find the layers of each stage for the shortest iteration.
 
@@ -88,7 +82,7 @@ def _measured_model(
     run: Sequence[str],
     layers: str | None,
     layers_per_stage: str | None,
-    measurement: MeasurementOptions,
+    measurement: options.MeasurementOptions,
 ) -> MeasuredModel:
     """Return what is known of the model: by a table, a report, or profiles.
 
@@ -125,7 +119,7 @@ def _measured_model(
             layers_per_stage=per_stage,
             conventions=measurement.convention or (),
             skip=measurement.skip,
-            jobs=jobs_or_cores(measurement.jobs),
+            jobs=options.jobs_or_cores(measurement.jobs),
             progress=bars,
         )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.cli.help import ALL_DETAILS, argument, option
-from bubbleviz.cli.help import details as tables_of
+from bubbleviz.cli.help import ALL_DETAILS, argument, option, tables_of
 from bubbleviz.cli.options import ADDITIONS, CSV, JSON, ReadingOptions, command, jobs_or_cores
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
+from bubbleviz.cli import options
 from bubbleviz.cli.help import option
-from bubbleviz.cli.options import (
-    JSON,
-    LOWERED,
-    ORDER,
-    PICTURE_FILES,
-    REPORT_OR_PROFILES,
-    MeasurementOptions,
-    command,
-)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import search_bar, show
@@ -22,9 +14,12 @@ _ZERO_BUBBLE = {"zero-bubble": "order for zero-bubble's runtime (.zb.json)"}
 _ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble", ".memory.svg": "memory-plot"}
 
 
-@command({**JSON, **ORDER, **LOWERED, **_ZERO_BUBBLE, **PICTURE_FILES}, _ENDINGS)
+@options.command(
+    {**options.JSON, **options.ORDER, **options.LOWERED, **_ZERO_BUBBLE, **options.PICTURE_FILES},
+    _ENDINGS,
+)
 def plan(
-    run: list[str] = REPORT_OR_PROFILES,
+    run: list[str] = options.REPORT_OR_PROFILES,
     *,
     microbatches: int | None = option(
         *("M", "Number of microbatches, if not as many as ran.", "Schedule"),
@@ -42,7 +37,7 @@ def plan(
     memory_w: str | None = option("SIZE", "Part of --memory-b until W; else all.", "Memory"),
     outputs: Outputs,
     paper: PaperOptions,
-    measurement: MeasurementOptions,
+    measurement: options.MeasurementOptions,
 ) -> None:
     """Find the order with the shortest iteration at a run's times.
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
+from bubbleviz.cli import options
 from bubbleviz.cli.help import option
-from bubbleviz.cli.options import (
-    JSON,
-    LOWERED,
-    ORDER,
-    PICTURE_FILES,
-    command,
-    schedule_names,
-)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import search_bar, show
@@ -66,7 +59,7 @@ class ScheduleOptions:
 
     schedule: str | None = option(
         *("NAME", "Name of a schedule; see bubbleviz schedules.", "Schedule"),
-        complete=schedule_names,
+        complete=options.schedule_names,
     )
     stages: int | None = option(
         "P", "Number of stages, one per device.", "Schedule", "--stages", "-p"
@@ -80,7 +73,10 @@ class ScheduleOptions:
     memory_w: float | None = option("M_W", "Part of M_B that is held until W.", "Memory")
 
 
-@command({**JSON, **PICTURE_FILES, **ORDER, **LOWERED}, {".comms.csv": "comms"})
+@options.command(
+    {**options.JSON, **options.PICTURE_FILES, **options.ORDER, **options.LOWERED},
+    {".comms.csv": "comms"},
+)
 def simulate(
     *,
     times: TimeOptions,
@@ -189,8 +185,8 @@ def _of_schedule(
         )
 
 
-def _listed(options: Sequence[str]) -> str:
-    *first, last = options
+def _listed(words: Sequence[str]) -> str:
+    *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
 
 
