@@ -148,11 +148,6 @@ def native_names(rank: int, stage: int | None, name: str) -> str:
     return annotate.phase(word, microbatch=int(found["mb"]), stage=stage).name
 
 
-def gpipe_names(tail: str) -> Rename:
-    """Return the names of PyTorch's GPipe, ``Forward 3``."""
-    return templates({"F": f"Forward {{mb}}{tail}", "B": f"Backward {{mb}}{tail}"})
-
-
 PITHTRAIN = templates(
     {
         "F": "forward chunk {mb} (phase{chunk})",
