@@ -18,10 +18,10 @@ from rich.console import Console
 from bubbleviz.analyses.watch import measurement as watcher_module
 from bubbleviz.analyses.watch.measurement import (
     SILENT_S,
-    LimitWatch,
     Sight,
     WatchedIteration,
     Watcher,
+    limit_watch,
 )
 from bubbleviz.analyses.watch.outputs import Metrics, line_of, opened, page_of
 from bubbleviz.cli.app import main
@@ -278,10 +278,10 @@ def ratio(number: int, value: float | None) -> WatchedIteration:
 
 
 def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
-    limits = LimitWatch(["schedule=20%"], 3)
+    exceeded = limit_watch(["schedule=20%"], 3)
     values = [0.3, 0.3, 0.1, 0.3, None, 0.3, 0.3, 0.3, 0.2, 0.3, 0.3, 0.3]
 
-    said = [limits.exceeded(ratio(n, value)) for n, value in enumerate(values)]
+    said = [exceeded(ratio(n, value)) for n, value in enumerate(values)]
 
     assert [n for n, text in enumerate(said) if text] == [6, 11]
     assert said[6] == "schedule is 30.00 % in iteration 6, and above 20.00 % for 3 iterations"

@@ -9,7 +9,7 @@ A rank that has written nothing for a while is silent, and iterations are whole 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median, quantiles
@@ -547,8 +547,8 @@ class Watcher:
         return max(0, round(usual_ns)) if long else NONE
 
 
-class LimitWatch:
-    """Counts iterations that are above a limit, one after another.
+def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration], str]:
+    """Return what says in a sentence that an iteration is one too many above a limit; else "".
 
     An iteration whose ratio is unknown neither counts nor ends the count.
 
@@ -559,24 +559,22 @@ class LimitWatch:
     Raises:
         UsageError: a limit is none, or the number is below 1.
     """
+    if most < 1:
+        raise UsageError(f"--for {most}: must be 1 or more iterations")
+    limits = gate.limits_of(texts) if texts else ()
+    above = [0] * len(limits)
 
-    def __init__(self, texts: Sequence[str], most: int) -> None:
-        if most < 1:
-            raise UsageError(f"--for {most}: must be 1 or more iterations")
-        self._limits = gate.limits_of(texts) if texts else ()
-        self._most = most
-        self._above = [0] * len(self._limits)
-
-    def exceeded(self, iteration: WatchedIteration) -> str:
-        """Return a sentence where an iteration is one too many above a limit; else ""."""
-        for place, limit in enumerate(self._limits):
+    def exceeded(iteration: WatchedIteration) -> str:
+        for place, limit in enumerate(limits):
             value = iteration.ratios.get(limit.ratio)
             if value is None:
                 continue
-            self._above[place] = self._above[place] + 1 if value > limit.most else 0
-            if self._above[place] == self._most:
+            above[place] = above[place] + 1 if value > limit.most else 0
+            if above[place] == most:
                 return (
                     f"{limit.ratio} is {percent(value)} in iteration {iteration.number}, and above "
-                    f"{percent(limit.most)} for {counted(self._most, 'iteration')}"
+                    f"{percent(limit.most)} for {counted(most, 'iteration')}"
                 )
         return ""
+
+    return exceeded

@@ -62,7 +62,7 @@ def watch(
     3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets the reason
     in the environment variable BUBBLEVIZ_LIMIT.
     """
-    from bubbleviz.analyses.watch.measurement import LimitWatch, Watcher
+    from bubbleviz.analyses.watch.measurement import Watcher, limit_watch
     from bubbleviz.analyses.watch.outputs import opened
 
     if Path(folder).exists() and not Path(folder).is_dir():
@@ -77,7 +77,7 @@ def watch(
     if not max_bubble and (run is not None or for_ != 1):
         extra = "--for" if run is None else "--run"
         raise UsageError(f"{extra} needs --max-bubble, which says what the limit is")
-    limits = LimitWatch(max_bubble or (), for_)
+    exceeded = limit_watch(max_bubble or (), for_)
     on_limit = _LimitCommand(run)
     watcher = Watcher(folder)
     with (
@@ -93,7 +93,7 @@ def watch(
             for take in outputs:
                 take(sight)
             show(sight)
-            for reason in filter(None, map(limits.exceeded, sight.iterations)):
+            for reason in filter(None, map(exceeded, sight.iterations)):
                 if run is None:
                     stack.close()
                     complain(reason, TOO_LARGE)
