@@ -23,7 +23,9 @@ Arrival = tuple[int, int, bool]
 
 def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
     """Return arrivals of each F and B of one rank, by its name and iteration."""
-    kernels, calls, ranges, host = [], [], [], 0
+    kernels: list[K] = []
+    calls: list[C] = []
+    ranges, host = [], 0
     for name, span in rows:
         begin, number = host + 1, len(calls)
         if span is not None:
