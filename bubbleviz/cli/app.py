@@ -18,7 +18,6 @@ from bubbleviz.cli.help import HelpCommand, HelpGroup, spelled_out
 from bubbleviz.cli.terminal import complain, discard_output, failure, open_missing, usage_complaint
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.gzip_files import interrupt, unwinding
 
 #: Where typer's scripts for shells say that completions are wanted, and where the typed words are.
@@ -35,32 +34,24 @@ _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or -
 _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
 
 
-@frozen
-class _Command:
-    """A command in the list of them: its panel, and the words of an example."""
-
-    panel: str
-    example: str
-
-
-#: The commands, in the order of ``--help``; the function of each is in the module of
-#: ``bubbleviz.cli.commands`` that has its name.
+#: The commands, in the order of ``--help``, each with its panel and the words of an example; the
+#: function of each is in the module of ``bubbleviz.cli.commands`` that has its name.
 _COMMANDS = {
-    "analyze": _Command(_MEASURE, "node*.sqlite -o bubbles.svg"),
-    "inspect": _Command(_MEASURE, "node0.sqlite"),
-    "idle": _Command(_MEASURE, "trace.json.gz"),
-    "view": _Command(_MEASURE, "node*.sqlite"),
-    "watch": _Command(_MEASURE, "run/ --listen 127.0.0.1:9100"),
-    "nccl": _Command(_MEASURE, "trace-*.txt node*.sqlite -o operations.csv"),
-    "pgle": _Command(_MEASURE, "node*.sqlite -o costs.pbtxt"),
-    "compare": _Command(_COMPARE, "before.json after.json"),
-    "gate": _Command(_COMPARE, "report.json --max-bubble schedule=12%"),
-    "simulate": _Command(_THEORY, "--schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9"),
-    "plan": _Command(_THEORY, "report.json -o plan.csv"),
-    "layout": _Command(_THEORY, "--layers layers.csv -p 8 -m 16"),
-    "schedules": _Command(_THEORY, ""),
-    "conventions": _Command(_READ, ""),
-    "guide": _Command(_READ, "ratios"),
+    "analyze": (_MEASURE, "node*.sqlite -o bubbles.svg"),
+    "inspect": (_MEASURE, "node0.sqlite"),
+    "idle": (_MEASURE, "trace.json.gz"),
+    "view": (_MEASURE, "node*.sqlite"),
+    "watch": (_MEASURE, "run/ --listen 127.0.0.1:9100"),
+    "nccl": (_MEASURE, "trace-*.txt node*.sqlite -o operations.csv"),
+    "pgle": (_MEASURE, "node*.sqlite -o costs.pbtxt"),
+    "compare": (_COMPARE, "before.json after.json"),
+    "gate": (_COMPARE, "report.json --max-bubble schedule=12%"),
+    "simulate": (_THEORY, "--schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9"),
+    "plan": (_THEORY, "report.json -o plan.csv"),
+    "layout": (_THEORY, "--layers layers.csv -p 8 -m 16"),
+    "schedules": (_THEORY, ""),
+    "conventions": (_READ, ""),
+    "guide": (_READ, "ratios"),
 }
 #: Former names of commands, which ``--help`` does not list.
 _FORMER = {"gaps": "idle"}
@@ -90,13 +81,14 @@ def application(arguments: Sequence[str] = (), *, completes: bool = False) -> ty
     for name in arguments[:1] if arguments and arguments[0] in _KNOWN else _KNOWN:
         current = _FORMER.get(name, name)
         function = getattr(import_module(f"bubbleviz.cli.commands.{current}"), current)
+        panel, example = _COMMANDS[current]
         app.command(
             name,
             cls=HelpCommand,
             context_settings=_SETTINGS,
             hidden=name in _FORMER,
-            rich_help_panel=_COMMANDS[current].panel,
-            epilog=f"Example: bubbleviz {name} {_COMMANDS[current].example}".rstrip(),
+            rich_help_panel=panel,
+            epilog=f"Example: bubbleviz {name} {example}".rstrip(),
         )(function)
     return app
 

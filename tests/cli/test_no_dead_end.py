@@ -32,23 +32,17 @@ def followed(path: str, cli: CommandLine) -> list[str]:
     return [command for command, _ in named]
 
 
-def test_without_kernels(tmp_path: Path, cli: CommandLine) -> None:
-    file = profile(tmp_path, [], [C(10, 15, 0)], [R(0, 90, "F0")])
+@pytest.mark.parametrize(
+    ("kernels", "name", "command"),
+    [(0, "F0", "inspect"), (1, "other", "inspect"), (2, "other", "idle")],
+)
+def test_a_refusal_names_what_runs(
+    kernels: int, name: str, command: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    work = [K(30 + 30 * n, 50 + 30 * n, n) for n in range(kernels)]
+    calls = [C(10 + 5 * n, 15 + 5 * n, n) for n in range(max(kernels, 1))]
 
-    assert followed(str(file), cli) == ["inspect"]
-
-
-def test_a_single_kernel(tmp_path: Path, cli: CommandLine) -> None:
-    file = profile(tmp_path, [K(30, 50, 0)], [C(10, 15, 0)], [R(0, 90, "other")])
-
-    assert followed(str(file), cli) == ["inspect"]
-
-
-def test_without_names(tmp_path: Path, cli: CommandLine) -> None:
-    kernels, calls = [K(30, 50, 0), K(60, 80, 1)], [C(10, 15, 0), C(15, 20, 1)]
-    file = profile(tmp_path, kernels, calls, [R(0, 90, "other")])
-
-    assert followed(str(file), cli) == ["idle"]
+    assert followed(str(profile(tmp_path, work, calls, [R(0, 90, name)])), cli) == [command]
 
 
 @pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set: no real profiles")

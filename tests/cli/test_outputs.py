@@ -41,14 +41,6 @@ def test_a_pipe_is_written_into_and_stays_one(tmp_path: Path, force: bool) -> No
     assert pipe.is_fifo()
 
 
-def test_a_device_is_written_into_and_stays_one() -> None:
-    null = os.devnull
-    check_outputs([null], [], force=False)
-    write_outputs({null: "text"}, force=True)
-
-    assert Path(null).is_char_device()
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_device_that_is_full_is_told() -> None:
     with pytest.raises(OutputError, match="/dev/full: cannot be written"):

@@ -49,40 +49,30 @@ def kinds(report: bubbleviz.Report) -> dict[tuple[int | None, str], PhaseMemory]
     return {(kind.virtual_stage, kind.phase): kind for kind in report.memory.operations}
 
 
-def test_a_run_without_memory_events_has_none(tmp_path: Path) -> None:
+def test_memory_is_read_where_it_is_recorded_and_asked_for(tmp_path: Path) -> None:
     plant(BASE, tmp_path / "nsys")
     traces = traces_of(tmp_path / "nsys" / "node0.sqlite", tmp_path)
 
     assert bubbleviz.analyze(traces, memory=True).memory is None
     assert bubbleviz.analyze(tmp_path / "nsys", memory=True).memory is None
+    assert bubbleviz.analyze(planted(BASE, tmp_path)).memory is None
 
 
-def test_memory_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
-    traces = planted(BASE, tmp_path)
-
-    assert bubbleviz.analyze(traces).memory is None
-    assert bubbleviz.analyze(traces, memory=True).memory is not None
-
-
-def test_activations_are_what_a_backward_frees(tmp_path: Path) -> None:
-    found = kinds(bubbleviz.analyze(planted(BASE, tmp_path), memory=True))
-
-    for stage, truth in enumerate(TRUTH):
-        forward = found[stage, Phase.F.label]
-        assert forward.held_bytes == truth.held + truth.kept
-        assert forward.kept_bytes == truth.held + truth.kept
-        assert forward.n == 8
-        assert found[stage, Phase.BW.label].held_bytes == 0
-
-
-def test_what_w_frees_is_kept(tmp_path: Path) -> None:
-    traces = planted(replace(BASE, schedule="zb-h1", microbatches=6), tmp_path)
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_activations_are_what_a_backward_frees_and_w_what_is_kept(
+    schedule: str, tmp_path: Path
+) -> None:
+    traces = planted(replace(BASE, schedule=schedule, microbatches=6), tmp_path)
     found = kinds(bubbleviz.analyze(traces, memory=True))
 
     for stage, truth in enumerate(TRUTH):
         forward = found[stage, Phase.F.label]
         assert forward.held_bytes == truth.held + truth.kept
-        assert forward.kept_bytes == truth.kept
+        assert forward.kept_bytes == truth.kept + (truth.held if schedule == "1f1b" else 0)
+        assert forward.n == 12
+        backward = found.get((stage, Phase.BW.label))
+        assert (schedule == "1f1b") == (backward is not None)
+        assert backward is None or backward.held_bytes == 0
 
 
 def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
