@@ -197,10 +197,10 @@ def _clock_problem(report: Report, truth: Truth, own: Sequence[int]) -> str:
     files = [file.path for file in truth.files]
     table, spanned = report.operations, np.array(own) >= 0
     held = {}
-    for shown in report.ranks:
-        rows = np.flatnonzero((table.rank == shown.index) & spanned)
-        ends = _file_times(report, shown.profile, table.end_ns[rows])
-        held[shown.profile, shown.pid, shown.device_id] = int(ends.min()), int(ends.max())
+    for one in report.ranks:
+        rows = np.flatnonzero((table.rank == one.index) & spanned)
+        ends = _file_times(report, one.profile, table.end_ns[rows])
+        held[one.profile, one.pid, one.device_id] = int(ends.min()), int(ends.max())
     for rank in truth.ranks:
         clock = report.profiles[files.index(rank.file)]
         if clock.clock_uncertainty_ns is None:
