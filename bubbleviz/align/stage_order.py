@@ -70,7 +70,9 @@ def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
 
 def _working(operations: RankOperations) -> Ints:
     """Return every (rank, chunk) that runs forward or backward, shape (2, pairs)."""
-    work = among(operations.phase, (Phase.F, *BACKWARD, Phase.FB)) & (operations.has_span == 1)
+    work = among(operations.phase, (Phase.F, Phase.B, Phase.BW, Phase.FB)) & (
+        operations.has_span == 1
+    )
     return grouping.distinct_rows(operations.rank[work], operations.chunk[work])
 
 

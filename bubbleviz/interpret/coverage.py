@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,12 +12,15 @@ from bubbleviz.interpret.linking import CompactTimes, LinkedProfile, LinkRule
 from bubbleviz.interpret.spans import RankWork
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, rows_by_value
-from bubbleviz.model.intervals import Innermost, group_sum
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, RankOperations, UnattributedKernels
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.profile import tid_of
+from bubbleviz.model.profile import Ranges, tid_of
 from bubbleviz.model.values import frozen
+
+if TYPE_CHECKING:
+    from intervaltree import IntervalTree
 
 #: How many unattributed kernel names are listed for each rank.
 LISTED = 5
@@ -112,29 +116,45 @@ def measure_coverage(
     )
 
 
-def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Sequence[str]:
-    """Return where the host launched each of a handful of activities, in words."""
+def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
+    """Yield where the host launched each of a handful of activities, in words."""
     links, named = linked.links, linked.named
     rows = np.array(activities, np.int64)
-    known = np.flatnonzero(links.call[rows] != NONE)
+    known = links.call[rows] != NONE
     calls = links.calls_of(rows[known], linked.profile.calls)
-    thread_names = {t.thread: t.name for t in linked.profile.threads}
-    places = ["launching call not in the profile"] * len(rows)
-    for thread, at in rows_by_value(calls.thread):
-        # Named ranges of a thread may overlap in any way.
-        own = np.flatnonzero(named.thread == thread)
-        index = Innermost.of(named.start_ns[own], named.end_ns[own])
-        around = np.append(own, NONE)[index.around(calls.start_ns[at], calls.end_ns[at])]
-        name = thread_names.get(thread, "")
+    times = zip(calls.thread.tolist(), calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True)
+    names = {t.thread: t.name for t in linked.profile.threads}
+    # Named ranges of a thread may overlap in any way; most runs leave no kernel unattributed.
+    trees: dict[int, IntervalTree] = {}
+    for activity, is_known in zip(activities, known.tolist(), strict=True):
+        if not is_known:
+            yield "launching call not in the profile"
+            continue
+        thread, start_ns, end_ns = next(times)
+        name = names.get(thread, "")
         place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"
-        for row, range_ in zip(known[at].tolist(), around.tolist(), strict=True):
-            if links.rule[rows[row]] == LinkRule.AMBIGUOUS:
-                places[row] = f"{place}, while several threads ran backward"
-            elif range_ != NONE:
-                places[row] = f"{place}, in {named.names[named.name_id[range_]]}"
-            else:
-                places[row] = f"{place}, outside every operation"
-    return places
+        if thread not in trees:
+            trees[thread] = _tree_of(named, thread)
+        around = [own for own in trees[thread][start_ns] if own.end > end_ns]
+        if links.rule[activity] == LinkRule.AMBIGUOUS:
+            yield f"{place}, while several threads ran backward"
+        elif around:
+            innermost = max(around, key=lambda own: (own.begin - own.end, own.begin, own.data))
+            yield f"{place}, in {innermost.data}"
+        else:
+            yield f"{place}, outside every operation"
+
+
+def _tree_of(named: Ranges, thread: int) -> IntervalTree:
+    """Return the ranges of a thread with their names; ends are exclusive."""
+    # It takes as long to import as to use.
+    from intervaltree import IntervalTree
+
+    rows = np.flatnonzero(named.thread == thread).tolist()
+    return IntervalTree.from_tuples(
+        (int(named.start_ns[r]), int(named.end_ns[r]) + 1, named.names[named.name_id[r]])
+        for r in rows
+    )
 
 
 # What the end of a capture cut: work that the host had launched and no device had done.

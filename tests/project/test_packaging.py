@@ -79,7 +79,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 # --- starting up
 
-HEAVY = ("arro3", "drawsvg", "numpy", "scipy", "sqlalchemy", "sqlite3")
+HEAVY = ("arro3", "drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sqlite3")
 
 
 def loaded_by(arguments: Sequence[str], found: str) -> str:
@@ -136,7 +136,7 @@ def test_help_and_refusals_load_nothing_heavy(arguments: list[str], code: int) -
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
 LEFT_OUT = {
     ("analyze", "fixtures/1f1b"): (
-        *("asyncio", "drawsvg", "email", "hashlib", "html", "msgspec"),
+        *("asyncio", "drawsvg", "email", "hashlib", "html", "intervaltree", "msgspec"),
         *("multiprocessing", "numpy.ma", "rich.table", "scipy", "sqlalchemy"),
         *("bubbleviz.analyses", "bubbleviz.conventions.name_words", "bubbleviz.render.picture"),
         *("bubbleviz.render.web", "bubbleviz.sources.kineto", "bubbleviz.sources.nccl"),

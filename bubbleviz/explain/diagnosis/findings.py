@@ -169,12 +169,13 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
     pause_ns = group_extents(of_iteration.of_row, len(of_iteration), gap_ns, gap_ns)[0]
     saving_ns = float(pause_ns.mean())
     length_ns = float((begin_ns[later] - begin_ns[later - 1]).mean())
-    if saving_ns < _BETWEEN * length_ns:
+    paused = pause_ns > _BETWEEN * length_ns
+    # A single pause, a checkpoint say, is no habit.
+    if saving_ns < _BETWEEN * length_ns or paused.sum() < min(2, len(paused)):
         return
     longest = int(pause_ns.argmax())
     first = later[(of_iteration.of_row == longest) & (gap_ns == pause_ns[longest])]
     since_ns, until_ns = int(end_ns[first[0] - 1]), int(begin_ns[first[0]])
-    paused = pause_ns > _BETWEEN * length_ns
     fault = Fault(
         "launch",
         "between-iterations",
