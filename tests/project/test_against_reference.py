@@ -1,24 +1,32 @@
-"""Random small profiles: the vectorised stages agree with the plain slow reference."""
+"""Small profiles: the vectorised stages agree with the plain slow reference, and it with the rules.
+
+Cases that are worked out by hand come first, then random ones.
+"""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
-from pathlib import Path
+from itertools import starmap
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, example, find, given, settings
-from hypothesis import strategies as st
 
 from bubbleviz import api
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.report import Report
 from tests.support import reference, strategies
-from tests.support.nsys_exports import C, K, R
+from tests.support.nsys_exports import START_END, C, K, M, R, T
+from tests.support.reference import Account, Named, parse
+from tests.support.strategies import Rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bubbleviz.report.report import Report
 
 EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120"))
 SETTINGS = settings(
@@ -28,173 +36,453 @@ SETTINGS = settings(
 )
 
 #: Numbers of the ranks of one iteration.
-Accounts = dict[tuple[int, int], tuple[object, ...]]
+Accounts = dict[reference.Rank, tuple[object, ...]]
+
+RECEIVE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def both(rows: strategies.Rows) -> tuple[Report | None, reference.Analysis]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+# --- what is compared ---------------------------------------------------------------------------
+
+
+def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
     """Return the report (None where nothing can be analysed) and the reference's analysis."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = rows.write(Path(folder))
-        found = reference.analyse(path)
-        try:
-            return api.analyze([path], convention="zero-bubble"), found
-        except ProfileError:
-            return None, found
-
-
-def numbers(values: tuple[int | None, ...]) -> int:
-    return NONE if not values or values[0] is None else values[0]
+    path = rows.write(folder)
+    found = reference.analyse(path)
+    for iteration in found.iterations or ():
+        for rank in iteration.values():
+            assert rank.active <= rank.compute
+            for a in rank.accounts.values():
+                assert a.window[1] - a.window[0] == sum(a[1:])
+    try:
+        return api.analyze([path], convention="zero-bubble"), found
+    except ProfileError:
+        return None, found
 
 
 def of_reference(found: reference.Analysis) -> Counter[tuple[object, ...]]:
     """Return the reference's operations as a bag of tuples."""
-    bag: Counter[tuple[object, ...]] = Counter()
-    for o in found.operations:
-        process, device = o.rank
-        bag[
-            (process >> 24 & 0xFFFFFF, device),
-            o.phase,
-            numbers(o.named.microbatches),
-            o.occurrence,
-            o.span,
-            o.busy_ns,
-            o.active,
-            o.host[0],
-            o.cut,
-            o.name,
-            len(o.kernels),
-        ] += 1
-    return bag
+    return Counter(
+        (
+            *(o.rank, o.phase, o.named.microbatches[0] if o.named.microbatches else NONE),
+            *(o.occurrence, o.span, reference.length(o.busy), o.active),
+            *(o.ranges[0].start, any(r.cut for r in o.ranges), o.ranges[0].name, len(o.kernels)),
+        )
+        for o in found.operations
+    )
 
 
 def of_report(report: Report) -> Counter[tuple[object, ...]]:
-    bag: Counter[tuple[object, ...]] = Counter()
     t = report.operations
-    for i in range(len(t)):
-        rank = report.ranks[t.rank[i]]
-        bag[
-            (rank.pid, rank.device_id),
-            Phase(int(t.phase[i])).label,
-            int(t.microbatch[i]),
+    ranks = [(rank.pid, rank.device_id) for rank in report.ranks]
+    return Counter(
+        (
+            *(ranks[t.rank[i]], Phase(int(t.phase[i])).label, int(t.microbatch[i])),
             int(t.occurrence[i]),
             (int(t.start_ns[i]), int(t.end_ns[i])) if t.has_span[i] else None,
-            int(t.busy_ns[i]),
-            int(t.active_ns[i]),
-            int(t.host_start_ns[i]),
-            int(t.cut[i]) == 1,
-            t.names[t.name_id[i]],
-            int(t.kernels[i]),
-        ] += 1
-    return bag
-
-
-def check(rows: strategies.Rows) -> None:
-    report, found = both(rows)
-    if report is None:
-        return
-    covered = reference.coverage(found)
-    profile = report.profiles[0]
-    assert (
-        profile.kernels,
-        profile.linked_kernels,
-        profile.attributed_kernels,
-        profile.cross_thread_kernels,
-        profile.gpu_ns,
-        profile.attributed_gpu_ns,
-        profile.comm_ns,
-        profile.copy_ns,
-    ) == (
-        covered.kernels,
-        covered.linked,
-        covered.attributed,
-        covered.cross,
-        covered.gpu_ns,
-        covered.attributed_gpu_ns,
-        covered.comm_ns,
-        covered.copy_ns,
+            *(int(t.busy_ns[i]), int(t.active_ns[i]), int(t.host_start_ns[i])),
+            *(int(t.cut[i]) == 1, t.names[t.name_id[i]], int(t.kernels[i])),
+        )
+        for i in range(len(t))
     )
-    assert of_report(report) == of_reference(found)
 
 
-@pytest.mark.parametrize("kind", ["soups", "crossings", "schedules"])
-def test_something_is_compared(kind: str) -> None:
-    drawn: st.SearchStrategy[strategies.Rows] = getattr(strategies, kind)()
+def check(rows: Rows, folder: Path) -> reference.Analysis:
+    """Compare operations and coverage; return the reference's analysis."""
+    report, found = both(rows, folder)
+    if report is not None:
+        profile = report.profiles[0]
+        assert reference.coverage(found) == (
+            *(profile.kernels, profile.linked_kernels, profile.attributed_kernels),
+            *(profile.cross_thread_kernels, profile.gpu_ns, profile.attributed_gpu_ns),
+            *(profile.comm_ns, profile.copy_ns),
+        )
+        assert of_report(report) == of_reference(found)
+    return found
+
+
+# --- by hand ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("F12.1.0", Named("F", (12,), (1,), (0,))),
+        ("W_clear.1.0", Named("W", (), (1,), (0,))),
+        ("iter_3_17", 17),
+        ("Optimizer", Named("Optimizer")),
+        ("POST_VALIDATION", Named("Optimizer", validates=True)),
+        ("RECV_FORWARD", Named("RECV_F", receives=True)),
+        ("SEND_BACKWARD.7.0.1", Named("SEND_B", (7,), (0,), (1,))),
+        (
+            "SEND_FORWARD.7.0.0_RECV_BACKWARD.3.1.0",
+            Named("SEND_RECV", (7, 3), (0, 1), (0, 0), receives=True),
+        ),
+        ("RECV_POST_VALIDATION", Named("COLLECTIVE", receives=True)),
+        *[(name, None) for name in ("pre_step", "F", "F0.0", "F0.0.0 ", "F0.0.0\n", "")],
+        ("F\N{ARABIC-INDIC DIGIT ZERO}.0.0", None),
+        ("SEND_FORWARD_RECV_BACKWARD", None),
+    ],
+)
+def test_names(name: str, meaning: Named | int | None) -> None:
+    assert parse(name) == meaning
+
+
+@pytest.mark.parametrize(
+    ("name", "communication"),
+    [
+        *[(n, True) for n in (RECEIVE, "NCCLKernel", "rcclKernel", "void deep_ep::dispatch")],
+        *[("nvshmemi_barrier", True), ("my_nccl_like", False), ("", False)],
+    ],
+)
+def test_communication_kernels(name: str, *, communication: bool) -> None:
+    kernel = reference.Work(True, 0, 1, (1, 0), None, name)
+    assert reference.is_communication(kernel) is communication
+
+
+_ONE_CALL = (C(4, 5, 1, tid=2),)
+_TWO_OPEN = (R(0, 9, "B0.0.0"), R(0, 9, "B1.0.0", tid=2))
+_TWO_OPENERS = (C(1, 2, 1), C(1, 2, 2, tid=2), C(4, 5, 3, tid=3), C(4, 5, 4, tid=3))
+_WIDE = (
+    R(2, 8, "F1.0.0", kind=START_END, end_tid=2),
+    R(3, 7, "F2.0.0", kind=START_END, end_tid=1),
+)
+_WIDE_CALLS = (C(4, 5, 1), C(4, 5, 2, tid=2), C(4, 5, 3, tid=3, pid=2))
+
+#: Kernels, calls, ranges, names of threads, and how every kernel is attributed.
+ATTRIBUTIONS = {
+    "empty": ((), (), (), (), ""),
+    # The driver call (4..5) lies in W, but the runtime call (1..6) started first: it is in F only.
+    "two calls": (
+        *([K(10, 12, 7)], (C(4, 5, 7), C(1, 6, 7)), (R(0, 8, "F0.0.0"), R(3, 6, "W0.0.0")), ()),
+        "range F0.0.0",
+    ),
+    # The second process has the same correlation id; its kernel has no call there.
+    "one call for many": (
+        [K(10, 12, 7), K(12, 13, 7), K(10, 11, 7, pid=2), K(1, 2, None), K(1, 2, 99)],
+        *((C(1, 2, 7), C(1, 2, 8, pid=2)), (R(0, 8, "F0.0.0"),), ()),
+        "range F0.0.0, range F0.0.0, unlinked, unlinked, unlinked",
+    ),
+    "identical: the later row": (
+        *([K(10, 12, 7)], (C(1, 2, 7),)),
+        (R(0, 8, "F0.0.0"), R(0, 8, "F1.0.0"), R(1, 3, "aten::mm")),
+        *((), "range F1.0.0"),
+    ),
+    "equally short: the later start": (
+        *([K(10, 12, 7)], (C(3, 4, 7),), (R(2, 10, "F0.0.0"), R(0, 8, "F1.0.0")), ()),
+        "range F0.0.0",
+    ),
+    # The call [5, 5] is in both; they are equally long, B starts later. [4, 6] is in neither.
+    "touching": (
+        [K(10 + n, 11 + n, n) for n in (1, 2, 3, 4)],
+        (C(5, 5, 1), C(4, 6, 2), C(0, 5, 3), C(10, 10, 4)),
+        *((R(0, 5, "F0.0.0"), R(5, 10, "B0.0.0")), ()),
+        "range B0.0.0, none, range F0.0.0, range B0.0.0",
+    ),
+    "no length": (
+        *([K(10, 12, 7)], (C(5, 5, 7),), (R(0, 9, "F0.0.0"), R(5, 5, "W0.0.0")), ()),
+        "range W0.0.0",
+    ),
+    "library ranges and nested receives": (
+        *([K(10, 12, 1), K(13, 14, 2, RECEIVE)], (C(1, 2, 1), C(6, 7, 2))),
+        (R(0, 9, "F0.0.0"), R(1, 3, "aten::mm"), R(5, 8, "RECV_FORWARD.0.0.0")),
+        *((), "range F0.0.0, range RECV_FORWARD.0.0.0"),
+    ),
+    # F1 ends on thread 2: it covers both threads. F2 ends where it starts: thread 1 only. On
+    # thread 1 the push/pop range F0 comes before both although it is the longest.
+    "start/end and push/pop": (
+        [K(10, 11, 1), K(11, 12, 2), K(12, 13, 3, pid=2)],
+        *(_WIDE_CALLS, (R(0, 20, "F0.0.0"), *_WIDE), ()),
+        "range F0.0.0, range F1.0.0, none",
+    ),
+    "start/end": (
+        *([K(10, 11, 1), K(11, 12, 2), K(12, 13, 3, pid=2)], _WIDE_CALLS, _WIDE, ()),
+        "range F2.0.0, range F1.0.0, none",
+    ),
+    "registered names": (
+        *([K(10, 12, 1)], (C(1, 2, 1),)),
+        (R(0, 9, "F0.0.0", registered=True), R(0, 9, None)),
+        *((), "range F0.0.0"),
+    ),
+    # Thread 2 launches at 4, while thread 1 has B0 open and in it W0; the innermost takes it.
+    "one candidate": (
+        *([K(10, 12, 1)], (C(4, 20, 1, tid=2),), (R(0, 9, "B0.0.0"), R(3, 6, "W0.0.0"))),
+        *((), "cross W0.0.0"),
+    ),
+    **{
+        f"{name} is no backward": ([K(10, 12, 1)], _ONE_CALL, (R(0, 9, name),), (), "none")
+        for name in ("F0.0.0", "Optimizer", "RECV_BACKWARD.0.0.0")
+    },
+    # Threads 2 and 3 open F and Optimizer elsewhere, 4 is a loader, 5 has no name.
+    "threads that never cross": (
+        [K(10, 12, n) for n in (2, 3, 4, 5)],
+        tuple(C(4, 5, n, tid=n) for n in (2, 3, 4, 5)),
+        (R(0, 9, "B0.0.0"), R(20, 21, "F0.0.0", tid=2), R(20, 21, "Optimizer", tid=3)),
+        *((T(4, "pt_data_worker"),), "none, none, none, cross B0.0.0"),
+    ),
+    # Threads 1 and 2 both have a B open at 4. Thread 1 launches for device 0, thread 2 for 1.
+    "two candidates": (
+        [K(10, 12, 1), K(10, 12, 2, device=1), K(12, 13, 3, device=1), K(12, 13, 4, device=2)],
+        *(_TWO_OPENERS, _TWO_OPEN, ()),
+        "range B0.0.0, range B1.0.0, cross B1.0.0, ambiguous",
+    ),
+    "nothing tells them apart": (
+        *([K(10, 12, 1), K(10, 12, 2), K(12, 13, 3)], _TWO_OPENERS, _TWO_OPEN, ()),
+        "range B0.0.0, range B1.0.0, ambiguous",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "calls", "ranges", "threads", "held"), ATTRIBUTIONS.values(), ids=ATTRIBUTIONS
+)
+def test_from_kernel_to_range(
+    kernels: list[K],
+    calls: tuple[C, ...],
+    ranges: tuple[R, ...],
+    threads: tuple[T, ...],
+    held: str,
+    folder: Path,
+) -> None:
+    found = check(Rows(tuple(kernels), calls, ranges, threads=threads), folder).attributions
+
+    assert ", ".join(f"{a.how} {a.range.name}" if a.range else a.how for a in found) == held
+
+
+def test_cross_threads_can_be_switched_off(folder: Path) -> None:
+    path = Rows((K(10, 12, 1),), _ONE_CALL, (R(0, 9, "B0.0.0"),)).write(folder)
+
+    assert [a.how for a in reference.analyse(path, cross_thread=False).attributions] == ["none"]
+
+
+_HOLES = (K(10, 20, 1), K(22, 23, 1), K(35, 40, 1), K(18, 30, 2, RECEIVE))
+_INSIDE = (R(0, 9, "F0.0.0"), R(3, 5, "RECV_FORWARD.0.0.0"))
+
+#: Rows, and the busy time of every operation.
+BUSY: dict[str, tuple[Rows, list[list[reference.Span]]]] = {
+    # The latest end is the copy's. The second open range starts after that: no length.
+    "open ranges": (
+        Rows(
+            *((K(10, 12, 1),), (C(1, 2, 1),), (R(0, None, "F0.0.0"), R(99, None, "B0.0.0"))),
+            (M(10, 30, None),),
+        ),
+        [[(10, 12)], []],
+    ),
+    # F0: kernels [10,12] and [14,15], the copy and the all-reduce do not count.
+    # F1 has only a copy; F2 nothing; the receive has the span of its communication.
+    "spans": (
+        Rows(
+            (K(10, 12, 1), K(14, 15, 1), K(15, 40, 2, REDUCE), K(50, 60, 4, RECEIVE)),
+            (C(1, 2, 1), C(2, 3, 2), C(11, 12, 3), C(31, 32, 4), C(4, 5, 5)),
+            (
+                *(R(0, 9, "F0.0.0"), R(10, 19, "F1.0.0"), R(20, 29, "F2.0.0")),
+                R(30, 39, "RECV_FORWARD"),
+            ),
+            (M(41, 44, 3), M(70, 80, 5)),
+        ),
+        [[(10, 15)], [(41, 44)], [], [(50, 60)]],
+    ),
+    # Span 10..40. The receive runs 18..30, a kernel until 20 and one within it 22..23, so
+    # 20..22 and 23..30 are bubble. 30..35, without any receive, stays.
+    "a receive nested": (
+        Rows(_HOLES, (C(1, 2, 1), C(4, 5, 2)), _INSIDE),
+        [[(10, 20), (22, 23), (30, 40)], [(18, 30)]],
+    ),
+    "a receive of its own": (
+        Rows(_HOLES, (C(1, 2, 1), C(4, 5, 2)), _INSIDE[:1]),
+        [[(10, 20), (22, 23), (30, 40)]],
+    ),
+    # An all-reduce of its own, a receive launched elsewhere, a send of its own: no bubble.
+    "other holes": (
+        Rows(
+            (
+                *(K(10, 12, 1), K(30, 40, 1), K(12, 30, 2, REDUCE)),
+                *(K(12, 30, 3, RECEIVE), K(12, 30, 4, RECEIVE)),
+            ),
+            (C(1, 2, 1), C(2, 3, 2), C(12, 13, 3), C(5, 6, 4)),
+            (R(0, 9, "F0.0.0"), R(4, 7, "SEND_FORWARD.0.0.0")),
+        ),
+        [[(10, 40)], [(12, 30)]],
+    ),
+    "without work, on two devices": (
+        Rows((K(1, 2, None), K(1, 2, None, device=1)), (), (R(0, 1, "F0.0.0"),)),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "busy"), BUSY.values(), ids=BUSY)
+def test_busy_times(rows: Rows, busy: list[list[reference.Span]], folder: Path) -> None:
+    assert [list(o.busy) for o in check(rows, folder).operations] == busy
+
+
+def run(*operations: tuple[str, int, int], more: tuple[K, ...] = ()) -> Rows:
+    """One range with one call and one kernel for every (name, kernel start, kernel end).
+
+    On the host the n-th range is [10 n, 10 n + 9], its call [10 n + 1, 10 n + 2].
+    """
+    numbered = list(enumerate(operations))
+    return Rows(
+        (*(K(start, end, n) for n, (_, start, end) in numbered), *more),
+        tuple(C(10 * n + 1, 10 * n + 2, n) for n, _ in numbered),
+        tuple(R(10 * n, 10 * n + 9, name) for n, (name, _, _) in numbered),
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "operations"),
+    [
+        # F0 in two parts (a receive between is no F, B or W), then, after F1, a second occurrence
+        # of B0's key only: B0 B0 are parts, F1 between makes the third B0 a further occurrence.
+        ("F0 RECV_FORWARD F0 B0 B0 F1 B0", "F0@0 RECV_F@0 BW0@0 F1@0 BW0@0#1"),
+        ("B0.0.0 B1.0.0 B0.1.0 W1.0.1 W_clear.1.0", "BW0@0 B1@0 B0@0 W1@0 W@0"),
+        # F2 is new, but follows the Optimizer that ends the iteration before the repeated F0.
+        ("F0 F1 B0 B1 Optimizer F2 F0 B0", "F0@0 F1@0 BW0@0 BW1@0 Optimizer@0 F2@1 F0@1 BW0@1"),
+        # The second F0 is a part of the first; the third repeats it.
+        ("F0 F0 B0 F0 B0", "F0@0 BW0@0 F0@1 BW0@1"),
+        # Constant names.
+        (
+            "F0 F0 B0 B0 Optimizer F0 B0 Optimizer",
+            "F0@0 F1@0 BW0@0 BW1@0 Optimizer@0 F0@1 BW0@1 Optimizer@1",
+        ),
+        # Post-validation neither ends the iteration in which it lies nor belongs to it.
+        (
+            "F0 B0 Optimizer F0 POST_VALIDATION B0 Optimizer",
+            "F0@0 BW0@0 Optimizer@0 F0@1 Optimizer@0#1 BW0@1 Optimizer@1",
+        ),
+        # The mark [10, 15] begins iteration 7 with the range that starts at once; the Optimizer
+        # after its end still belongs to it; what lies before the first mark has no number.
+        ("B9 F0 B0 Optimizer mark", "BW9@-1 F0@7 BW0@7 Optimizer@7"),
+    ],
+)
+def test_operations_and_iterations(names: str, operations: str, folder: Path) -> None:
+    full = [f"{name}.0.0" if len(name) == 2 else name for name in names.split() if name != "mark"]
+    rows = run(*((name, 0, 1) for name in full))
+    marks = (R(10, 15, "iter_0_7"),) if "mark" in names else ()
+
+    found = check(Rows(rows.kernels, rows.calls, (*rows.ranges, *marks)), folder).operations
+
+    assert operations == " ".join(
+        o.phase
+        + "".join(map(str, o.named.microbatches))
+        + f"@{o.iteration}"
+        + (f"#{o.occurrence}" if o.occurrence else "")
+        for o in found
+    )
+
+
+#: Two iterations of one microbatch; the second's Optimizer is missing.
+#: device   F0 [0,10]  gap  B0 [20,30]  Optimizer [32,36]  F0 [40,50]  B0 [50,60]
+#: and unattributed [12,14], unattributed under F0 [5,8], a kernel in a RECV range [14,15].
+_ONE_RANK = run(
+    *(("F0.0.0", 0, 10), ("B0.0.0", 20, 30), ("Optimizer", 32, 36)),
+    *(("F0.0.0", 40, 50), ("B0.0.0", 50, 60), ("RECV_FORWARD", 14, 15)),
+    more=(K(12, 14, None), K(5, 8, None)),
+)
+#: The second iteration's F0 runs [15,25] within the first's window 0..40, before its B0
+#: [20,40]: 5 overlap alone (15..20), the rest belongs to the own iteration first.
+_OVERLAP = run(
+    *(("F0.0.0", 0, 10), ("B0.0.0", 20, 40), ("Optimizer", 40, 41)),
+    *(("F0.0.0", 15, 25), ("B0.0.0", 50, 60)),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "accounts", "ratios"),
+    [
+        (
+            _ONE_RANK,
+            {
+                # Compute 20, unattributed 12..15 = 3, bubble 7; with the Optimizer, 7 + 2; + 4.
+                "schedule": Account((0, 30), 20, 0, 0, 3, 7),
+                "stage": Account((0, 30), 20, 0, 0, 3, 7),
+                "step": Account((0, 36), 20, 4, 0, 3, 9),
+                "period": Account((0, 40), 20, 4, 0, 3, 13),
+            },
+            [10 / 30, 10 / 30, 12 / 36, 16 / 40],
+        ),
+        (
+            _OVERLAP,
+            # Period 0..15: F0 and nothing else.
+            {
+                "schedule": Account((0, 40), 30, 0, 5, 0, 5),
+                "period": Account((0, 15), 10, 0, 0, 0, 5),
+            },
+            [10 / 40, 10 / 40, 10 / 41, 5 / 15],
+        ),
+        (run(("F0.0.0", 0, 1), ("F1.0.0", 1, 2)), {}, [0, 0, 0, None]),
+        (run(("B0.0.0", 0, 1), ("W0.0.0", 1, 2)), {}, [None] * 4),
+    ],
+    ids=["one rank", "overlap", "evaluation", "missing"],
+)
+def test_accounts(
+    rows: Rows, accounts: dict[str, Account], ratios: list[float | None], folder: Path
+) -> None:
+    iterations = check(rows, folder).iterations
+
+    assert iterations
+    (rank,) = iterations[0].values()
+    assert accounts.items() <= rank.accounts.items()
+    assert list(rank.ratios.values()) == pytest.approx(ratios)
+
+
+def test_ranks_that_do_not_pair(folder: Path) -> None:
+    kernels, calls = (K(0, 1, 1), K(1, 2, 1, pid=2)), (C(1, 2, 1), C(1, 2, 1, pid=2))
+    ranges = (R(0, 9, "F0.0.0"), R(0, 9, "F1.0.0", pid=2))
+
+    assert check(Rows(kernels, calls, ranges), folder).iterations is None
+
+
+# --- at random ----------------------------------------------------------------------------------
+
+
+DRAWN = {
+    "soups": strategies.soups(),
+    "crossings": strategies.crossings(),
+    "schedules": strategies.schedules(),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_something_is_compared(kind: str, folder: Path) -> None:
+    def compares_much(rows: Rows) -> bool:
+        report, _ = both(rows, folder)
+        return report is not None and int(report.operations.has_span.sum()) >= 2
 
     # Any will do: none is made smaller.
     any_one = settings(SETTINGS, phases=[hypothesis.Phase.generate])
-    rows = find(drawn, lambda rows: _compares_much(both(rows)[0]), settings=any_one)
-
-    assert rows.kernels
+    assert find(DRAWN[kind], compares_much, settings=any_one).kernels
 
 
-def _compares_much(report: Report | None) -> bool:
-    return report is not None and int(report.operations.has_span.sum()) >= 2
+@pytest.mark.parametrize("kind", DRAWN)
+def test_random_profiles(kind: str, folder: Path) -> None:
+    @SETTINGS
+    @given(DRAWN[kind])
+    def agree(rows: Rows) -> None:
+        check(rows, folder)
 
-
-@SETTINGS
-@given(strategies.soups())
-def test_soups(rows: strategies.Rows) -> None:
-    check(rows)
-
-
-@SETTINGS
-@given(strategies.crossings())
-def test_crossings(rows: strategies.Rows) -> None:
-    check(rows)
-
-
-@SETTINGS
-@given(strategies.schedules())
-def test_schedules(rows: strategies.Rows) -> None:
-    check(rows)
+    agree()
 
 
 def accounts_of_reference(found: reference.Analysis) -> list[Accounts]:
     """Return for each iteration with work: by rank, its extents, sums, accounts and ratios."""
-    return [
-        {
-            (r.rank[0] >> 24 & 0xFFFFFF, r.rank[1]): (
-                r.first,
-                r.last,
-                r.compute,
-                r.active,
-                {
-                    name: (
-                        a.window,
-                        a.compute,
-                        a.optimizer,
-                        a.overlap,
-                        a.unattributed,
-                        a.bubble,
-                    )
-                    for name, a in r.accounts.items()
-                },
-                {name: r.ratio.get(name) for name in reference.WINDOWS},
-                bool(r.missing),
-            )
-            for r in iteration.ranks
-        }
-        for iteration in found.iterations or ()
-        if iteration.ranks
-    ]
+    return [{rank: tuple(own) for rank, own in i.items()} for i in found.iterations or () if i]
 
 
 def accounts_of_report(report: Report) -> list[Accounts]:
     return [
         {
             (report.ranks[r.rank].pid, report.ranks[r.rank].device_id): (
-                r.first_ns,
-                r.last_ns,
-                r.compute_ns,
-                r.active_ns,
+                *(r.first_ns, r.last_ns, r.compute_ns, r.active_ns),
                 {
                     name: (
-                        (a.start_ns, a.end_ns),
-                        a.compute_ns,
-                        a.optimizer_ns,
-                        a.overlap_ns,
-                        a.unattributed_ns,
-                        a.bubble_ns,
+                        *((a.start_ns, a.end_ns), a.compute_ns, a.optimizer_ns),
+                        *(a.overlap_ns, a.unattributed_ns, a.bubble_ns),
                     )
                     for name, a in r.accounts.items()
                 },
@@ -208,49 +496,51 @@ def accounts_of_report(report: Report) -> list[Accounts]:
     ]
 
 
-def _ranges(pid: int, *named: tuple[int, int, str]) -> tuple[R, ...]:
-    return tuple(R(start, end, name, tid=1, pid=pid) for start, end, name in named)
+def _named(pid: int, *named: tuple[int, int, str]) -> tuple[R, ...]:
+    return tuple(starmap(lambda start, end, name: R(start, end, name, pid=pid), named))
 
 
 #: Two ranks: kernels and ranges of both, and only one with a call that launches any.
-_ONE_WITHOUT_GPU_WORK = strategies.Rows(
+_ONE_WITHOUT_GPU_WORK = Rows(
     kernels=tuple(K(at, at + 1, at, "gemm", pid) for pid in (1, 2) for at in (0, 1)),
     calls=(C(0, 1, 2, tid=1, pid=1), C(0, 0, 1, tid=1, pid=2), C(0, 1, 2, tid=1, pid=2)),
     ranges=(
-        *_ranges(1, (0, 0, "F0.0.0"), (0, 0, "RECV_BACKWARD0.0.0"), (1, 1, "Optimizer")),
-        *_ranges(2, (0, 0, "F0.0.0"), (0, 1, "B0.0.0"), (0, 0, "RECV_BACKWARD0.0.0")),
-        *_ranges(2, (1, 1, "Optimizer")),
+        *_named(1, (0, 0, "F0.0.0"), (0, 0, "RECV_BACKWARD0.0.0"), (1, 1, "Optimizer")),
+        *_named(2, (0, 0, "F0.0.0"), (0, 1, "B0.0.0"), (0, 0, "RECV_BACKWARD0.0.0")),
+        *_named(2, (1, 1, "Optimizer")),
     ),
 )
 
 
 #: The second iteration starts with the first, which has no period then.
-_STARTING_TOGETHER = strategies.Rows(
+_STARTING_TOGETHER = Rows(
     kernels=tuple(K(0, at in (3, 6), at, "gemm", 1) for at in range(1, 7)),
     calls=tuple(C(at > 3, at > 2, at, tid=1 + (at == 6), pid=1) for at in range(1, 7)),
     ranges=(
-        *_ranges(1, (0, 0, "F0.0.0"), (0, 0, "B0.0.0"), (0, 0, "F1.0.0"), (0, 1, "B1.0.0")),
-        *_ranges(1, (1, 1, "Optimizer"), (1, 1, "F0.0.0"), (1, 1, "B0.0.0")),
-        *_ranges(1, (1, 1, "F1.0.0"), (1, 1, "B1.0.0"), (1, 1, "Optimizer")),
+        *_named(1, (0, 0, "F0.0.0"), (0, 0, "B0.0.0"), (0, 0, "F1.0.0"), (0, 1, "B1.0.0")),
+        *_named(1, (1, 1, "Optimizer"), (1, 1, "F0.0.0"), (1, 1, "B0.0.0")),
+        *_named(1, (1, 1, "F1.0.0"), (1, 1, "B1.0.0"), (1, 1, "Optimizer")),
     ),
 )
 
 
-@SETTINGS
-@given(strategies.schedules())
-@example(_ONE_WITHOUT_GPU_WORK)
-@example(_STARTING_TOGETHER)
-def test_numbers_of_one_rank(rows: strategies.Rows) -> None:
+def test_numbers_of_one_rank(folder: Path) -> None:
     """One rank needs no pairing, where the reference is simpler than the definition allows."""
-    report, found = both(rows)
-    working = {r for i in found.iterations or () for r in (own.rank for own in i.ranks)}
-    if report is None or len(working) != 1:
-        return
 
-    complete = [i.complete for i in report.iterations if i.ranks]
-    assert without_cut(accounts_of_report(report), complete) == without_cut(
-        accounts_of_reference(found), complete
-    )
+    @SETTINGS
+    @given(strategies.schedules())
+    @example(_ONE_WITHOUT_GPU_WORK)
+    @example(_STARTING_TOGETHER)
+    def agree(rows: Rows) -> None:
+        report, found = both(rows, folder)
+        if report is None or len({rank for i in found.iterations or () for rank in i}) != 1:
+            return
+        complete = [i.complete for i in report.iterations if i.ranks]
+        assert without_cut(accounts_of_report(report), complete) == without_cut(
+            accounts_of_reference(found), complete
+        )
+
+    agree()
 
 
 def without_cut(accounts: list[Accounts], complete: list[bool]) -> list[Accounts]:

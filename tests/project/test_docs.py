@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from bubbleviz.report.view import View
 from tests.support.documented_files import GUIDES, lay_out, lay_out_jax
 from tests.support.places import CHECKOUT, FIXTURES
 
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))
 README = CHECKOUT / "README.md"
 PAGES = [README, *sorted(GUIDES.glob("*.md"))]
 #: Commands that need what no test has: a cluster.
@@ -151,37 +148,6 @@ def test_the_python_examples_run_one_after_the_other(
     # Stage s of an ideal 1F1B waits s forwards of 1 ms in each of three iterations.
     assert tables == "[3000000, 6000000, 9000000]\n['BW', 'F']\n"
     assert iterations.startswith("{'name': '0', 'bubble_ratio_schedule': 0.2727")
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder")
-@pytest.mark.parametrize(
-    ("job", "ranks", "steps", "ratio", "slowdown"),
-    [("ST", 8, 32, 0.5158, 1.179), ("AR", 16, 44, 0.5385, 1.973)],
-)
-def test_the_example_of_tables_reads_published_traces(
-    job: str,
-    ranks: int,
-    steps: int,
-    ratio: float,
-    slowdown: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (example,) = examples_of(GUIDES / "tables.md", "python")
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(DATA / "straggler" / f"trace-{job}.parquet", "trace.parquet")
-
-    exec(compile(example, "tables", "exec"), {})
-    report = bubbleviz.analyze("operations.parquet")
-
-    assert len(report.ranks) == ranks
-    assert sum(iteration.averaged for iteration in report.iterations) == steps
-    assert report.headline == "schedule"
-    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(ratio, abs=1e-4)
-    assert report.schedule is not None
-    assert report.schedule.name == "1f1b"
-    assert report.slowdowns is not None
-    assert report.slowdowns.total == pytest.approx(slowdown, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", ["conventions", "traces"])

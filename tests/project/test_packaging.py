@@ -68,12 +68,9 @@ def test_public_names_are_documented(name: str) -> None:
 # --- packaging
 
 
-def test_the_queries_lie_beside_the_package_not_in_it() -> None:
+def test_the_queries_lie_beside_the_package_which_is_typed() -> None:
     assert not (CHECKOUT / "bubbleviz" / "sql").exists()
     assert sql_root().is_dir()
-
-
-def test_the_package_says_that_it_is_typed() -> None:
     assert (CHECKOUT / "bubbleviz" / "py.typed").is_file()
 
 
@@ -98,39 +95,33 @@ def loaded_by(arguments: Sequence[str], found: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+#: Commands by the code they exit with.
+WITHOUT_WORK = {
+    0: (
+        *("", "--help", "--version"),
+        *(f"{name} --help" for name in ("analyze", "inspect", "compare", "gate", "pgle")),
+    ),
+    2: (
+        *("--nonsense", "nonsense", "analyze", "analyze --nonsense", "compare one.json"),
+        *("gate nowhere.json", "pgle pyproject.toml --csv x.csv"),
+    ),
+    1: (
+        *("pgle nowhere.sqlite", "pgle pyproject.toml -o pyproject.toml"),
+        *("gate nowhere.json --max-bubble schedule=0.1", "inspect nowhere.sqlite"),
+        *("analyze nowhere.sqlite", "analyze nowhere*.sqlite"),
+        "analyze pyproject.toml --svg pyproject.toml",
+        "analyze pyproject.toml --svg nowhere/x.svg",
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        ([], 0),
-        (["--help"], 0),
-        (["--version"], 0),
-        (["analyze", "--help"], 0),
-        (["inspect", "--help"], 0),
-        (["compare", "--help"], 0),
-        (["gate", "--help"], 0),
-        (["pgle", "--help"], 0),
-        (["--nonsense"], 2),
-        (["nonsense"], 2),
-        (["analyze"], 2),
-        (["analyze", "--nonsense"], 2),
-        (["compare", "one.json"], 2),
-        (["gate", "nowhere.json"], 2),
-        (["pgle", "nowhere.sqlite"], 1),
-        (["pgle", "pyproject.toml", "--csv", "x.csv"], 2),
-        (["pgle", "pyproject.toml", "-o", "pyproject.toml"], 1),
-        (["gate", "nowhere.json", "--max-bubble", "schedule=0.1"], 1),
-        (["analyze", "nowhere.sqlite"], 1),
-        (["analyze", "nowhere*.sqlite"], 1),
-        (["inspect", "nowhere.sqlite"], 1),
-        (["analyze", "pyproject.toml", "--svg", "pyproject.toml"], 1),
-        (["analyze", "pyproject.toml", "--svg", "nowhere/x.svg"], 1),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ("code", "command"), [(code, one) for code, own in WITHOUT_WORK.items() for one in own]
 )
-def test_help_and_refusals_load_nothing_heavy(arguments: list[str], code: int) -> None:
+def test_help_and_refusals_load_nothing_heavy(code: int, command: str) -> None:
     found = f"sorted(set({HEAVY}) & set(sys.modules))"
 
-    assert loaded_by(arguments, found) == f"{code} []"
+    assert loaded_by(command.split(), found) == f"{code} []"
 
 
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
@@ -183,24 +174,19 @@ def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_ends_with_an_example_that_parses(
+def test_help_tells_every_option_and_ends_with_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = helped(capsys, command)
     example = " ".join(text[text.rindex("Example: bubbleviz ") :].split())
     words = example.split()[2:]
     options = {word for word in words if word.startswith("-") and word != "-"}
+    group = typer.main.get_command(cli.application())
+    parameters = getattr(group, "commands")[command].params  # noqa: B009 - vendored class
 
     assert words[0] == command
     assert text.rstrip().endswith(words[-1])
     assert all(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in options)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_has_help(command: str) -> None:
-    group = typer.main.get_command(cli.application())
-    parameters = getattr(group, "commands")[command].params  # noqa: B009 - vendored class
-
     assert [p.name for p in parameters if not getattr(p, "help", None)] == []
 
 
@@ -228,48 +214,20 @@ def test_the_prefilter_lets_every_name_through(pattern: Pattern) -> None:
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
-def test_conventions_explain_themselves(convention: Convention) -> None:
-    assert convention.summary
-    assert convention.source
-    assert convention.examples
-    assert convention.counter_examples
-
-
-@pytest.mark.parametrize(
-    "pattern", [p for _, _, p in PATTERNS], ids=[f"{name}-{i}" for name, i, _ in PATTERNS]
-)
-def test_patterns_have_groups_that_mean_something(pattern: Pattern) -> None:
-    assert pattern.groups == set(pattern.match.groupindex) <= {*NUMBER_GROUPS, "phase"}
-
-
-@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
-def test_conventions_understand_their_examples(convention: Convention) -> None:
+def test_a_convention_explains_itself(convention: Convention) -> None:
+    """It understands its examples, all patterns of it are in some, and no counter-example is."""
+    assert all((convention.summary, convention.source))
+    assert all((convention.examples, convention.counter_examples))
     names = understand(convention.examples, convention)
-    lost = ~names.understood
-
-    assert [names.texts[row] for row in lost.nonzero()[0]] == []
+    assert [names.texts[row] for row in (~names.understood).nonzero()[0]] == []
     for text in convention.examples:
         assert any(passes(text, glob) for glob in convention.globs), text
-
-
-@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
-def test_conventions_refuse_their_counter_examples(convention: Convention) -> None:
-    names = understand(convention.counter_examples, convention)
-    taken = names.understood
-
-    assert [names.texts[row] for row in taken.nonzero()[0]] == []
-
-
-@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
-def test_every_pattern_has_an_example(convention: Convention) -> None:
+    others = understand(convention.counter_examples, convention)
+    assert [others.texts[row] for row in others.understood.nonzero()[0]] == []
     examples = [bare_name(text, convention.domain) for text in convention.examples]
-    unused = [
-        pattern.match.pattern
-        for pattern in convention.patterns
-        if not any(pattern.match.search(text) for text in examples)
-    ]
-
-    assert unused == []
+    for pattern in convention.patterns:
+        assert any(pattern.match.search(text) for text in examples), pattern.match.pattern
+        assert pattern.groups == set(pattern.match.groupindex) <= {*NUMBER_GROUPS, "phase"}
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
@@ -340,21 +298,8 @@ def test_there_are_queries() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_query_says_what_it_returns_and_requires(name: str) -> None:
-    assert HEAD.match(query(name).text)
-    assert query(name).requires or name.partition("/")[2] in WITHOUT_TABLES
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_query_runs_as_it_stands(name: str) -> None:
-    with closing(empty_database(name)) as database:
-        rows = database.execute(query(name).text, binds_of(name)).fetchall()
-
-    assert rows == []
-
-
-@pytest.mark.parametrize("name", FILES)
 def test_a_query_requires_what_it_reads(name: str) -> None:
+    """It says so in its head, and runs as it stands."""
     read: set[tuple[str, str]] = set()
 
     def note(
@@ -366,25 +311,22 @@ def test_a_query_requires_what_it_reads(name: str) -> None:
 
     with closing(empty_database(name)) as database:
         database.set_authorizer(note)
-        database.execute(query(name).text, binds_of(name))
+        assert database.execute(query(name).text, binds_of(name)).fetchall() == []
     required = {(t, column) for t, columns in query(name).requires.items() for column in columns}
 
     assert {(table, column) for table, column in read if table not in CATALOGUE} == required
+    assert HEAD.match(query(name).text)
+    assert required or name.partition("/")[2] in WITHOUT_TABLES
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_query_comments_every_column(name: str) -> None:
+def test_a_query_comments_its_columns_and_states_its_order(name: str) -> None:
     with closing(empty_database(name)) as database:
         description = database.execute(query(name).text, binds_of(name)).description
     comments = dict(COLUMN.findall(query(name).text))
-
-    assert [column for column, *_ in description if not comments.get(column)] == []
-
-
-@pytest.mark.parametrize("name", QUERIES)
-def test_a_query_only_reads_in_a_stated_order(name: str) -> None:
     code = re.sub(r"--.*", "", query(name).text)
 
+    assert [column for column, *_ in description if not comments.get(column)] == []
     assert code.split()[0] in {"SELECT", "WITH"}
     assert "ORDER BY" in code
     assert ";" not in code
@@ -393,6 +335,7 @@ def test_a_query_only_reads_in_a_stated_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
+    """It neither sorts, for then each of its stretches would build it whole, nor has parameters."""
     folder, _, view, _ = name.split("/")
     with closing(empty_database(name)) as database:
         database.execute(f"CREATE TEMP VIEW {view} AS {query(name).text}")
@@ -401,11 +344,6 @@ def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
     needed = {column for each in own for column in query(each).requires.get(view, ())}
 
     assert {column for column, *_ in description} == needed
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_variant_of_a_view_neither_sorts_nor_takes_parameters(name: str) -> None:
-    """A view that sorts would be built whole for each of its stretches."""
     assert "ORDER BY" not in query(name).text
     assert query(name).parameters == ()
 
