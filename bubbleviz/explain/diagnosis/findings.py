@@ -25,7 +25,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
-from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.values import frozen
 
 #: What a first operation is launched later is late, as of other operations.
@@ -167,6 +167,9 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
     of_iteration = groups_of(iteration[later])
     gap_ns = np.maximum(begin_ns[later] - end_ns[later - 1], 0)
     pause_ns = group_extents(of_iteration.of_row, len(of_iteration), gap_ns, gap_ns)[0]
+    if not (operations.phase[rows] == Phase.OPTIMIZER).any():
+        # What is usual may be an optimizer that nobody named.
+        pause_ns = np.maximum(pause_ns - int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2]), 0)
     saving_ns = float(pause_ns.mean())
     length_ns = float((begin_ns[later] - begin_ns[later - 1]).mean())
     paused = pause_ns > _BETWEEN * length_ns
@@ -174,7 +177,8 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
     if saving_ns < _BETWEEN * length_ns or paused.sum() < min(2, len(paused)):
         return
     longest = int(pause_ns.argmax())
-    first = later[(of_iteration.of_row == longest) & (gap_ns == pause_ns[longest])]
+    shortest_ns = gap_ns[of_iteration.of_row == longest].min()
+    first = later[(of_iteration.of_row == longest) & (gap_ns == shortest_ns)]
     since_ns, until_ns = int(end_ns[first[0] - 1]), int(begin_ns[first[0]])
     fault = Fault(
         "launch",

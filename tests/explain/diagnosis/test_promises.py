@@ -19,7 +19,7 @@ from tests.support.operation_tables import csv_of
 MS = 1_000_000
 #: How long F takes on a stage for a microbatch, ms; B takes twice that.
 Times: TypeAlias = Callable[[int, int], float]
-Rows: TypeAlias = list[tuple[int, str, int, int, int, int]]
+Rows: TypeAlias = list[tuple[int, str, int | str, int, int, int]]
 
 LENGTHS = (0.5, 1, 2, 0.7, 1.2, 3, 1, 0.6)
 #: Stages, microbatches, times, and the most that can be saved: Lin et al., arXiv 2505.05713, name
@@ -82,6 +82,8 @@ def _simulated(
                 launch_ns = late_ns[stage] - 10_000 + sum(row[0] == stage for row in rows)
                 rows.append((stage, phase, m, start_ns, end_ns, launch_ns))
                 left[stage].pop(0)
+    for stage, end_ns in enumerate(free_ns):
+        rows.append((stage, "Optimizer", "", end_ns, end_ns + MS // 50, late_ns[stage]))
     return rows
 
 
@@ -153,3 +155,11 @@ def test_a_host_that_begins_late_is_named_with_what_that_costs(
 
 def test_a_job_without_a_fault_is_bound_by_its_schedule(tmp_path: Path) -> None:
     assert not _advice(tmp_path, *[_simulated("1f1b", 4, 8, lambda *_: 10)] * 4)
+
+
+def test_an_optimizer_without_a_name_is_no_pause(tmp_path: Path) -> None:
+    """Iterations that follow each other after a usual time may be at work in it."""
+    rows = [row for row in _simulated("1f1b", 4, 8, lambda *_: 10) if row[1] != "Optimizer"]
+    pauses = [(*row[:3], row[3] + 40 * MS, row[4] + 40 * MS, row[5] + 40 * MS) for row in rows]
+
+    assert not _advice(tmp_path, *[pauses] * 4)
