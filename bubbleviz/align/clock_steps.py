@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from bubbleviz.align import offsets
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.values import frozen
 
 #: Parts of an iteration that are bounded each for itself.
 _PARTS = (1, 4, 16)
@@ -40,7 +40,7 @@ _LEAST, _MOST, _SLOPES = 3, 256, 21
 _AT_ONCE = 1 << 20
 
 
-@frozen
+@dataclass(frozen=True)
 class ClockStep:
     """A clock that was set against another one during the capture.
 
@@ -59,7 +59,7 @@ class ClockStep:
     behind: int
 
 
-@frozen
+@dataclass(frozen=True)
 class _Cells(Table):
     """Bounds of the differences of pairs of clocks by stretch of time, in order.
 

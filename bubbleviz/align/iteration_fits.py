@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
-from bubbleviz.model.values import frozen
 
 # Histories: ranks through their iterations, as far as it shows which of these are the same.
 
@@ -36,7 +35,7 @@ from bubbleviz.model.values import frozen
 _NONE_YET = np.iinfo(np.int64).max
 
 
-@frozen
+@dataclass(frozen=True)
 class OperationEnds(Table):
     """F and B with spans: which, when their input was there, and when they ended."""
 
@@ -54,7 +53,7 @@ class OperationEnds(Table):
         return (self.microbatch + 1) << 1 | self.is_backward
 
 
-@frozen
+@dataclass(frozen=True)
 class Histories:
     """Ranks through their iterations, those of one rank after those of another.
 
@@ -170,7 +169,7 @@ def histories_of(
     )
 
 
-@frozen
+@dataclass(frozen=True)
 class Overlaps:
     """Which iterations of two ranks are one if those of the second are moved; columns by move.
 
@@ -216,7 +215,7 @@ _Means = tuple[Floats, Ints]
 _Chance = tuple[Floats, Floats, Ints]
 
 
-@frozen
+@dataclass(frozen=True)
 class Look:
     """One way to compare lengths of iterations of two ranks, for many pairs and all moves.
 

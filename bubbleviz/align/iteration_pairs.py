@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +25,6 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import frozen
 
 #: With so many pairs of ranks a machine is tried.
 _TRIES = 6
@@ -34,7 +34,7 @@ _AHEAD = 16
 Neighbours = tuple[int, int, bool]
 
 
-@frozen
+@dataclass(frozen=True)
 class Pairing:
     """Which iterations of the ranks are the same.
 

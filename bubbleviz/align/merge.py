@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +24,6 @@ from bubbleviz.model.operations import (
     RunningTimes,
 )
 from bubbleviz.model.profile import ToldClock
-from bubbleviz.model.values import frozen
 
 #: The columns of operations that depend on the clock.
 TIMES = (
@@ -38,7 +37,7 @@ _INTERVALS = (
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class JoinedRank:
     """A rank with the profile it comes from and the machine whose clock it has."""
 
@@ -48,7 +47,7 @@ class JoinedRank:
     local: LocalRank
 
 
-@frozen
+@dataclass(frozen=True)
 class JoinedRecordings:
     """All recordings; ranks are numbered through in the order the profiles hold them.
 

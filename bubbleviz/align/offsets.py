@@ -18,12 +18,12 @@ offset satisfies the bounds.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.grouping import least_of_each, sorted_rows
-from bubbleviz.model.values import frozen
 
 #: By how much two clocks may drift apart, each half of it against a common mean.
 DRIFT = 50e-6
@@ -32,7 +32,7 @@ _EACH = DRIFT / 2
 GRAIN_NS = 5_000.0
 
 
-@frozen
+@dataclass(frozen=True)
 class ProfileClock:
     """What to add to a clock's times: a profile's against the report's, or a correction of that.
 
@@ -63,7 +63,7 @@ class ProfileClock:
         )
 
 
-@frozen
+@dataclass(frozen=True)
 class Precedences(Table):
     """Pairs of events on two clocks of which the first is not later than the second.
 
@@ -205,7 +205,7 @@ _MOST, _FEWEST, _NODES = 128, 32, 4096
 _AT_ONCE = 1 << 20
 
 
-@frozen
+@dataclass(frozen=True)
 class ClockSegments:
     """Bounds between clocks by segment of time.
 
@@ -427,7 +427,7 @@ def _nearest_line(
     return np.asarray(height + slope * place, np.float64), float(distance)
 
 
-@frozen
+@dataclass(frozen=True)
 class Contradiction:
     """A circle of precedences that no clocks can satisfy.
 

@@ -10,7 +10,7 @@ apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,13 +25,12 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import counted, natural_key
-from bubbleviz.model.values import frozen
 
 #: More ranks than any run has.
 _MOST_RANKS = 1_000_000
 
 
-@frozen
+@dataclass(frozen=True)
 class Parallel:
     """How many ways a run is parallel, its ranks numbered ``tp + TP (dp + DP pp)``.
 
@@ -73,7 +72,7 @@ class Parallel:
         return self.stage(number) * self.tp + number % self.tp
 
 
-@frozen
+@dataclass(frozen=True)
 class RankNumbers:
     """The numbers of ranks in the run, and whether range names give them."""
 
@@ -177,7 +176,7 @@ def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
 # Virtual stages: which chunk of which rank holds each, by names or by the user's order.
 
 
-@frozen
+@dataclass(frozen=True)
 class VirtualStages(Table):
     """Which (rank, chunk as named) holds which virtual stage; -1 unknown."""
 

@@ -8,6 +8,7 @@ as many iterations and events are one table, so that what is asked of them is as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.waits import NEVER
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.values import frozen
 
 #: So many events of an iteration are compared, spread evenly over all.
 _EVENTS = 64
@@ -24,7 +24,7 @@ _EVENTS = 64
 _AT_ONCE = 1 << 19
 
 
-@frozen
+@dataclass(frozen=True)
 class CommonEvents:
     """Events of pairs of ranks of which one waits for the other, shape (pairs, iterations, events).
 
@@ -227,7 +227,7 @@ _OTHER_SHAPE, _OTHER_SHAPES = 5.0, 15.0
 _REACH = 256
 
 
-@frozen
+@dataclass(frozen=True)
 class Shift:
     """One way to pair the iterations of two ranks, and what speaks against it but fits.
 
@@ -514,7 +514,7 @@ _ELSEWHERE = 5.0
 _WEIGHED = 64
 
 
-@frozen
+@dataclass(frozen=True)
 class Link:
     """The shift between the iterations of two ranks.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -37,7 +37,6 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import natural_key, some_of
-from bubbleviz.model.values import frozen
 
 #: Ranks that a limitation names; it counts all.
 _NAMED = 32
@@ -202,7 +201,7 @@ def _left_out(joined: JoinedRecordings) -> Iterator[Limitation]:
             yield Limitation(what, f"{why}{some_of(found, _NAMED)}{more}", len(found), kind)
 
 
-@frozen
+@dataclass(frozen=True)
 class Run:
     """All profiles as one: what the counting stage works on.
 
@@ -260,7 +259,7 @@ class Run:
     pauses: RankIntervals = field(default_factory=RankIntervals.none)
 
 
-@frozen
+@dataclass(frozen=True)
 class RunHints:
     """What the user states about a run.
 

@@ -8,7 +8,7 @@ the waiting times on each rank's own clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.texts import counted, listed, some_of
-from bubbleviz.model.values import frozen
 
 #: Ranks that a limitation lists.
 _LISTED = 8
@@ -67,7 +66,7 @@ _STAGES_MISSING = Limitation(
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class Staging:
     """Stages, pipelines and paired iterations of all ranks.
 
@@ -98,7 +97,7 @@ class Staging:
     limitations: tuple[Limitation, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class _Inputs:
     """The recordings, and what is known of their ranks before staging."""
 

@@ -7,7 +7,7 @@ off by what NTP leaves over. What happened before what bounds that from both sid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.texts import counted, listed
-from bubbleviz.model.values import frozen
 
 #: Machines that a limitation names; it counts all.
 _NAMED = 4
@@ -36,7 +35,7 @@ LEAVE_NS = 50_000
 _PARTNERS = 16
 
 
-@frozen
+@dataclass(frozen=True)
 class Timebase:
     """One clock for all profiles.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
@@ -10,7 +12,6 @@ from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
-from bubbleviz.model.values import frozen
 
 # Arrivals: when the input of an operation was ready, as far as its receives show.
 #
@@ -34,7 +35,7 @@ _SHOWING = (
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class Arrivals(Table):
     """One row an operation; only those of F, B and BW have arrivals.
 
@@ -191,7 +192,7 @@ def forward_and_backward(
     )
 
 
-@frozen
+@dataclass(frozen=True)
 class Waits(Table):
     """How long a microbatch is away from a (rank, chunk).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -13,7 +13,6 @@ from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous, hide
-from bubbleviz.model.values import frozen
 from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def jobs_or_cores(jobs: int | None) -> int:
     return jobs or cores()
 
 
-@frozen
+@dataclass(frozen=True)
 class ReadingOptions:
     """How profiles are read: the part of the run, what stays of exports, and on how many cores."""
 
@@ -119,7 +118,7 @@ class ReadingOptions:
         return None if self.window is None else parse_window(self.window)
 
 
-@frozen
+@dataclass(frozen=True)
 class MeasurementOptions:
     """How profiles are measured where a command takes them in place of a saved report."""
 

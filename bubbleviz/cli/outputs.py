@@ -13,13 +13,13 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model import files as temporary_files
 from bubbleviz.model.private_names import note_paths
-from bubbleviz.model.values import frozen
 from bubbleviz.render.formats import Parts, is_folder
 from bubbleviz.timing import step
 
@@ -27,7 +27,7 @@ from bubbleviz.timing import step
 _PATIENCE_S = 10
 
 
-@frozen
+@dataclass(frozen=True)
 class Outputs:
     """The files that a command is to write.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import flag, option
@@ -13,7 +13,6 @@ from bubbleviz.model.choices import ROWS, STYLES, one_of
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line
-from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from bubbleviz.align.pipelines import Parallel
@@ -78,7 +77,7 @@ def parallel_of(text: str) -> Parallel:
     return Parallel(**sizes)
 
 
-@frozen
+@dataclass(frozen=True)
 class PaperOptions:
     """Options of pictures for a paper: their width and style."""
 
@@ -118,7 +117,7 @@ class PaperOptions:
         )
 
 
-@frozen
+@dataclass(frozen=True)
 class PictureOptions(PaperOptions):
     """Options of pictures: what they show, and of which iterations and ranks."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 #: Named groups of a pattern that are numbers.
@@ -28,7 +27,7 @@ NUMBER_GROUPS = (
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class Pattern:
     """One shape of name.
 
@@ -73,7 +72,7 @@ class Pattern:
 NameMatch: TypeAlias = tuple[Pattern, Phase | None, tuple[int, ...]]
 
 
-@frozen
+@dataclass(frozen=True)
 class Convention:
     """How one framework names its ranges.
 

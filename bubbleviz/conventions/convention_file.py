@@ -47,7 +47,7 @@ PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -63,7 +63,6 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase, phase_of_label
 from bubbleviz.model.texts import nearest
-from bubbleviz.model.values import frozen
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
 _KEYS = {field.name for field in fields(Convention)} - {"patterns"} | {"pattern"}
@@ -270,7 +269,7 @@ _RARE = 10
 _PARTS = 100
 
 
-@frozen
+@dataclass(frozen=True)
 class ConventionScore:
     """How many ranges of a profile one convention understands.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.kinds import any_regex
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
-from bubbleviz.model.values import frozen
 
 #: Activities that are inferred without a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
@@ -33,7 +32,7 @@ _DIGITS = re.compile(r"\d+")
 _LONGEST = 60
 
 
-@frozen
+@dataclass(frozen=True)
 class Activity:
     """Something a host does.
 
@@ -53,7 +52,7 @@ class Activity:
     match: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class ActivityList:
     """Activities in the order in which they are tried.
 

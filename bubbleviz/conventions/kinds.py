@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
 from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools
-from bubbleviz.model.values import frozen
 
 #: What stands before the name of a kernel, and where its arguments begin.
 _RETURNED = re.compile(r"^(?:static |void |int )+")
@@ -22,7 +21,7 @@ _ARGUMENTS = re.compile(r"[<(]")
 _NCCL = re.compile(r"^(?:void )?nccl")
 
 
-@frozen
+@dataclass(frozen=True)
 class Kinds:
     """Regexes, tried anywhere in a name and in any case.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bubbleviz.conventions.convention import Convention
@@ -13,7 +13,6 @@ from bubbleviz.conventions.convention_file import built_in, convention_of
 from bubbleviz.conventions.range_names import bare_name, understand
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import frozen
 
 #: A word of forward, and one of backward; names with both are around operations.
 _FORWARD = r"(?<!feed)(?<!feed[^a-z])(?:forward|fwd|fprop)"
@@ -90,7 +89,7 @@ _DECIMAL = re.compile(r"(?<![0-9.])[0-9]+\.[0-9]{2,}(?![0-9.])")
 _MICROBATCHES = 10_000
 
 
-@frozen
+@dataclass(frozen=True)
 class NameShape:
     """Names that differ in their numbers only.
 
@@ -236,7 +235,7 @@ _MOST_DRAFTS = 9
 _ORDERS = (("microbatch", "chunk", "sequence"), ("chunk", "microbatch", "sequence"))
 
 
-@frozen
+@dataclass(frozen=True)
 class ShapeMeaning:
     """What names of one shape may mean.
 

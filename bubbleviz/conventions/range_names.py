@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,6 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, phase_of_label
-from bubbleviz.model.values import frozen
 
 #: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
 _MOST_DIGITS = 15
@@ -28,7 +27,7 @@ _LONGEST_KEPT = 256
 _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 
 
-@frozen
+@dataclass(frozen=True)
 class NameMeanings(Table):
     """What each distinct name means; one row a name, -1 where the name does not say.
 
@@ -189,7 +188,7 @@ _MOST_LAYER_DIGITS = 6
 _LONGEST = 200
 
 
-@frozen
+@dataclass(frozen=True)
 class LayerName:
     """What a name stands for.
 

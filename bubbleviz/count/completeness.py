@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from bubbleviz.model.grouping import distinct_rows, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among, run_kind
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
-from bubbleviz.model.values import frozen
 
 _FORWARD = (Phase.F, Phase.FB)
 #: Of :class:`Evidence`, what has no number for each rank.
@@ -26,7 +25,7 @@ _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
 LACKS = (None, "no F with GPU work", "no B or BW with GPU work")
 
 
-@frozen
+@dataclass(frozen=True)
 class IterationStatuses:
     """Kind and completeness of iterations.
 
@@ -51,7 +50,7 @@ class IterationStatuses:
     unmatched: Bools
 
 
-@frozen
+@dataclass(frozen=True)
 class Evidence:
     """What ranks ran in iterations; shape (iterations, ranks), nothing where not ``present``.
 
@@ -88,7 +87,7 @@ class Evidence:
         return np.concatenate((follows[1:], np.zeros_like(follows[:1])))
 
 
-@frozen
+@dataclass(frozen=True)
 class _OperationKeys(Table):
     """The columns of operations that show what is complete, as in :class:`.Operations`."""
 

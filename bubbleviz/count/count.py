@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 
 # Student's t: the quantiles that confidence intervals of means take.
@@ -74,7 +73,7 @@ def quantile(df: int) -> float:
 OVERLAP_SHARE = 0.01
 
 
-@frozen
+@dataclass(frozen=True)
 class Spread:
     """Mean and spread over iterations; ``ci95`` is the half width (Student t)."""
 
@@ -96,7 +95,7 @@ class Spread:
         return self.min, self.max
 
 
-@frozen
+@dataclass(frozen=True)
 class Summary:
     """Statistics over the averaged iterations, by name of the ratio.
 
@@ -230,7 +229,7 @@ def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
 _INCOMPLETE = "the capture does not hold all of the iteration"
 
 
-@frozen
+@dataclass(frozen=True)
 class Counts:
     """What counting gives: iterations, their summary, and the ratio to quote.
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, overload
 
 from bubbleviz.count.rank_iterations import RankIterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.arrow import ArrowTable, Column, values
 from bubbleviz.model.phase_masks import EVALUATION
-from bubbleviz.model.values import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class Ratio:
     """One bubble ratio of one iteration over all its ranks.
 
@@ -36,7 +36,7 @@ class Ratio:
     contradicted: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Iteration:
     """One iteration: of training, an evaluation in between, or of inference.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar, overload
 
@@ -21,12 +21,11 @@ from bubbleviz.model.operations import (
     RunningTimes,
 )
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.values import frozen
 
 _PHASES = tuple(phase.label for phase in COMPUTE)
 
 
-@frozen
+@dataclass(frozen=True)
 class Account:
     """How one rank used the time of one window; the parts add up to the window exactly.
 
@@ -49,7 +48,7 @@ class Account:
         return self.end_ns - self.start_ns
 
 
-@frozen
+@dataclass(frozen=True)
 class RankIteration:
     """One rank in one iteration.
 
@@ -87,7 +86,7 @@ _ACCOUNT = tuple(f.name for f in fields(Account))
 _OF_RANK = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
 
 
-@frozen
+@dataclass(frozen=True)
 class AccountColumns:
     """How ranks used the time of the windows of one ratio; shape (iterations, ranks).
 
@@ -118,7 +117,7 @@ class AccountColumns:
     bounds: WindowBounds | None
 
 
-@frozen
+@dataclass(frozen=True)
 class RankColumns:
     """All that is counted of ranks; shape (iterations, ranks).
 
@@ -304,7 +303,7 @@ MOST = 150_000
 RankTable = TypeVar("RankTable", bound=Table)
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RankSlice:
     """Some ranks of a run; these, and rows of operations, count from its own first ones.
 

@@ -10,7 +10,7 @@ machines both ends can move by the uncertainty of their clocks::
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,10 +18,9 @@ from bubbleviz.align.offsets import DRIFT
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.ratios import Extents, RatioDefinition
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.values import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class WindowBounds:
     """Bounds of the windows of one ratio, by iteration.
 

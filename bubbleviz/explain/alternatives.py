@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, measured_times
@@ -34,7 +34,7 @@ _SAME_MEMORY = 1e-9
 _MEMORY = None, 1.0, 1.0
 
 
-@frozen
+@dataclass(frozen=True)
 class Alternative:
     """The iteration under one schedule.
 
@@ -66,7 +66,7 @@ class Alternative:
     peak_bytes: float | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Alternatives:
     """Other schedules at the times of the typical iteration.
 

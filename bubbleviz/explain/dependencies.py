@@ -10,6 +10,8 @@ behind it, of the same microbatch; a B takes that of its own F too, and a W that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
@@ -20,10 +22,9 @@ from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
-from bubbleviz.model.values import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class Dependencies(Table):
     """Pairs of rows, of operations or of the work of a run.
 
@@ -41,7 +42,7 @@ class Dependencies(Table):
         return np.not_equal(rank[self.after], rank[self.before])
 
 
-@frozen
+@dataclass(frozen=True)
 class Inputs(Table):
     """What each operation waited for on other ranks; one row an operation.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
@@ -42,7 +42,6 @@ from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 
 # The explanation of one stretch, and what it hands on to that of the run.
@@ -51,7 +50,7 @@ from bubbleviz.model.window import Window
 # are; what it returns is small beside them.
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StretchExplanation:
     """What is explained of one stretch.
 
@@ -126,7 +125,7 @@ Each: TypeAlias = Callable[
 ]
 
 
-@frozen
+@dataclass(frozen=True)
 class Explanation:
     """Why there are bubbles, and what bounds an iteration.
 

@@ -11,6 +11,7 @@ A receive's kernel runs from the moment it is launched, and spins until the peer
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -27,10 +28,9 @@ from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.model.values import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class Receives(Table):
     """The last receive of each operation whose input is known.
 
@@ -60,7 +60,7 @@ class Receives(Table):
         return self.end_ns - self.start_ns - self.wait_ns
 
 
-@frozen
+@dataclass(frozen=True)
 class CommunicationTimes:
     """How long ranks communicated in iterations; columns of shape (iterations, ranks).
 
@@ -304,7 +304,7 @@ STRAGGLES = 1.2
 _LISTED = 10
 
 
-@frozen
+@dataclass(frozen=True)
 class PhaseTime:
     """How long the operations of one kind take, in nanoseconds of busy time (or of transfer).
 
@@ -340,7 +340,7 @@ class PhaseTime:
     gap_ns: float | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Straggler:
     """An operation that took long: its row, and how many times the median of its kind."""
 
@@ -348,7 +348,7 @@ class Straggler:
     times: float
 
 
-@frozen
+@dataclass(frozen=True)
 class PhaseTimes:
     """How long operations take.
 
@@ -518,7 +518,7 @@ _LENGTHS, _SURE, _SHARE = 4, 4.0, 0.01
 _SHOWN = 1e-6
 
 
-@frozen
+@dataclass(frozen=True)
 class ChunkCost:
     """What chunks cost on one virtual stage.
 

@@ -13,7 +13,7 @@ Where the pipeline of some rank is unknown, the whole run is one stretch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -39,13 +39,12 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, PASSED_ON, WORK, Phase
-from bubbleviz.model.values import frozen
 
 #: About so many operations are explained at a time.
 MOST = 200_000
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Stretch:
     """Some whole pipelines of a run; ranks and rows of operations count from its own first ones.
 
@@ -203,7 +202,7 @@ def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
 _GRAIN_NS = 5_000
 
 
-@frozen
+@dataclass(frozen=True)
 class CollectiveWaits(Table):
     """Collectives of ranks, in order of (rank, start), split into waiting and moving.
 
@@ -309,7 +308,7 @@ MOST_REPLAYED_RANKS = 100_000
 _LEAST = 4
 
 
-@frozen
+@dataclass(frozen=True)
 class ReplayedRanks:
     """Which ranks of a run are replayed.
 

@@ -14,7 +14,7 @@ So it is replayed with other operation times or delays, in its order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,10 +39,9 @@ from bubbleviz.model.grouping import distinct, groups_of, looked_up, rows_by_val
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.model.values import frozen
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """The work of an iteration: operations, collectives, and transfers of inputs.
 
@@ -196,7 +195,7 @@ def _transfers(run: run_work.ReplayedRun) -> Ints:
 #                                                    └██ F0 .. B0 █ of another replica
 
 
-@frozen
+@dataclass(frozen=True)
 class PathPart:
     """A part of the critical path: the work of one rank in one phase, or one cause of delay.
 
@@ -213,7 +212,7 @@ class PathPart:
     count: int
 
 
-@frozen
+@dataclass(frozen=True)
 class PathCollective:
     """A collective that the critical path passes.
 
@@ -232,7 +231,7 @@ class PathCollective:
     end_ns: int
 
 
-@frozen
+@dataclass(frozen=True)
 class CriticalPath:
     """The chain of work that bounds an iteration, each delayed only by what comes before it.
 
@@ -358,7 +357,7 @@ def _parts(work: Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[Pa
 # Changes: an iteration under each, all else as measured.
 
 
-@frozen
+@dataclass(frozen=True)
 class WhatIf:
     """An iteration under one change, all else as measured.
 
@@ -463,7 +462,7 @@ _ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
 _MOVED = ("late", "early")
 
 
-@frozen
+@dataclass(frozen=True)
 class Reordered:
     """What a planned order saves.
 

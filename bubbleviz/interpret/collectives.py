@@ -10,7 +10,7 @@ a kernel belongs to the last range that its thread had opened when it launched i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, WORK, Phase
 from bubbleviz.model.profile import Activities
-from bubbleviz.model.values import frozen
 
 #: Kernels that carry out more than their names say.
 _VAGUE = r"^(?:void )?nccl\w*?(?:SendRecv|Generic)"
@@ -141,7 +140,7 @@ def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
     return operation
 
 
-@frozen
+@dataclass(frozen=True)
 class RecordedCollectives(Table):
     """What is recorded of kernels, one row a kernel, ascending; -1 unknown.
 
@@ -219,7 +218,7 @@ def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollective
     return RecordedCollectives(rows, unknown, payloads.communicator[opened], unknown.copy(), groups)
 
 
-@frozen
+@dataclass(frozen=True)
 class ReplicaCollectives(Table):
     """Kernels that synchronise the replicas of a stage, in order of (rank, iteration).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,6 @@ from bubbleviz.model.operations import RankCoverage, RankOperations, Unattribute
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.profile import Ranges, tid_of
-from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from intervaltree import IntervalTree
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 LISTED = 5
 
 
-@frozen
+@dataclass(frozen=True)
 class Coverage:
     """Counts and sums of one profile, ranks numbered within it."""
 

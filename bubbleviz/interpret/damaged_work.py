@@ -17,6 +17,7 @@ Launches whose kernel the profile does not hold, though the capture went on, are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -39,7 +40,6 @@ from bubbleviz.model.profile import (
     process_of,
 )
 from bubbleviz.model.texts import counted, listed, percent
-from bubbleviz.model.values import frozen
 
 #: Work may begin so much before its launching call, as clocks differ; ns.
 _CLOCK_GRAIN_NS = 100_000
@@ -286,7 +286,7 @@ def _lengthless(activities: Activities) -> int:
     return int(without[(real > 0) & (duration_ns[middle] >= _LONG_NS)].sum())
 
 
-@frozen
+@dataclass(frozen=True)
 class ProcessLoss:
     """What a process launched that the profile could hold.
 

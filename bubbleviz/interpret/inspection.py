@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.range_names import folded, understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
-from bubbleviz.model.values import frozen
 
 #: How many shapes of names are shown.
 _SHAPES = 20
@@ -25,7 +25,7 @@ _GPU_WORK = (
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class Evidence:
     """How many ranges one convention understands.
 
@@ -45,7 +45,7 @@ class Evidence:
     parts_left: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class DraftTrial:
     """What a drafted convention makes of the profile that it was drafted from.
 
@@ -67,7 +67,7 @@ class DraftTrial:
     headline: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class Inspection:
     """What a profile holds and what can be made of it.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from bubbleviz.model.intervals import disjoint_layers
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.profile import Ranges, process_of
-from bubbleviz.model.values import frozen
 
 #: Families that count up, and names that repeat, cover at least so much of the device's time.
 _COUNTED, _REPEATED = 0.5, 0.8
@@ -37,7 +36,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _DIGITS = 18
 
 
-@frozen
+@dataclass(frozen=True)
 class Steps(Table):
     """Iterations of a process, disjoint, in order.
 
@@ -215,7 +214,7 @@ def _families(
 # an iteration ends at an Optimizer that a forward follows.
 
 
-@frozen
+@dataclass(frozen=True)
 class HostOrder(Table):
     """Ranges of operations in the order of (rank, host start).
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ from bubbleviz.model.profile import (
     Profile,
     process_of,
 )
-from bubbleviz.model.values import frozen
 from bubbleviz.native.columns import FoundPairs, LaunchFinder
 from bubbleviz.native.library import library
 
@@ -51,7 +50,7 @@ _KEPT = 8
 _OPERATION, _COLLECTIVE, _STALL = range(3)
 
 
-@frozen
+@dataclass(frozen=True)
 class LateLaunches(Table):
     """What was launched after its GPU, and its last receive, had come to an end.
 

@@ -12,7 +12,7 @@ launches (hooks of modules, ``emit_nvtx``).
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,10 +26,9 @@ from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Ranges
-from bubbleviz.model.values import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class LayerTimes(Table):
     """How long compute kernels of each layer ran, by rank, chunk and phase of their operations.
 

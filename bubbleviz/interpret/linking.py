@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -48,7 +48,6 @@ from bubbleviz.model.profile import (
     is_main,
     process_of,
 )
-from bubbleviz.model.values import frozen
 
 #: What stands for the launch of work whose launch is unknown: the end of time.
 NEVER = int(np.iinfo(np.int64).max)
@@ -69,7 +68,7 @@ class LinkRule(IntEnum):
     HELPER_THREAD = 5
 
 
-@frozen
+@dataclass(frozen=True)
 class Links(Table):
     """For each activity (kernel or copy): its call and its range; -1 is none.
 
@@ -100,7 +99,7 @@ class Links(Table):
         return np.where(known, self.launched_ns[rows], NEVER)
 
 
-@frozen
+@dataclass(frozen=True)
 class LinkedProfile:
     """A profile whose kernels and copies are linked to calls and ranges.
 

@@ -17,7 +17,7 @@ end.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -32,12 +32,11 @@ from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.profile import process_of
-from bubbleviz.model.values import frozen
 
 _NEVER = np.iinfo(np.int64).max
 
 
-@frozen
+@dataclass(frozen=True)
 class RankMemory(Table):
     """Memory of ranks, in bytes; -1 unknown.
 
@@ -54,7 +53,7 @@ class RankMemory(Table):
     unseen: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class OperationMemory(Table):
     """Memory of operations of one kind: medians over them, in bytes.
 
@@ -80,7 +79,7 @@ class OperationMemory(Table):
     kept: Floats
 
 
-@frozen
+@dataclass(frozen=True)
 class LayerMemory(Table):
     """Activations of one microbatch by layer, in bytes: means over the forwards.
 
@@ -101,7 +100,7 @@ class LayerMemory(Table):
     layers: tuple[LayerName, ...] = field(metadata={"shared": True})
 
 
-@frozen
+@dataclass(frozen=True)
 class MemoryUse:
     """What a profile tells of memory."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
@@ -22,7 +24,6 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.texts import listed
-from bubbleviz.model.values import frozen
 
 #: Kernels that are looked at together.
 _PIECE = 1 << 16
@@ -30,7 +31,7 @@ _PIECE = 1 << 16
 _LISTED = 8
 
 
-@frozen
+@dataclass(frozen=True)
 class OperationRanges(Table):
     """Ranges on ranks, in order of (rank, host start), each the whole or a part of an operation.
 
@@ -251,7 +252,7 @@ def _without_rank(
 # Keys: what operations are, by the names of their ranges and by their order on the host.
 
 
-@frozen
+@dataclass(frozen=True)
 class NameHints(Table):
     """What the names of operations give beyond their keys; -1 nothing.
 

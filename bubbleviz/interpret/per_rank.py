@@ -7,7 +7,7 @@ ran little, side by side.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -42,7 +42,6 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities
-from bubbleviz.model.values import frozen
 
 #: Kernels and copies of ranks that are worked out together, and room for their ranges, rank by
 #: rank: as much as stays in the cache.
@@ -56,7 +55,7 @@ _TIMES, _HOST_TIMES = ("start_ns", "end_ns"), ("host_start_ns", "host_end_ns")
 _LAUNCH_TIMES = "launched_ns", "receive_start_ns", "receive_launched_ns"
 
 
-@frozen
+@dataclass(frozen=True)
 class Line:
     """Where the times of some ranks of a profile lie on a line, several worked out like one.
 
@@ -159,7 +158,7 @@ def together(kernels: Ints, ranges: int) -> Iterator[range]:
         first = end
 
 
-@frozen
+@dataclass(frozen=True)
 class ProfileWork:
     """All that ran in a profile, not yet divided into ranks.
 

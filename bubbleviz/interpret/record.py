@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import one_line, shell_word
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.files import exported
 from bubbleviz.sources.readers import OpenFile, OpenOperations, reader_of
@@ -51,7 +50,7 @@ def nothing_drafted(_: OpenFile, __: Mapping[str, int]) -> bool:
     return False
 
 
-@frozen
+@dataclass(frozen=True)
 class ReadOptions:
     """How profiles are read.
 

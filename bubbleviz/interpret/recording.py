@@ -9,7 +9,7 @@ result does not depend on its shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
@@ -34,10 +34,9 @@ from bubbleviz.model.operations import (
     RunningTimes,
 )
 from bubbleviz.model.profile import Device, Source
-from bubbleviz.model.values import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class LocalRank:
     """A (process, device) of one profile.
 
@@ -60,7 +59,7 @@ class LocalRank:
     told: ToldPlace | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Recording:
     """What is not columns of one interpreted profile; times are the profile's own.
 
@@ -89,7 +88,7 @@ class Recording:
     memory: MemoryUse | None = None
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RecordedTables:
     """What was recorded of ranks, as tables.
 
@@ -125,7 +124,7 @@ class RecordedTables:
 TABLES = ("hints", *(part.name for part in fields(RecordedTables)))
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recordings(RecordedTables):
     """The tables of recordings, one after the other; rows count as in each recording.
 

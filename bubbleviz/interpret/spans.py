@@ -6,6 +6,8 @@ little memory is used.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
@@ -23,14 +25,13 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
-from bubbleviz.model.values import frozen
 from bubbleviz.native.columns import operation_spans
 from bubbleviz.native.library import library
 
 # Device work: what ran on devices, each kernel and copy with its rank and its range.
 
 
-@frozen
+@dataclass(frozen=True)
 class DeviceWork(Table):
     """Kernels, then copies: when and where they ran, and the range they belong to."""
 
@@ -48,7 +49,7 @@ class DeviceWork(Table):
         return ~self.compute & ~self.communication
 
 
-@frozen
+@dataclass(frozen=True)
 class RankWork:
     """What ran on a rank, or on several side by side, and the operations that own it.
 
@@ -102,7 +103,7 @@ def work_of(
     )
 
 
-@frozen
+@dataclass(frozen=True)
 class ActiveTime(Table):
     """How long a rank computed and ran kernels in an iteration, by lengths of unions of kernels.
 

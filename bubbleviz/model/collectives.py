@@ -11,16 +11,15 @@ data then::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from bubbleviz.model.columns import Ints, Table
-from bubbleviz.model.values import frozen
 
 # Process groups of PyTorch, and the collectives that its profiler records.
 
 
-@frozen
+@dataclass(frozen=True)
 class Group:
     """A process group (``torch.distributed.new_group``): a communicator of its ranks.
 
@@ -59,7 +58,7 @@ def stretches(numbers: Sequence[int]) -> str:
     return ",".join(texts)
 
 
-@frozen
+@dataclass(frozen=True)
 class Collectives(Table):
     """Collectives that kernels carry out: a row for each kernel of each; -1 is none.
 
@@ -96,7 +95,7 @@ class Collectives(Table):
     groups: tuple[Group, ...] = field(metadata={"shared": True})
 
 
-@frozen(shown=False)
+@dataclass(frozen=True, repr=False)
 class CollectiveIntervals(Table):
     """When ranks were in collectives, in order of (rank, start); -1 is "none" or "unknown".
 
@@ -148,7 +147,7 @@ class CollectiveIntervals(Table):
 # last on their rank.
 
 
-@frozen
+@dataclass(frozen=True)
 class ToldCollectives(Table):
     """Collectives of a table's rows; -1 is "none" or "unknown".
 
@@ -191,7 +190,7 @@ class ToldCollectives(Table):
 # process.
 
 
-@frozen
+@dataclass(frozen=True)
 class EventRecords(Table):
     """Calls that recorded an event: it completes when all work before it on its stream has.
 
@@ -214,7 +213,7 @@ class EventRecords(Table):
     completed_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class Waits(Table):
     """Waits of streams and hosts, told apart by what they name.
 
@@ -245,7 +244,7 @@ class Waits(Table):
     start_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class Synchronisation:
     """What a profile holds of waiting.
 
@@ -263,7 +262,7 @@ class Synchronisation:
 # Payloads of NCCL's ranges: what a profile records of each operation.
 
 
-@frozen
+@dataclass(frozen=True)
 class Payloads(Table):
     """Payloads of NCCL's ranges: one row a range that has one; -1 is none.
 

@@ -8,14 +8,12 @@ one row per kernel, identifiers take 16 or 32 bits: such tables are what memory 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-from bubbleviz.model.values import frozen
 
 Ints = npt.NDArray[np.int64]
 #: Identifiers in as few bits as they need.
@@ -33,7 +31,7 @@ ScalarT = TypeVar("ScalarT", bound=np.generic)
 _FEW = 16
 
 
-@frozen
+@dataclass(frozen=True)
 class Table:
     """Base of the tables: every array field is a column, and all have one length."""
 
@@ -108,7 +106,7 @@ class Table:
             vars(self)[name] = column
 
 
-@frozen
+@dataclass(frozen=True)
 class _Repeated:
     """A column of one value, as it is pickled."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.values import frozen
 from bubbleviz.native import columns as compiled
 from bubbleviz.native.columns import places
 from bubbleviz.native.library import library
@@ -88,7 +87,7 @@ _MOST_CODES = 1 << 62
 _LISTED, _FEW_CODES = 4, 1024
 
 
-@frozen
+@dataclass(frozen=True)
 class Groups:
     """The distinct rows of some columns, in lexicographic order (first column first).
 
@@ -360,7 +359,7 @@ class BlockNumbering:
         return code
 
 
-@frozen
+@dataclass(frozen=True)
 class CodedTexts(Table):
     """A text in each row, or none; each distinct one is held once.
 

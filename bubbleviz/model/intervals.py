@@ -7,13 +7,13 @@ merged. Everything here sorts and sums; nothing loops over intervals.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import sorted_rows
-from bubbleviz.model.values import frozen
 from bubbleviz.native import columns
 from bubbleviz.native.columns import deepen
 from bubbleviz.native.library import library
@@ -147,7 +147,7 @@ def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     return upto(high_ns) - upto(low_ns)
 
 
-@frozen
+@dataclass(frozen=True)
 class Packing:
     """Groups laid side by side on one line, so that one set operation serves them all.
 
@@ -338,7 +338,7 @@ def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
     return tuple(layers)
 
 
-@frozen
+@dataclass(frozen=True)
 class Innermost:
     """Intervals prepared for the question "which is the innermost around this?".
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
-
-from bubbleviz.model.values import frozen
 
 
 class LimitationKind(Enum):
@@ -32,7 +30,7 @@ class LimitationKind(Enum):
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds
 
 
-@frozen
+@dataclass(frozen=True)
 class Limitation:
     """A limit of an analysis: its subject, the reason, how often it applies, and its kind."""
 
@@ -78,7 +76,7 @@ def gathered(notes: Iterable[Limitation]) -> list[Limitation]:
 # A restriction: why numbers are not those of a whole pipeline, as every output has it.
 
 
-@frozen
+@dataclass(frozen=True)
 class Restriction:
     """Why ratios, or times, are not those of a whole pipeline that was measured.
 

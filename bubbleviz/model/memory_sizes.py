@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints, Table
-from bubbleviz.model.values import frozen
 
 _FORM = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?:([kKmMgGtT]i?)?([bB]))?\s*\Z", re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -15,7 +15,7 @@ _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MOST = 1e30
 
 
-@frozen
+@dataclass(frozen=True)
 class MemorySize:
     """An amount of memory.
 
@@ -78,7 +78,7 @@ def parse_bytes(text: str, option: str) -> float:
 # Memory events: what was allocated and freed on devices, and when.
 
 
-@frozen
+@dataclass(frozen=True)
 class MemoryEvents(Table):
     """Allocations and frees of device memory, in the order of the file.
 

@@ -6,7 +6,7 @@ the operations themselves, and what else is known of the ranks that ran them.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import Ints, Table
@@ -14,10 +14,9 @@ from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.profile import Source, ToldClock
-from bubbleviz.model.values import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class ToldPlace:
     """What a table tells of one rank.
 
@@ -40,7 +39,7 @@ class ToldPlace:
     world_size: int | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class RowIntervals(Table):
     """Times that cells of a table hold beside the operation of their row.
 
@@ -55,7 +54,7 @@ class RowIntervals(Table):
     end_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class OperationTable:
     """A table of operations, read; its rows are in any order.
 

@@ -6,7 +6,7 @@ Bulk data (operations, busy intervals) is columns; everything else is a small fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,10 +14,9 @@ import numpy as np
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 
 
-@frozen
+@dataclass(frozen=True)
 class Rank:
     """One row of the picture: a device as one process of one host sees it.
 
@@ -51,7 +50,7 @@ class Rank:
     global_rank: int | None = None
 
 
-@frozen(shown=False)
+@dataclass(frozen=True, repr=False)
 class OperationKeys(Table):
     """What operations are, as the names and times of their ranges give it; ``-1`` is "none".
 
@@ -94,7 +93,7 @@ class OperationKeys(Table):
 RankOperationsT = TypeVar("RankOperationsT", bound="RankOperations")
 
 
-@frozen(shown=False)
+@dataclass(frozen=True, repr=False)
 class RankOperations(OperationKeys):
     """Operations of ranks whose stages are not known yet, with what they did; ``-1`` is "none".
 
@@ -137,7 +136,7 @@ class RankOperations(OperationKeys):
         return self.compacted().sharing(*host, ("busy_ns", "active_ns"))
 
 
-@frozen(shown=False)
+@dataclass(frozen=True, repr=False)
 class Operations(RankOperations, ArrowTable):
     """Operations in order of (rank, start_ns), on the report's clock; ``-1`` is "none".
 
@@ -188,7 +187,7 @@ class Operations(RankOperations, ArrowTable):
         }
 
 
-@frozen(shown=False)
+@dataclass(frozen=True, repr=False)
 class BusyIntervals(Table):
     """When operations keep their GPU busy: disjoint and sorted within one operation.
 
@@ -216,7 +215,7 @@ class BusyIntervals(Table):
         return self
 
 
-@frozen(shown=False)
+@dataclass(frozen=True, repr=False)
 class RankIntervals(Table):
     """Disjoint, sorted intervals of ranks (unattributed compute, for example)."""
 
@@ -225,7 +224,7 @@ class RankIntervals(Table):
     end_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class RunningTimes(Table):
     """How long kernels and copies ran on ranks, stretch by stretch; disjoint, sorted by rank.
 
@@ -249,7 +248,7 @@ class RunningTimes(Table):
     overlapped_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class HostActivities(Table):
     """What launching threads did while their GPU had run dry: long calls, and ranges.
 
@@ -271,7 +270,7 @@ class HostActivities(Table):
     name_id: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class UnattributedKernels:
     """Compute kernels of one name that no compute operation holds, on one rank."""
 
@@ -282,7 +281,7 @@ class UnattributedKernels:
     where: str
 
 
-@frozen
+@dataclass(frozen=True)
 class RankCoverage:
     """How much of a rank's GPU time was explained, by sums of durations."""
 
@@ -294,7 +293,7 @@ class RankCoverage:
     copy_ns: int
 
 
-@frozen
+@dataclass(frozen=True)
 class ProfileSummary:
     """One input file: what it is, what was linked, and how its clock was moved.
 

@@ -8,7 +8,7 @@ Times are the profile's own nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -18,7 +18,6 @@ from bubbleviz.model.collectives import Collectives, Payloads, Synchronisation
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
-from bubbleviz.model.values import frozen
 
 PID_MASK = 0xFFFFFF
 
@@ -111,7 +110,7 @@ def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
     return np.where(known, ids, UNCORRELATED).astype(np.uint32)
 
 
-@frozen
+@dataclass(frozen=True)
 class Activities(Table):
     """What ran on devices: kernels (CUPTI_ACTIVITY_KIND_KERNEL), then copies and memsets.
 
@@ -148,7 +147,7 @@ class Activities(Table):
         return replace(self, correlation_id=ids)
 
 
-@frozen
+@dataclass(frozen=True)
 class Calls(Table):
     """Some CUDA API calls (CUPTI_ACTIVITY_KIND_RUNTIME), in the order of the export.
 
@@ -169,7 +168,7 @@ class Calls(Table):
     impossible: int = field(default=0, metadata={"shared": True})
 
 
-@frozen
+@dataclass(frozen=True)
 class Overheads(Table):
     """When the profiler itself held a process up (PROFILER_OVERHEAD, CUPTI_ACTIVITY_KIND_OVERHEAD).
 
@@ -209,7 +208,7 @@ class CallLog(Protocol):
         """Tell which calls of some rows (distinct, ascending) are known to have failed."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Ranges(Table):
     """NVTX ranges that may follow a convention, in the order of the export.
 
@@ -241,7 +240,7 @@ class RangeLog(Protocol):
         """Return the ranges of some threads that last so long, and touch any of some times."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Thread:
     """A named thread."""
 
@@ -249,7 +248,7 @@ class Thread:
     name: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Device:
     """A GPU as one process of the profile (None: every process) numbers it."""
 
@@ -264,7 +263,7 @@ class Device:
 HOST = "host"
 
 
-@frozen
+@dataclass(frozen=True)
 class ToldClock:
     """A clock that a table of operations names.
 
@@ -279,7 +278,7 @@ class ToldClock:
     uncertainty_ns: int | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Source:
     """Where a profile came from.
 
@@ -327,7 +326,7 @@ SynchronisationReader: TypeAlias = Callable[
 ]
 
 
-@frozen
+@dataclass(frozen=True)
 class Profile:
     """One profile, read.
 
@@ -367,7 +366,7 @@ class Profile:
     memory: Callable[[], MemoryEvents | None] | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class TableCount:
     """How many rows a table of a profile holds; None where it is absent."""
 
@@ -376,7 +375,7 @@ class TableCount:
     rows: int | None
 
 
-@frozen
+@dataclass(frozen=True)
 class NameCount:
     """How often a range name occurs."""
 
@@ -384,7 +383,7 @@ class NameCount:
     count: int
 
 
-@frozen
+@dataclass(frozen=True)
 class Contents:
     """What a profile holds, for a first look at an unknown file.
 

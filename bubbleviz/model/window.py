@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # what is refused is refused before numpy is loaded
     from bubbleviz.model.columns import Bools, Ints
@@ -29,7 +29,7 @@ _FORM = "it is not of the form iteration:5 or iteration:5-8 or time:1.5s-3s (ns,
 _EVER = 1 << 62
 
 
-@frozen
+@dataclass(frozen=True)
 class Window:
     """A part of a run, either of numbered iterations or of time.
 

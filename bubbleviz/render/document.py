@@ -32,10 +32,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from bubbleviz.model import texts
-from bubbleviz.model.values import frozen
 
 
 class Span(NamedTuple):
@@ -48,14 +48,14 @@ class Span(NamedTuple):
 Line = tuple[Span, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Heading:
     """A title, below an empty line."""
 
     text: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Sentence:
     """A text of one line or more.
 
@@ -74,7 +74,7 @@ class Sentence:
     whole: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Table:
     """Columns under their headers: numbers to the right, columns of words to the left.
 
@@ -105,14 +105,14 @@ class Table:
         return tuple(self.headers or (self.rows[0] if self.rows else ()))
 
 
-@frozen
+@dataclass(frozen=True)
 class Bullets:
     """Entries of a list, with a bullet each."""
 
     entries: Sequence[str]
 
 
-@frozen
+@dataclass(frozen=True)
 class HangingLines:
     """Lines, each with its lead; where they are wrapped, they go on below their text.
 

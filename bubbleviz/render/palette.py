@@ -15,11 +15,11 @@ Chunks of a rank run from dark with white numbers to light with black ones; from
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 
 BLACK = "#000000"
 WHITE = "#ffffff"
@@ -78,7 +78,7 @@ _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BA
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
 
 
-@frozen
+@dataclass(frozen=True)
 class Hatch:
     """How idle time of a cause is hatched: lines or dots on a square tile, in units of the page.
 
@@ -131,7 +131,7 @@ BUBBLE_PARTS = CAUSES | {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class Ink:
     """The colours that change with the screen; not those of operations."""
 
@@ -159,7 +159,7 @@ _INKS = {
 LIGHT, DARK = (Ink(**{name: pair[i] for name, pair in _INKS.items()}) for i in range(2))
 
 
-@frozen
+@dataclass(frozen=True)
 class Paint:
     """How the box of an operation is filled.
 

@@ -8,6 +8,7 @@ their mean. What stands out of the many has rows of its own in pictures.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from bubbleviz.count.rank_iterations import account_column, has_account, indices
 from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.model.values import frozen
 from bubbleviz.report.rank_means import Standout, many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -28,7 +28,7 @@ MOST_RANKS, MOST_RANKS_ON_PAPER = 64, 16
 _MOST_STANDOUTS = 8
 
 
-@frozen
+@dataclass(frozen=True)
 class RankRow:
     """One row.
 
@@ -131,7 +131,7 @@ def _standing_out(
 # The part of a report that a picture shows: rows, iterations, and the time they span.
 
 
-@frozen
+@dataclass(frozen=True)
 class Selection:
     """The part of a report that is drawn: rows, iterations, and the time they span.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import counted, listed, percent
-from bubbleviz.model.values import frozen
 from bubbleviz.report.bubbles import latest_host, thread_state
 from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
 from bubbleviz.report.methods import few_lacking
@@ -287,7 +287,7 @@ _LISTED = 5
 _NAMED = 3
 
 
-@frozen
+@dataclass(frozen=True)
 class Advice:
     """One thing to do, and what it saves.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -21,7 +22,6 @@ from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.texts import capitalised, inert
-from bubbleviz.model.values import frozen
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
 from bubbleviz.report.report import Report
 
@@ -34,7 +34,7 @@ _EDGES = {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class LongBubble:
     """One of the longest bubbles, for people.
 
@@ -190,7 +190,7 @@ _NO_WORK = {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class BubblePart:
     """One part of the bubble.
 

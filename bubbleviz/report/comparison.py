@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.count import Spread
 from bubbleviz.model.texts import one_line, percent
-from bubbleviz.model.values import frozen
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.bubbles import bubble_parts
 from bubbleviz.report.rank_means import kernel_time_of
@@ -30,7 +30,7 @@ ASSUMPTIONS = (
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class MeanDifference:
     """The difference of two means; None for an unknown value.
 
@@ -80,7 +80,7 @@ def difference(first: Average, other: Average) -> MeanDifference | None:
 SIGNIFICANT = 0.05
 
 
-@frozen
+@dataclass(frozen=True)
 class ComparedRun:
     """One run: its title, the path that it was read from, and its ratios.
 
@@ -93,7 +93,7 @@ class ComparedRun:
     report: Report | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Cell:
     """One ratio of one run, and how far it and its window (ns) are from the first run's.
 
@@ -106,7 +106,7 @@ class Cell:
     window_ns: MeanDifference | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class RatioRow:
     """One ratio of all runs, in their order."""
 
@@ -114,7 +114,7 @@ class RatioRow:
     cells: tuple[Cell, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Comparison:
     """Runs, their ratios by name, and notes on them, in sentences."""
 

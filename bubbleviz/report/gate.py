@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
 from bubbleviz.model.texts import counted, one_line, suggestion
-from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedRatio, SavedReport
 
 
-@frozen
+@dataclass(frozen=True)
 class Limit:
     """The most that the mean of a ratio may be, as a fraction of 1, and as it was written."""
 
@@ -21,7 +21,7 @@ class Limit:
     written: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Check:
     """A limit, and the ratio of a saved report whose mean is compared with it.
 

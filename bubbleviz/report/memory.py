@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # reports are read without numpy
     from bubbleviz.schedules.simulation import MeasuredMemory
@@ -21,7 +21,7 @@ Positive = Annotated[float, Meta(ge=0, le=1e30)]
 Count = Annotated[int, Meta(ge=0)]
 
 
-@frozen
+@dataclass(frozen=True)
 class RankPeak:
     """Memory of a rank, in bytes.
 
@@ -38,7 +38,7 @@ class RankPeak:
     stage: int | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class PhaseMemory:
     """Memory of the operations of one virtual stage and phase: medians, in bytes.
 
@@ -61,7 +61,7 @@ class PhaseMemory:
     kept_bytes: Positive
 
 
-@frozen
+@dataclass(frozen=True)
 class RunMemory:
     """Memory of a run.
 

@@ -7,7 +7,7 @@ their stage.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
 
@@ -39,7 +38,7 @@ def many_ranks(ranks: int) -> bool:
     return ranks > MANY_RANKS
 
 
-@frozen
+@dataclass(frozen=True)
 class RankMeans:
     """Means over the averaged iterations, by rank; NaN where they are unknown.
 
@@ -62,7 +61,7 @@ class RankMeans:
     communication_ns: Mapping[str, Floats]
 
 
-@frozen
+@dataclass(frozen=True)
 class Distribution:
     """How values of ranks are spread.
 
@@ -176,7 +175,7 @@ _POINTS, _TIMES = 0.01, 0.05
 _MOST_OF = 0.75
 
 
-@frozen
+@dataclass(frozen=True)
 class Standout:
     """A rank, or a stage, pipeline or host, that differs from the others.
 
@@ -417,7 +416,7 @@ _NOTICEABLE = 0.01
 _MOSTLY = 0.5
 
 
-@frozen
+@dataclass(frozen=True)
 class KernelTime:
     """Sums over the ranks of the averaged iterations, in nanoseconds.
 

@@ -8,7 +8,7 @@ clock, which is the first profile's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from bubbleviz._version import __version__
@@ -43,7 +43,6 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.model.texts import counted, listed, some_of
-from bubbleviz.model.values import frozen
 from bubbleviz.report.restrictions import restrictions_of
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ SCHEMA = "bubbleviz.report/1"
 NOTICEABLE = 0.01
 
 
-@frozen
+@dataclass(frozen=True)
 class Report:
     """The result of an analysis.
 

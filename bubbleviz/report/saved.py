@@ -6,7 +6,7 @@ Only the keys that are compared and checked are read; the rest of a report may g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,7 +17,6 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.limitations import Restriction, first_text
 from bubbleviz.model.phases import Phase, phase_of_label
-from bubbleviz.model.values import frozen
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
 
@@ -39,7 +38,7 @@ _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 _Name = Annotated[str, Meta(pattern=r"^part-[0-9]{5}\.json$")]
 
 
-@frozen
+@dataclass(frozen=True)
 class PartEntry:
     """A file of an index, and the number of its ranks."""
 
@@ -47,13 +46,13 @@ class PartEntry:
     ranks: Annotated[int, Meta(ge=0)]
 
 
-@frozen
+@dataclass(frozen=True)
 class _IterationPart:
     index: int
     ranks: list[dict[str, Any]]
 
 
-@frozen
+@dataclass(frozen=True)
 class _Part:
     schema: str
     ranks: list[dict[str, Any]]
@@ -128,7 +127,7 @@ SCHEMA = "bubbleviz.report/1"
 _UNKNOWN = -1
 
 
-@frozen
+@dataclass(frozen=True)
 class Average:
     """A mean over iterations: None for none, and ``std`` (n - 1) None for fewer than two."""
 
@@ -142,7 +141,7 @@ class Average:
             raise ValueError(f"mean, std and n = {self.n} contradict each other")
 
 
-@frozen
+@dataclass(frozen=True)
 class SavedRatio:
     """One bubble ratio of a run: over its iterations, with the length of its window in ns.
 
@@ -157,7 +156,7 @@ class SavedRatio:
     contradicted: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class SavedReport:
     """The ratios of a saved report.
 
@@ -201,7 +200,7 @@ class SavedReport:
         return next((ratio for ratio in self.ratios if ratio.name == name), None)
 
 
-@frozen
+@dataclass(frozen=True)
 class SavedTime:
     """Times of operations of one kind; see :class:`~bubbleviz.explain.phase_times.PhaseTime`."""
 
@@ -218,7 +217,7 @@ class SavedTime:
         return _phase(self.phase_label)
 
 
-@frozen
+@dataclass(frozen=True)
 class SavedTimes:
     """The times of a report with which other schedules are simulated.
 
@@ -239,7 +238,7 @@ class SavedTimes:
     memory: MeasuredMemory | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class SavedTimeline:
     """The timeline of a report, as written by :func:`bubbleviz.report.timeline.saved`."""
 
@@ -248,7 +247,7 @@ class SavedTimeline:
     tables: dict[str, dict[str, list[int]]]
 
 
-@frozen
+@dataclass(frozen=True)
 class SavedDocument:
     """A report's whole JSON, and its timeline; None where it was too large to be saved."""
 
@@ -274,18 +273,18 @@ _SHOWN = (
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class _Header:
     schema: str
 
 
-@frozen
+@dataclass(frozen=True)
 class _Rank:
     index: int = _UNKNOWN
     stage: int | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class _PhaseTime:
     stage: int | None
     chunk: int | None
@@ -295,24 +294,24 @@ class _PhaseTime:
     gap_ns: Positive | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class _Schedule:
     reason: str | None = None
     name: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class _Restriction:
     code: str
     text: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class _Limitation:
     what: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class _Iteration:
     microbatches: Count | None = None
     averaged: bool = True
@@ -321,18 +320,18 @@ class _Iteration:
     clock_set: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class _KernelTime:
     sentence: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class _BubblePart:
     name: str
     share: Positive
 
 
-@frozen
+@dataclass(frozen=True)
 class _Summary:
     iterations: Count
     bubble_ratio: dict[str, Average]
@@ -342,7 +341,7 @@ class _Summary:
     bubble_parts: list[_BubblePart] = field(default_factory=list)
 
 
-@frozen
+@dataclass(frozen=True)
 class _Document(_Header):
     """What is read of a report; what versions of before did not write has a default."""
 
@@ -376,7 +375,7 @@ class _Document(_Header):
         )
 
 
-@frozen
+@dataclass(frozen=True)
 class _Whole(_Document):
     timeline: SavedTimeline | None = None
 

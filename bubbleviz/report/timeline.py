@@ -6,6 +6,7 @@ The HTML report holds it, and a small report's JSON, so that ``bubbleviz view`` 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, sorted_rows
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline
 
@@ -43,7 +43,7 @@ _LONGEST_NAME = 300
 MOST_SAVED = 20_000
 
 
-@frozen
+@dataclass(frozen=True)
 class Timeline:
     """Columns by table and name; times are nanoseconds since ``base_ns``, -1 is none.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bubbleviz.model.values import frozen
+from dataclasses import dataclass
 
 
-@frozen
+@dataclass(frozen=True)
 class View:
     """The part of a report that a picture shows; ratios are never affected.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, texts
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
 from bubbleviz.schedules import simulation as simulated
@@ -27,7 +26,7 @@ GivenMemory = tuple[float | None, float | None, float | None]
 _NOTHING = None, None, None
 
 
-@frozen
+@dataclass(frozen=True)
 class Ideal:
     """A schedule, simulated.
 
@@ -59,7 +58,7 @@ class Ideal:
     carried_ms: float | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Estimate:
     """The cost of a schedule by a formula, which gives no order: neither makespan nor memory.
 

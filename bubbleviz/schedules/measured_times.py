@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
 from typing import Protocol
@@ -12,7 +13,6 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.simulation import Workload
 
 # Stage times: what operations take on each stage, in milliseconds and in whole ticks.
@@ -24,7 +24,7 @@ _SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
 _MOST_TICKS = 1 << 62
 
 
-@frozen
+@dataclass(frozen=True)
 class StageTimes:
     """Milliseconds for one microbatch: one value for all stages, or one per stage.
 
@@ -119,7 +119,7 @@ class OperationTimes(Protocol):
         """Median time from the operation before to one that waited for nothing; None unknown."""
 
 
-@frozen
+@dataclass(frozen=True)
 class MeasuredTimes:
     """What schedules can be simulated with.
 

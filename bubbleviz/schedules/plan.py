@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 
 
 @dataclass(frozen=True, order=True)
@@ -41,7 +40,7 @@ class PlannedOperation:
 Order = tuple[PlannedOperation, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Plan:
     """The operations of one iteration, in the order in which each device runs them.
 
@@ -95,7 +94,7 @@ class Plan:
         return self._chunk[virtual_stage]
 
 
-@frozen
+@dataclass(frozen=True)
 class Memory:
     """Activation memory of one microbatch on one whole stage, and how much a device has.
 
@@ -113,7 +112,7 @@ class Memory:
     weight: float = 1.0
 
 
-@frozen
+@dataclass(frozen=True)
 class PlanSearch:
     """The memory of a schedule whose plan is searched for given times.
 
@@ -130,7 +129,7 @@ class PlanSearch:
     kept: float = 1.0
 
 
-@frozen
+@dataclass(frozen=True)
 class Schedule:
     """A rule that makes plans.
 
@@ -192,7 +191,7 @@ Duration = Callable[[Task], int]
 STEP, POSTPONED = 0, 1
 
 
-@frozen
+@dataclass(frozen=True)
 class Program:
     """Iterations back to back: what each device runs, in order.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import in_rounds, known_plans
 from bubbleviz.schedules.optimum import optimum
@@ -65,7 +64,7 @@ _MOST_OPERATIONS = 200_000
 _MOST_IN_BLOCKS = 4_000
 
 
-@frozen
+@dataclass(frozen=True)
 class BestPlan:
     """The best order for a workload.
 

@@ -8,7 +8,7 @@ after its producer ended, and the transfer keeps no device busy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,14 +17,13 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Duration, Memory, Plan, Program, Task, program_of
 
 #: When an Optimizer can start; see :func:`simulate`.
 Gate = Callable[[int, int, Mapping[tuple[int, int], int]], "int | None"]
 
 
-@frozen
+@dataclass(frozen=True)
 class Simulation(Table):
     """When every task ran; in order of device, then of time.
 
@@ -330,7 +329,7 @@ def _ratio(work: Simulation, window_ns: int) -> float | None:
 ROUNDING = 1e-9
 
 
-@frozen
+@dataclass(frozen=True)
 class Workload:
     """What the virtual stages of a run take; all tuples are by virtual stage if not said otherwise.
 
@@ -426,7 +425,7 @@ def device_workload(
     )
 
 
-@frozen
+@dataclass(frozen=True)
 class Outcome:
     """A plan at a workload.
 
@@ -545,7 +544,7 @@ def fits(peaks: tuple[float, ...], limit: tuple[float, ...] | None) -> bool:
     return limit is None or all(within(peak, most) for peak, most in zip(peaks, limit, strict=True))
 
 
-@frozen
+@dataclass(frozen=True)
 class MeasuredMemory:
     """What the virtual stages of a run hold, in bytes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,13 +12,12 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import PID_MASK, Calls, Ranges
-from bubbleviz.model.values import frozen
 
 #: Calls that are yielded at a time.
 _BLOCK = 1 << 16
 
 
-@frozen
+@dataclass(frozen=True)
 class InMemoryCalls:
     """A :class:`~bubbleviz.model.profile.CallLog` of calls in memory.
 
@@ -70,7 +70,7 @@ class InMemoryCalls:
         return np.zeros(len(rows), bool)
 
 
-@frozen
+@dataclass(frozen=True)
 class InMemoryRanges:
     """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory."""
 

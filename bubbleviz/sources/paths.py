@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -16,7 +17,6 @@ from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import natural_key, some_of
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.nsys import files as nsys_files
 
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _MOST_BESIDE = 1000
 
 
-@frozen
+@dataclass(frozen=True)
 class InputFile:
     """A file to read; ``named`` on the command line, or found in a directory."""
 

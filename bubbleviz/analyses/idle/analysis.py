@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,6 @@ from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Profile, Ranges, pid_of
-from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
@@ -187,7 +186,7 @@ SLICES = 960
 _WHERE = 6
 
 
-@frozen
+@dataclass(frozen=True)
 class IdleOptions:
     """How idle time is analysed.
 
@@ -206,7 +205,7 @@ class IdleOptions:
     window: Window | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class _Evidence:
     """All that a profile holds to explain idle time.
 

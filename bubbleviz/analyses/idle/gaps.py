@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,14 +20,13 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.model.profile import Activities
-from bubbleviz.model.values import frozen
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
 #: that is off by 1 us or a slow host up to 20 us; what takes longer waits for something else.
 LATENCY_NS = 20_000
 
 
-@frozen
+@dataclass(frozen=True)
 class Gaps(Table):
     """Idle gaps of a device, in order; the call is the one that launched the work after a gap.
 
@@ -52,7 +51,7 @@ class Gaps(Table):
     call_end_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class Device:
     """A device of a process: when it was busy, and its gaps.
 

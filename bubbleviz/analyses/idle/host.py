@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import no_calls
 
 #: Shorter calls and ranges count as part of what is around them.
@@ -88,7 +87,7 @@ def _in_idle_time(
     return inside
 
 
-@frozen
+@dataclass(frozen=True)
 class HostEvents(Table):
     """Ranges, then calls, of threads that launch and of main threads, each with an activity.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.render.document import percent
 
 #: The terms of the report; also in the JSON.
@@ -31,7 +30,7 @@ DEFINITIONS = {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class Example:
     """The longest gap of an activity.
 
@@ -52,7 +51,7 @@ class Example:
     where: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class ActivityIdle:
     """Idle time attributed to an activity of the host.
 
@@ -77,7 +76,7 @@ class ActivityIdle:
         return -self.idle_ns, self.activity
 
 
-@frozen
+@dataclass(frozen=True)
 class ProvedWait:
     """What a stream of a device, or a host while it was idle, waited for, by all of its waits.
 
@@ -108,7 +107,7 @@ class ProvedWait:
         return (-self.without_compute_ns, -self.blocked_ns, *names)
 
 
-@frozen
+@dataclass(frozen=True)
 class StepIdle:
     """A step of a rank: the host's range, clipped to the span of the device's work.
 
@@ -142,7 +141,7 @@ class StepIdle:
         return self.busy_ns / self.length_ns if self.length_ns else None
 
 
-@frozen
+@dataclass(frozen=True)
 class IdleGaps(Table):
     """Idle gaps that are attributed to activities, in order; shape (gaps,).
 
@@ -167,7 +166,7 @@ class IdleGaps(Table):
     activities: tuple[str, ...] = field(metadata={"shared": True})
 
 
-@frozen
+@dataclass(frozen=True)
 class AttributedIdle(Table):
     """Idle time of a rank in pieces, disjoint and ascending; those of a gap add up to it.
 
@@ -192,7 +191,7 @@ BUSY = ("compute", "communication", "copies")
 REST = "everything else"
 
 
-@frozen
+@dataclass(frozen=True)
 class RankIdle:
     """A device of a process, and how it spent the time from its first work to the end of its last.
 
@@ -308,7 +307,7 @@ class RankIdle:
         return spent_ns
 
 
-@frozen
+@dataclass(frozen=True)
 class IdleReport:
     """Idle time of the devices of some profiles.
 

@@ -15,7 +15,7 @@ was not recorded: nothing is concluded from these.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
-from bubbleviz.model.values import frozen
 
 #: Before any time that occurs: nothing is known of when it completed.
 NEVER = -(1 << 62)
@@ -47,7 +46,7 @@ BLOCKED = (
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class HeldWork(Table):
     """Work that waited for an event, in order of its rows.
 
@@ -66,7 +65,7 @@ class HeldWork(Table):
     kind: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class Waiting:
     """What a profile proves of waiting.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bubbleviz._version import __version__
@@ -11,7 +12,6 @@ from bubbleviz.analyses.layout.layer_table import MeasuredModel, table_text
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize, memory_text
 from bubbleviz.model.texts import counted, json_text, one_line, percent
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -19,7 +19,7 @@ from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout, best_layouts
 
 
-@frozen
+@dataclass(frozen=True)
 class LayoutReport:
     """Layouts of a model.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from bubbleviz.analyses.nccl.profiles import Kernels, Starts, family_of
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents, OperationKind
 
 # Matching: which kernel of a profile is which recorded operation, and what lies between clocks.
@@ -60,7 +59,7 @@ _DRIFT_PAIRS, _DRIFT_SPAN_NS = 16, 1_000_000_000
 _DRIFT_RESIDUAL = 0.5
 
 
-@frozen
+@dataclass(frozen=True)
 class ClockLine:
     """A clock put onto another: t becomes t + offset_ns + round((t - middle_ns) drift).
 
@@ -87,7 +86,7 @@ class ClockLine:
 Match = tuple[ClockLine, Ints, Ints, bool]
 
 
-@frozen
+@dataclass(frozen=True)
 class StartPairs:
     """Recorded operations and the kernels that they may be.
 
@@ -378,7 +377,7 @@ def _by_file(files: Sequence[EventFile], anchors: Sequence[Anchor]) -> list[list
     return [[a for a in anchors if a[0] is None or path.endswith(a[0])] for path in paths]
 
 
-@frozen
+@dataclass(frozen=True)
 class EventGpu:
     """The operations of one GPU in a file, with their times on its host's clock and on its own.
 

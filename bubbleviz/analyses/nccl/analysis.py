@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ from bubbleviz.model.columns import NONE, Ints, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
-from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
@@ -28,7 +27,7 @@ from bubbleviz.sources.nccl.formats import read_events
 from bubbleviz.sources.paths import read_each
 
 
-@frozen
+@dataclass(frozen=True)
 class Communication:
     """What ranks did in communication operations.
 

@@ -11,7 +11,7 @@ Data moves once the last member has begun::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 import numpy as np
@@ -19,7 +19,6 @@ import numpy as np
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 # Communications: the tables of operations and of the clocks that recorded them.
@@ -104,7 +103,7 @@ class Alignment(Enum):
     UNALIGNED = "unaligned"
 
 
-@frozen
+@dataclass(frozen=True)
 class RecordingClock:
     """A clock that recorded operations, and how it was aligned to the report's.
 
@@ -147,7 +146,7 @@ class RecordingClock:
         return self.aligned_by is not Alignment.UNALIGNED
 
 
-@frozen
+@dataclass(frozen=True)
 class Communications(Table):
     """One row an operation of a rank; -1 is "none" in identifiers, ``UNKNOWN`` in times.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +14,6 @@ from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, milliseconds, shortened
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
@@ -65,7 +64,7 @@ def bandwidths_of(communication: Communication) -> tuple[Floats, Floats, Floats,
     return size, algorithm, algorithm * factor, size * factor / moving_ns
 
 
-@frozen
+@dataclass(frozen=True)
 class Total:
     """Operations summed: all, or those of one communicator, name, peer, algorithm and protocol.
 

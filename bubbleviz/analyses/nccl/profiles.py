@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,6 @@ from bubbleviz.model.grouping import Numbering, distinct, groups_of, looked_up
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.profile import Activities, Profile, Ranges, Source, pid_of, process_of
-from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of
@@ -57,7 +56,7 @@ def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
     return "" if operation == "Generic" else operation, algorithm, protocol
 
 
-@frozen
+@dataclass(frozen=True)
 class Starts(Table):
     """Where recorded operations or profiled kernels begin on some clock, ascending.
 
@@ -72,7 +71,7 @@ class Starts(Table):
     length_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class Kernels(Table):
     """Kernels of NCCL, and added ones: by (place, start).
 
@@ -341,7 +340,7 @@ _RECORD_RANGES = {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class NcclProfile:
     """The kernels and operations of NCCL in a profile.
 

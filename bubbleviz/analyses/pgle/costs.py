@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ from bubbleviz.model import grouping, texts
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, joined
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.paths import find_profiles, read_each
 from bubbleviz.sources.readers import OpenFile
@@ -65,7 +64,7 @@ def statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> Floats:
     return np.asarray(ascending[first + percent * (count - 1) // 100], np.float64)
 
 
-@frozen
+@dataclass(frozen=True)
 class InstructionCost:
     """The cost of an instruction.
 
@@ -84,7 +83,7 @@ class InstructionCost:
     collective: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class Costs:
     """Instruction costs of a run.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -23,7 +23,6 @@ from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
-from bubbleviz.model.values import frozen
 
 # Range names: the instruction, the module or the compilation that a range of XLA names.
 #
@@ -65,7 +64,7 @@ class RangeKind(IntEnum):
     COMPILATION = 3
 
 
-@frozen
+@dataclass(frozen=True)
 class XlaNames(Table):
     """The parsed names of XLA's ranges, one row a name; -1 is none.
 
@@ -117,7 +116,7 @@ def parse_range_names(names: Sequence[str]) -> XlaNames:
 #     executions    fusion.1 once                dot.3 twice, add.4 once
 
 
-@frozen
+@dataclass(frozen=True)
 class Thunks(Table):
     """Ranges of instructions; rows count those of all ranges, -1 is none.
 
@@ -223,7 +222,7 @@ PAIRS = "asynchronous collectives"
 GRAPHS = "instructions inside CUDA graphs"
 
 
-@frozen
+@dataclass(frozen=True)
 class Samples(Table):
     """One row an execution of an instruction on a device.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,6 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.saved import read_document, read_times
@@ -30,7 +29,7 @@ OVERLAPPING = "period"
 _COLUMNS = ("rank", "iteration", "phase", "microbatch", "virtual_stage", "start_ns")
 
 
-@frozen
+@dataclass(frozen=True)
 class MeasuredRun:
     """What is planned for.
 
@@ -276,7 +275,7 @@ def _with_given_memory(
     )
 
 
-@frozen
+@dataclass(frozen=True)
 class PlannedRun:
     """A plan for a run.
 

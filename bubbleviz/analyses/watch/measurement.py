@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median, quantiles
 
@@ -24,7 +24,6 @@ from bubbleviz.explain.explanation import explain
 from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.model.values import frozen
 from bubbleviz.report import bubbles, gate
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
@@ -284,7 +283,7 @@ _ADVISED = 3
 _PERIOD = "period"
 
 
-@frozen
+@dataclass(frozen=True)
 class RankPace:
     """How long a rank computed in one iteration.
 
@@ -306,7 +305,7 @@ class RankPace:
     since_utc_ns: int = NONE
 
 
-@frozen
+@dataclass(frozen=True)
 class WatchedIteration:
     """One iteration of a running job.
 
@@ -445,7 +444,7 @@ SLOW = 0.1
 _PAUSE_TIMES, _PAUSE_SHARE = 2.0, 0.02
 
 
-@frozen
+@dataclass(frozen=True)
 class Sight:
     """A look at a running job.
 

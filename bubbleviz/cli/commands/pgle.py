@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument, flag, option
@@ -10,7 +11,6 @@ from bubbleviz.cli.outputs import check_outputs, deliver
 from bubbleviz.cli.terminal import pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
 
 
-@frozen
+@dataclass(frozen=True)
 class CostFileOptions:
     """The files of costs: to be written, and to be compared with."""
 

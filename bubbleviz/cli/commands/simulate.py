@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli import options
@@ -13,7 +13,6 @@ from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
 
 
-@frozen
+@dataclass(frozen=True)
 class TimeOptions:
     """How long the operations of a microbatch take."""
 
@@ -53,7 +52,7 @@ class TimeOptions:
         )
 
 
-@frozen
+@dataclass(frozen=True)
 class ScheduleOptions:
     """A schedule by name, its sizes, and the memory that a searched one keeps within."""
 

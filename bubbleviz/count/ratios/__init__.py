@@ -7,6 +7,7 @@ A ratio over the ranks is ``1 - sum of work / sum of windows``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
@@ -14,7 +15,6 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.phase_masks import INFERENCE
-from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
 
@@ -26,7 +26,7 @@ class CountedWork(Enum):
     EVERYTHING = "all compute operations of any iteration, Optimizer included"
 
 
-@frozen
+@dataclass(frozen=True)
 class Extents:
     """First starts and last ends, shape (iterations, ranks); meaningless where not ``present``.
 
@@ -61,7 +61,7 @@ class Extents:
         )
 
 
-@frozen
+@dataclass(frozen=True)
 class Windows:
     """Windows, shape (iterations, ranks), and which iterations have one (iterations,)."""
 
@@ -74,7 +74,7 @@ class Windows:
         return Windows(self.start_ns[:, ranks], self.end_ns[:, ranks], self.known)
 
 
-@frozen
+@dataclass(frozen=True)
 class RatioDefinition:
     """A bubble ratio.
 

@@ -10,7 +10,7 @@ own cause::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -27,12 +27,11 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.model.grouping import expanded, first_of_each, groups_of
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations
-from bubbleviz.model.values import frozen
 
 # Bubbles: the idle intervals in the windows of one ratio, with their cause, as a table.
 
 
-@frozen(shown=False)
+@dataclass(frozen=True, repr=False)
 class Bubbles(Table, ArrowTable):
     """Idle intervals in the windows of one ratio, one row a cause; -1 for none.
 
@@ -161,7 +160,7 @@ _COUNTS_ALWAYS = np.isin(np.arange(len(Cause)), ALWAYS)
 _LABELS = tuple(cause.label for cause in Cause)
 
 
-@frozen
+@dataclass(frozen=True)
 class CauseTimes:
     """How long ranks were idle for each cause.
 

@@ -14,12 +14,13 @@ work, that of a stage the median of the other stages.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, median_rows
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
-from bubbleviz.model.values import frozen
 
 #: An effect of less is not worth a sentence; nor is one of less than so many standard errors.
 _LEAST, _SURE = 0.02, 4.0
@@ -37,7 +38,7 @@ _LEAST_AROUND, _BESIDE, _JUMP, _TIMES = 8, 2, 0.05, 8.0
 _ROUNDED = 1e-18
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Effects:
     """Factors of the computes of a run.
 

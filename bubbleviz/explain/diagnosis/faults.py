@@ -7,7 +7,7 @@ Slowness has a shape, by which its cause is told. Each function here that is lis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 
 #: So many ranks at most are faults of their own, where all that they compute is slow.
 _SLOW_RANKS = 8
@@ -49,7 +48,7 @@ def _nothing() -> Ints:
     return np.zeros(0, np.int64)
 
 
-@frozen
+@dataclass(frozen=True)
 class Fault:
     """One reason why work took longer than its like.
 
@@ -106,7 +105,7 @@ class Fault:
         return "pauses" if self.kind == "iteration" and self.what else self.name
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evidence:
     """A run, its effects, and what is known beyond times.
 

@@ -7,6 +7,7 @@ with it. So each is removed alone, and pairs are where they save clearly more th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -26,7 +27,6 @@ from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.values import frozen
 
 #: What a first operation is launched later is late, as of other operations.
 _LATE_NS = 20_000
@@ -44,7 +44,7 @@ _BETWEEN = 0.01
 _NESTED = ("link", "iteration", "launch")
 
 
-@frozen
+@dataclass(frozen=True)
 class Finding:
     """Faults, and what iterations save without them.
 
@@ -66,7 +66,7 @@ class Finding:
         return self.saving_ns / max(self.length_ns, 1.0)
 
 
-@frozen
+@dataclass(frozen=True)
 class Diagnosis:
     """Why iterations are long.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan
 
 # Order codes: an operation of an order as one integer, of kind, chunk and microbatch.
@@ -217,7 +216,7 @@ def _ranked(group: Ints, number: Ints, known: Bools) -> Ints:
     return result
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class IterationOrders:
     """The orders of the ranks of one iteration.
 
@@ -373,7 +372,7 @@ def planned_orders(plan: Plan) -> tuple[Ints, ...]:
 # Pipeline orders: the orders of one pipeline in one iteration, equal ones of a device once.
 
 
-@frozen
+@dataclass(frozen=True)
 class PipelineOrders:
     """The orders of one pipeline in one iteration; replicas with equal orders are one row.
 
@@ -477,7 +476,7 @@ def _usual(values: Sequence[int]) -> int:
 #     measured  F0 F1 F2 B0 B1 B2      F2 is early by 1 (or B0 late by 1)
 
 
-@frozen
+@dataclass(frozen=True)
 class OrderDifference:
     """How an order differs from a planned one, in codes.
 

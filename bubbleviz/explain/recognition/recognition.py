@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import islice, pairwise, product
 
@@ -25,7 +25,6 @@ from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 
@@ -276,7 +275,7 @@ def _is_split(order: Ints) -> bool:
 # Verdicts: which schedule a pipeline's orders are, of all that they could be.
 
 
-@frozen
+@dataclass(frozen=True)
 class Verdict:
     """Which schedule a pipeline's orders are.
 
@@ -443,7 +442,7 @@ _PHASES = (Phase.F, Phase.BW, Phase.W)
 LISTED = 1000
 
 
-@frozen
+@dataclass(frozen=True)
 class Deviation:
     """An operation that is not where the schedule has it.
 
@@ -513,7 +512,7 @@ def _deviations_of(
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 
 
-@frozen
+@dataclass(frozen=True)
 class IterationOrder:
     """Which schedule an iteration ran.
 
@@ -535,7 +534,7 @@ class IterationOrder:
     names: tuple[str | None, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class Recognition:
     """Which schedule a run ran.
 

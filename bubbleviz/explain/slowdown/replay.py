@@ -13,7 +13,7 @@ over several scenarios at a time. Semantics as in the published ``analyzer/simul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -23,7 +23,6 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.values import frozen
 
 # Work: what ranks did in iterations, independent of how it was recorded.
 #
@@ -71,7 +70,7 @@ COMPUTING = (Role.FORWARD, Role.BACKWARD, Role.COMPUTE)
 POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
 
 
-@frozen
+@dataclass(frozen=True)
 class Kind:
     """A kind of work: of one kind all takes equally long in an ideal iteration.
 
@@ -86,7 +85,7 @@ class Kind:
     phase: str
 
 
-@frozen(shown=False)
+@dataclass(frozen=True, repr=False)
 class Work(Table):
     """Operations and communication of iterations; ``-1`` is "none".
 
@@ -187,7 +186,7 @@ _AT_ONCE = 1 << 23
 Level = tuple[slice, slice, Ints, Ints, Ints, Ints]
 
 
-@frozen
+@dataclass(frozen=True)
 class Replay:
     """Work in the order in which it is replayed.
 

@@ -7,7 +7,7 @@ producer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.values import frozen
 
 # Explained rows: the tables of an explanation that have rows for single operations.
 #
@@ -37,7 +36,7 @@ from bubbleviz.model.values import frozen
 _OPERATIONS = ("operation", "before", "after", "peer_operation")
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ExplainedRows:
     """What is known of single operations, and of the idle time between them.
 
@@ -131,7 +130,7 @@ def moved_rows(first: int, count: int, elsewhere: Ints) -> Callable[[Ints], Ints
     return moved
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ReplayedRun:
     """What ranks did, from which the work of any of its iterations follows.
 
@@ -192,7 +191,7 @@ class ReplayedRun:
 CLOCK_NS = 50_000
 
 
-@frozen
+@dataclass(frozen=True)
 class Messages(Table):
     """What operations take from other ranks.
 

@@ -17,7 +17,7 @@ analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
@@ -36,13 +36,12 @@ from bubbleviz.explain.slowdown.replay import (
 )
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
-from bubbleviz.model.values import frozen
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
 _SLOWEST_PERCENT = 3
 
 
-@frozen(eq=False, shown=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scenarios:
     """Work, its ideal, and the replay of both.
 
@@ -255,7 +254,7 @@ def ideal_times(work: Work, own_ns: Ints) -> Ints:
     return np.asarray(ideal_ns[kinds.of_row], np.int64)
 
 
-@frozen
+@dataclass(frozen=True)
 class ReplayError:
     """How far replayed iterations are off the measured ones, as shares of their lengths.
 
@@ -272,7 +271,7 @@ class ReplayError:
     maximum_with_delays: float
 
 
-@frozen
+@dataclass(frozen=True)
 class Slowdowns:
     """How many times longer iterations take than ideal ones; 1 is no slowdown.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -18,7 +18,6 @@ from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings, gathered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.nsys.files import bytes_of, parts_of
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
@@ -56,7 +55,7 @@ def outcome_of(path: str, options: ReadOptions, watch: Watch = unwatched) -> Out
         return ProfileError(f"{path}: cannot be read ({error.strerror or error})")
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class FilesRead:
     """What reading some files gave.
 
@@ -81,7 +80,7 @@ def files_read(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead
     )
 
 
-@frozen
+@dataclass(frozen=True)
 class Glance:
     """A profile's size, and the CRC-32 of its beginning, which distinguish most files."""
 

@@ -11,10 +11,10 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.report import Report
@@ -48,7 +48,7 @@ def check_installed(package: str) -> None:
         raise OutputError(_EXTRAS[package])
 
 
-@frozen
+@dataclass(frozen=True)
 class Parts:
     """An output that is a folder of files, each made when it is written.
 
@@ -59,7 +59,7 @@ class Parts:
     files: Callable[[], Iterator[File]]
 
 
-@frozen
+@dataclass(frozen=True)
 class Renderer:
     """A way to write a report.
 

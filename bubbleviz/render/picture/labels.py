@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.count.rank_iterations import indices_of, own_ratios
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.page import (
     UNKNOWN,
@@ -27,7 +27,7 @@ from bubbleviz.report.rank_means import kernel_time_of, measure_of
 from bubbleviz.report.report import Report
 
 
-@frozen
+@dataclass(frozen=True)
 class Layout:
     """What is written left of the rows, and positions on the page, in its units.
 

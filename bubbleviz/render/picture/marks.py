@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.page import px
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
@@ -23,7 +23,7 @@ UNATTRIBUTED_KIND = len(Phase)
 _BLOCK = 1 << 19
 
 
-@frozen
+@dataclass(frozen=True)
 class Marks(Table):
     """Intervals on rows, in order of (row, left).
 
@@ -187,7 +187,7 @@ _NOTHING = 1e-9
 _NO_ROOM = 0.01
 
 
-@frozen
+@dataclass(frozen=True)
 class MergedMarks:
     """The marks that are too narrow to be drawn alone, as shares of time.
 

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ import drawsvg
 
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.render.document import round_step
 from bubbleviz.render.palette import FORWARD, LIGHT, UNATTRIBUTED
 from bubbleviz.render.picture.page import Page, fitted, percent, px, text_width
@@ -56,7 +56,7 @@ class MemoryPoint(NamedTuple):
     fits: bool = True
 
 
-@frozen
+@dataclass(frozen=True)
 class MemoryPlot:
     """What is plotted.
 

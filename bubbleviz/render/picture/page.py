@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import drawsvg
 
-from bubbleviz.model.values import frozen
 from bubbleviz.render.document import round_step
 from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, luminance
 from bubbleviz.report.view import View
@@ -109,7 +108,7 @@ _SMALLEST_ROW = (7.0, 2.0)
 _SMALLEST_PAPER_ROW = (3.5, 1.0)
 
 
-@frozen
+@dataclass(frozen=True)
 class Lettering:
     """Font sizes, units of the page.
 
@@ -140,7 +139,7 @@ _SCREEN_LETTERS = Lettering(16, 11.5, 12.5, 11, 5.5, 10, 10.5, 9.5, 11, 5.5)
 _PAPER_LETTERS = replace(Lettering(*[LETTERS] * 10), least_number=LETTERS * LEAST_POINTS / POINTS)
 
 
-@frozen
+@dataclass(frozen=True)
 class PictureStyle:
     """How a picture is set.
 

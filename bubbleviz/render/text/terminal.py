@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from unicodedata import combining, east_asian_width
 
-from bubbleviz.model.values import frozen
 from bubbleviz.render import document as doc
 
 #: Width of the text where it is not shown on a terminal.
@@ -38,7 +38,7 @@ _COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
 _SHORTEST, _SHORTEST_WRAPPED = 12, 24
 
 
-@frozen
+@dataclass(frozen=True)
 class Display:
     """What an output can show.
 

@@ -9,6 +9,7 @@ makes the packets that describe; those of slices, a million a run, are made in c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +18,6 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
-from bubbleviz.model.values import frozen
 from bubbleviz.render.trace.trace import (
     FlowEnds,
     Numbers,
@@ -48,7 +48,7 @@ _EIGHT = 8
 _SEVEN_BITS, _MORE = 0x7F, 0x80
 
 
-@frozen(eq=False)
+@dataclass(frozen=True, eq=False)
 class Part:
     """A part of each message.
 

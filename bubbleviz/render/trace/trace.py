@@ -11,6 +11,7 @@ the last one and back::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
 
@@ -24,7 +25,6 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import CodedTexts, Numbering, coded_texts
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
 
@@ -42,7 +42,7 @@ from bubbleviz.report.report import Report
 Value: TypeAlias = int | float | str
 
 
-@frozen
+@dataclass(frozen=True)
 class Numbers(Table):
     """A number of each slice.
 
@@ -55,7 +55,7 @@ class Numbers(Table):
     known: Bools
 
 
-@frozen
+@dataclass(frozen=True)
 class FlowEnds(Table):
     """Ends of flows in slices of a track, in order of (place, flow).
 
@@ -74,7 +74,7 @@ class FlowEnds(Table):
             yield self.take(turn == number)
 
 
-@frozen
+@dataclass(frozen=True)
 class SliceTrack:
     """Slices of one kind, in order of (start, end); those of one lane follow each other.
 
@@ -106,7 +106,7 @@ class SliceTrack:
         return int(self.lane.max(initial=0)) + 1
 
 
-@frozen
+@dataclass(frozen=True)
 class Process:
     """What a viewer takes for a process: a rank, or all of them.
 
@@ -167,7 +167,7 @@ _WHOLE_NS = 1 << 53
 ALL_RANKS = "all ranks"
 
 
-@frozen
+@dataclass(frozen=True)
 class Trace:
     """A report, seen as a trace.
 

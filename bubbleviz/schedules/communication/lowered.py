@@ -17,7 +17,6 @@ from typing import TypeGuard
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import Workload, phase_times
 
@@ -53,7 +52,7 @@ class Transfer:
         return f"{self.virtual_stage}{end}_{self.message.phase.label}{self.message.microbatch}"
 
 
-@frozen
+@dataclass(frozen=True)
 class Step:
     """What a line does in one place: it computes, starts transfers, or waits for some.
 
@@ -72,7 +71,7 @@ class Step:
     parameters: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class LoweredPlan:
     """A plan with its communication.
 
@@ -149,7 +148,7 @@ def crosses(message: Message | None, plan: Plan) -> TypeGuard[Message]:
 # Transports: what a send and a receive wait for, and what waits behind them.
 
 
-@frozen
+@dataclass(frozen=True)
 class Transport:
     """How messages go from one rank to another.
 

@@ -8,12 +8,11 @@ that shortens the iteration; each step is exact, both together are not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known, simulation
 from bubbleviz.schedules.layout import layers as model
@@ -24,7 +23,7 @@ from bubbleviz.schedules.plan import Memory, Plan, Schedule
 _TURNS = 4
 
 
-@frozen
+@dataclass(frozen=True)
 class LayoutQuestion:
     """What layouts are sought for.
 
@@ -61,7 +60,7 @@ class LayoutQuestion:
         )
 
 
-@frozen
+@dataclass(frozen=True)
 class ScheduleLayout:
     """The best layout for one schedule.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby, pairwise
 
@@ -12,7 +12,6 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan, PlannedOperation, looped_placement
 from bubbleviz.schedules.simulation import Workload, run_order
 
@@ -29,7 +28,7 @@ class LayerKind(Enum):
     HEAD = "head"
 
 
-@frozen
+@dataclass(frozen=True)
 class Layers(Table):
     """The layers of a model, in its order; times are of one microbatch.
 
@@ -87,7 +86,7 @@ HELD, KEPT, RESIDENT = 4, 5, 6
 FEATURES = 7
 
 
-@frozen
+@dataclass(frozen=True)
 class Layout:
     """Contiguous layers on virtual stages.
 

@@ -18,11 +18,11 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.layout.layers import BLOCK, Layers, Layout, Path, Recurrence, check_enough
 from bubbleviz.schedules.simulation import ROUNDING
@@ -240,7 +240,7 @@ MOST_BEGINNINGS, MOST_TIMED = 8_000_000, 600_000_000
 _ROUNDING = 0.25
 
 
-@frozen
+@dataclass(frozen=True)
 class Partition:
     """The best layout that was found for one order.
 

@@ -8,11 +8,10 @@ work of the device that has most of it; where stages differ, those with less wor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 from bubbleviz.schedules.simulation import ROUNDING, Workload
 
@@ -28,7 +27,7 @@ PHASE_CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 Codes = list[list[int]]
 
 
-@frozen
+@dataclass(frozen=True)
 class Problem:
     """A placement with its times; all tuples are by virtual stage.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -15,7 +15,6 @@ from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.texts import encodable
-from bubbleviz.model.values import frozen
 from bubbleviz.sources import trace_events
 from bubbleviz.sources.trace_events import ThreadName, TraceEvent
 
@@ -140,7 +139,7 @@ _THREAD, _START, _END, _, _CORRELATION, _, _EXTERNAL = range(7)
 _NO_ARGS = KinetoArgs()
 
 
-@frozen
+@dataclass(frozen=True)
 class EventRows(Table):
     """Events as columns, without those whose times are impossible.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, groups_of
 from bubbleviz.model.intervals import Packing, difference, measure_within, union
-from bubbleviz.model.values import frozen
 
 #: No time: event files write 0 for it, and relative times begin near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
@@ -54,7 +53,7 @@ class OperationKind(IntEnum):
     KERNEL = 5
 
 
-@frozen
+@dataclass(frozen=True)
 class NcclEvents(Table):
     """Communication operations as recorded; -1 is "none" in identifiers, ``UNKNOWN`` in times.
 
@@ -122,7 +121,7 @@ class NcclEvents(Table):
     communicators: tuple[int, ...] = field(metadata={"shared": True})
 
 
-@frozen
+@dataclass(frozen=True)
 class Bridges(Table):
     """Instants on both a GPU's clock and a host's: one row per kernel on a channel.
 
@@ -137,7 +136,7 @@ class Bridges(Table):
     host_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class EventFile:
     """The contents of an event file.
 

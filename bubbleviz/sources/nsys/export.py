@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,7 +23,6 @@ import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query, tables_read
 from bubbleviz.sources.sqlite.queries import Binds, Schema, lacking
@@ -58,7 +58,7 @@ _RowsT = TypeVar("_RowsT")
 Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
 
 
-@frozen
+@dataclass(frozen=True)
 class Selection:
     """Which rows of a table with names are read: by name, or by thread and time.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -18,7 +19,6 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import Activities, Calls, process_of
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import tables_read
@@ -52,7 +52,7 @@ def _calls_named(
     return export.columns("calls/named", {"name_ids": json.dumps(ids), "most": most})
 
 
-@frozen
+@dataclass(frozen=True)
 class ExportedCalls:
     """A :class:`~bubbleviz.model.profile.CallLog`; it can be read while the export is open.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
 from bubbleviz.model import profile
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges
 from bubbleviz.sources.nsys import gpu_work, target
@@ -176,7 +175,7 @@ def _missing_data(
     return tuple(losses), readable
 
 
-@frozen
+@dataclass(frozen=True)
 class NsysFile:
     """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 

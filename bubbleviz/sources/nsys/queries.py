@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from bubbleviz.errors import EXPORT_AGAIN
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.sqlite.queries import Queries, Query
 
 QUERIES = Queries("nsys", "nsys", "export of nsys", EXPORT_AGAIN)
@@ -30,7 +30,7 @@ _COLUMN = re.compile(r'\w+\."?(\w+)"?')
 _ARGUMENT = re.compile(r", (-?\d+(?: - 1)?)\)")
 
 
-@frozen
+@dataclass(frozen=True)
 class PlainColumn:
     """A column of a table, as a query gives it.
 

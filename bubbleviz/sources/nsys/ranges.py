@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Ranges, possible
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.nsys.queries import ABSENT
 
@@ -77,7 +77,7 @@ def _texts(export: Export, named: Sequence[tuple[Ints, Sequence[str | None]]]) -
     ]
 
 
-@frozen
+@dataclass(frozen=True)
 class NameFilter:
     """Names to read: by patterns, and as registered strings, by id.
 
@@ -146,7 +146,7 @@ def read_ranges(
     return (ranges, 0) if keep is None else (ranges.take(keep), int((~keep).sum()))
 
 
-@frozen
+@dataclass(frozen=True)
 class LongRanges:
     """A :class:`~bubbleviz.model.profile.RangeLog`; it can be read while the export is open.
 

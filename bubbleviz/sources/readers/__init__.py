@@ -10,13 +10,13 @@ import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
@@ -112,7 +112,7 @@ Opened: TypeAlias = AbstractContextManager[OpenFile]
 Opener: TypeAlias = Callable[[str, int, Watch], Opened]
 
 
-@frozen
+@dataclass(frozen=True)
 class Reader:
     """A kind of file that can be read.
 

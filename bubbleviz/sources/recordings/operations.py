@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Source
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
 from bubbleviz.sources.recordings import parts as recorded
 from bubbleviz.sources.recordings.parts import Header, PartReader, RecordedOperations, Stretch
@@ -152,7 +151,7 @@ def _header_or_none(path: str) -> Header | None:
         return None
 
 
-@frozen
+@dataclass(frozen=True)
 class RecordedSession:
     """A recording of one process.
 

@@ -14,7 +14,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +26,6 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.texts import natural_key
-from bubbleviz.model.values import frozen
 
 #: Bytes that are read at a time; a longer iteration is read as a whole.
 CHUNK_BYTES = 1 << 24
@@ -55,7 +54,7 @@ _END = _record(
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class Header:
     """The header of a file.
 
@@ -147,7 +146,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-@frozen
+@dataclass(frozen=True)
 class RecordedIterations(Table):
     """Iterations of one rank, in the order in which they were written.
 
@@ -174,7 +173,7 @@ class RecordedIterations(Table):
     device_ns: Ints
 
 
-@frozen
+@dataclass(frozen=True)
 class RecordedOperations(Table):
     """Operations of these iterations, in the order in which they ended.
 
@@ -201,7 +200,7 @@ class RecordedOperations(Table):
     times_lost: Bools
 
 
-@frozen
+@dataclass(frozen=True)
 class Stretch:
     """Whole iterations that follow one another in a file.
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
-
-from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 11):
@@ -38,7 +37,7 @@ _PARAMETER = re.compile(r":(\w+)")
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
 
-@frozen
+@dataclass(frozen=True)
 class Query:
     """One file of ``sql/``.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +20,6 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts, Numbering, expanded
 from bubbleviz.model.operation_table import RowIntervals
 from bubbleviz.model.texts import listed, one_line
-from bubbleviz.model.values import frozen
 
 #: Whole numbers stay whole; all others are floats.
 Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"
@@ -117,7 +117,7 @@ def stripped(code: Ints, texts: Sequence[str]) -> CodedTexts:
     return CodedTexts(np.array([*place, NONE], np.int64)[code], list(places))
 
 
-@frozen
+@dataclass(frozen=True)
 class NumberColumn:
     """A column of numbers.
 
@@ -132,7 +132,7 @@ class NumberColumn:
     in_ns: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Cells:
     """The columns of a table that mean something here.
 

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.files import read_bounded
-from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
 #: No file of costs is larger: a million instructions take a tenth of it.
 _MOST_BYTES = 1 << 30
 
 
-@frozen
+@dataclass(frozen=True)
 class CostFormat:
     """A file format of costs.
 

@@ -7,10 +7,10 @@ another kind, which are not read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
 
 from bubbleviz.errors import InputError
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
@@ -20,7 +20,7 @@ from bubbleviz.sources.nccl.lines import BLOCK, EventObject, EventObjects
 _SQLITE = b"SQLite format 3\0"
 
 
-@frozen
+@dataclass(frozen=True)
 class EventFileFormat:
     """A kind of event file; no file is of two.
 
