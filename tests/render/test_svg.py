@@ -16,7 +16,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
 from bubbleviz.render.picture.legend import picture as render
-from bubbleviz.render.picture.page import at_most, duration, ticks
+from bubbleviz.render.picture.page import duration, ticks
 from bubbleviz.render.rows import counted_windows
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -99,7 +99,6 @@ def test_an_iteration_without_the_headline_falls_back_to_schedule() -> None:
 
     assert counted_windows(iteration, "period") == {0: (0, 90 * MS), 1: (0, 90 * MS)}
     without = render(replace(report_of(one_f_one_b(2, 2)), headline="period"), View())
-    assert "Where an iteration has no period, its schedule window is hatched." in written(without)
     assert written(without)[0] == "period bubble ratio unknown"
     bare = ranks_of([replace(own, accounts={}) for own in iteration.ranks])
     assert counted_windows(replace(iteration, ranks=bare), "period")[1] == (
@@ -237,8 +236,8 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
     texts = written(svg)
     assert [text for text in texts if text.startswith("node")] == [
         "node0 GPU 0 ± 0",
-        "node1 GPU 1 ± 500 µs",
-        "node2 GPU 2 ± 1 ms",
+        "node1 GPU 1 ± 500.0 µs",
+        "node2 GPU 2 ± 1.000 ms",
         "node3 GPU 3 ± ?",
     ]
     assert "± and bars: clock uncertainty of a host." in " ".join(texts)
@@ -250,7 +249,7 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
     # Machines of one hostname have clocks of their own.
     local = render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000_000, host="localhost"), View())
     assert len(error_bars(local)) == 1
-    assert "localhost GPU 1 ± 1 ms" in written(local)
+    assert "localhost GPU 1 ± 1.000 ms" in written(local)
 
 
 def with_ratio(**changes: object) -> list[str]:
@@ -344,13 +343,9 @@ COPIES = replace(
         (report_of(SENDING), View(ranks=(7,)), {"Nothing to draw: no such rank"}),
         (report_of(SENDING), View(iterations=(7,)), {"Nothing to draw: no such iteration or rank"}),
         (report_of([PAIR]), View(), {"7;3", "FB 7;3 chunk 0;1: at 0.000 ms for 9.000 ms"}),
-        (
-            report_of([Op(0, Phase.F, 0, 0, 9, cut=True)]),
-            *(View(), {"Torn edge: cut by the end of the capture."}),
-        ),
         (report_of(SENDING), View(communication=True), {"communication (thin lane)"}),
         (report_of(NEIGHBOURS), View(iterations=(0,)), {"Faded: neighbouring iterations."}),
-        (report_of(one_f_one_b(8, 8), ranks=TWO_NODES), View(), {"node0", "node1", "3 GPU 3"}),
+        (report_of(one_f_one_b(8, 8), ranks=TWO_NODES), View(), {"node0:0 GPU 0", "node1:7 GPU 7"}),
     ],
 )
 def test_a_picture_says_what_it_shows(report: Report, view: View, texts: set[str]) -> None:
@@ -400,11 +395,6 @@ def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -
             duration,
             {0: "0 ns", 999: "999 ns", 1_500: "1.500 µs", 63_214_000: "63.21 ms"}
             | {12_345_678_901: "12.35 s"},
-        ),
-        (
-            at_most,  # an error is rounded up
-            {1: "1 ns", 123: "130 ns", 9_950: "10 µs", 1_010: "1.1 µs", 999_999: "1 ms"}
-            | {12_000_001: "13 ms", 1_500_000_000: "1.5 s"},
         ),
         (
             lambda span: " ".join([*(text for _, text in ticks(span, 7)[0]), ticks(span, 7)[1]]),

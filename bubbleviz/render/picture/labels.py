@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.count.rank_iterations import indices_of, own_ratios
@@ -14,7 +13,6 @@ from bubbleviz.render.picture.page import (
     UNKNOWN,
     Page,
     PictureStyle,
-    at_most,
     duration,
     fitted,
     percent,
@@ -34,10 +32,7 @@ class Layout:
     Attributes:
         stages: by row, its pipeline and stage; empty where unknown.
         names: by row, the label of its rank.
-        hosts: what is written upwards beside the rows, each with its first and last row; empty
-            where the names hold the hosts.
         ratios: by row, its bubble ratio.
-        stage_x: left edge of the column of stages.
         name_x: left edge of the column of rank labels.
         left: left edge of the plot.
         right: right edge of the plot.
@@ -54,9 +49,7 @@ class Layout:
 
     stages: Sequence[str]
     names: Sequence[str]
-    hosts: Sequence[tuple[str, int, int]]
     ratios: Sequence[str]
-    stage_x: float
     name_x: float
     left: float
     right: float
@@ -152,7 +145,7 @@ def clock_notes(report: Report, selection: Selection) -> list[str]:
     notes = []
     for rank in selection.ranks:
         uncertainty_ns = report.clock_uncertainty_ns(rank)
-        known = f"± {at_most(uncertainty_ns)}" if uncertainty_ns else "± 0"
+        known = f"± {duration(uncertainty_ns)}" if uncertainty_ns else "± 0"
         notes.append("± ?" if uncertainty_ns is None else known)
     several = len({report.clock(rank.profile) for rank in selection.ranks}) > 1
     return notes if several else [""] * len(notes)
@@ -182,26 +175,13 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
 WIDEST_NAME = 0.175
 #: What the column of ratios is called.
 RATIO = "bubble"
-#: A host is written upwards beside rows that are so high together, px.
-_SHORTEST_HOST = 40
 
 
 def labels_of(
-    report: Report, selection: Selection, pitch: float, style: PictureStyle
-) -> tuple[list[str], list[str], list[tuple[str, int, int]], list[str]]:
-    """Return the labels of rows, each ``pitch`` below the one before, as a layout has them."""
+    report: Report, selection: Selection, style: PictureStyle
+) -> tuple[list[str], list[str], list[str]]:
+    """Return stages, names and ratios of the rows, as a layout has them."""
     ranks = selection.ranks
-    hosts = []
-    for host, members in groupby(range(len(ranks)), key=lambda row: ranks[row].host):
-        rows = list(members)
-        hosts.append((host, rows[0], rows[-1]))
-    if (
-        len(hosts) < 2
-        or not style.names
-        or any(own.spread for own in selection.rows)
-        or any((last - first + 1) * pitch < _SHORTEST_HOST for _, first, last in hosts)
-    ):
-        hosts = []
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
     # Rows of many copies have no pipeline.
     single = {own.rank.pipeline for own in selection.rows if not own.spread}
@@ -219,7 +199,7 @@ def labels_of(
             names.append(f"{len(own.replicas):,} ranks{between}")
             continue
         changed = row == 0 or report.clock(ranks[row - 1].profile) != report.clock(rank.profile)
-        names.append(_name(own, clocks[row] if changed else None, with_host=not hosts))
+        names.append(_name(own, clocks[row] if changed else ""))
     widest = max(text_width(name, style.letters.label) for name in names)
     # A screen has room for most of each name.
     if not style.names or (style.millimetres and widest > WIDEST_NAME * style.width):
@@ -230,45 +210,32 @@ def labels_of(
         )
         names = ["" if apart else number for number in numbers]
     mark = " !" if report.contradicted(report.headline) else ""
-    return stages, names, hosts, [percent(ratio) + mark for ratio, _ in row_ratios]
+    return stages, names, [percent(ratio) + mark for ratio, _ in row_ratios]
 
 
-def _name(row: RankRow, clock: str | None, *, with_host: bool) -> str:
+def _name(row: RankRow, clock: str) -> str:
     """Return the label of a row's rank, behind it its clock where that is another one."""
     if row.why:
         return one_line(row.why, 80)
-    rank, label = row.rank, row.rank.label
-    if not with_host and label.startswith((f"{rank.host} ", f"{rank.host}:")):
-        label = label[len(rank.host) + 1 :]
-    if len(row.replicas) > 1:
-        label = f"1 of {len(row.replicas)}: {label}"
-    if clock is not None:
-        label = f"{one_line(label, 60)} {clock}".rstrip()
-    return one_line(label, 80)
+    copies = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
+    return one_line(f"{copies}{one_line(row.rank.label, 60)} {clock}".rstrip(), 80)
 
 
 def draw_labels(page: Page, layout: Layout) -> None:
-    """Draw stage, name and bubble ratio of every row, and the hosts beside them."""
+    """Draw stage, name and bubble ratio of every row."""
     size, quiet = layout.size, page.style.letters.axis
     small = page.style.name_size(size)
     rows = list(zip(layout.stages, layout.names, layout.ratios, layout.tops, strict=True))
     for stage, full_name, ratio, top in rows[:: layout.step]:
         y = top + layout.row / 2 + size * 0.36
         if stage:
-            page.text(stage, layout.stage_x, y, size)
+            page.text(stage, page.left, y, size)
         if name := fitted(full_name, small, layout.left - 0.6 * size - layout.name_x):
             page.text(name, layout.name_x, y, small, ink="quiet")
         page.text(ratio, page.right, y, size, text_anchor="end")
     # Above the first ratio, and clear of it where letters are higher than the row.
     y = layout.tops[0] - max(8.0 if page.style.titled else 4.0, (size - layout.row) / 2 + 3)
     page.text(RATIO, page.right, y, quiet, ink="quiet", text_anchor="end")
-    for host, first, last in layout.hosts:
-        top, bottom = layout.tops[first], layout.tops[last] + layout.row
-        x, middle = page.left + 0.8 * quiet, (top + bottom) / 2
-        name = fitted(one_line(host, 80), quiet, bottom - top)
-        turn = f"rotate(-90 {px(x)} {px(middle)})"
-        page.text(name, x, middle, quiet, text_anchor="middle", transform=turn)
-        page.rule(f"M{px(x + 0.4 * quiet)} {px(top)}V{px(bottom)}")
 
 
 # Brackets: name, ratio and length above every iteration, and dashes where the next one begins.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import drawsvg
 
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.palette import COMMUNICATION, FORWARD, LIGHT, UNATTRIBUTED, paint
 from bubbleviz.render.picture.labels import (
     MOST_BRACKETS,
@@ -18,7 +18,6 @@ from bubbleviz.render.picture.labels import (
     draw_title,
     shows_lower_bound,
 )
-from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
@@ -163,8 +162,6 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     brackets = len(drawn) <= MOST_BRACKETS
     shown = {rank.index for rank in selection.ranks}
     windows = (len({w for rank, w in by.items() if rank in shown}) for by in selection.windows)
-    accounts = [rank.accounts for it in drawn for rank in it.ranks]
-    lacking = any(headline not in own and "schedule" in own for own in accounts)
     numbered = rows.shades == len(rows.chunks)
     spanless = sum(map(len, rows.spanless.values()))
     ratio = drawn[0].ratios.get(headline) if len(drawn) == 1 else None
@@ -184,19 +181,10 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
             "Rows have different windows: brackets span the first row's and give the mean length.",
         ),
         (
-            headline != "schedule" and lacking,
-            f"Where an iteration has no {one_line(headline, 40)}, its schedule window is hatched.",
-        ),
-        (
-            timeline.hidden_gaps,
-            "Gaps between iterations that are too narrow to be seen are hatched, too.",
-        ),
-        (
             timeline.critical,
             "Line along operations: the critical path, which bounds the iteration.",
         ),
         (brackets and len(drawn) > 1, "Dashed: first work of an iteration."),
-        (rows.cut, "Torn edge: cut by the end of the capture."),
         (spanless, f"Hollow mark: {spanless:,} without GPU work and so without device time."),
         (
             rows.merged_words,
@@ -248,7 +236,7 @@ def nothing_to_draw(report: Report, view: View) -> str:
     return f"Nothing to draw: {missing}"
 
 
-# The axis of time below the rows: a label at every tick, the last one included.
+# The axis of time below the rows: a label at every tick.
 
 
 #: Most steps between ticks.
@@ -257,77 +245,35 @@ _MOST_STEPS = 10
 _APART = 0.7
 
 
-class AxisLabel(NamedTuple):
-    """A text centred at ``x``, its width, and its tick; the title of the axis has none."""
-
-    x: float
-    text: str
-    width: float
-    tick: float | None = None
-
-    @property
-    def left(self) -> float:
-        """Left edge."""
-        return self.x - self.width / 2
-
-    @property
-    def right(self) -> float:
-        """Right edge."""
-        return self.x + self.width / 2
-
-
-def axis_labels(layout: Layout, size: float, *, left: float, right: float) -> list[AxisLabel]:
-    """Return the labels of the ticks from left to right, and the title if there is room for one.
-
-    The title stands before the first tick, or behind the last one; where neither has room, the
-    last label has the unit.
+def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
+    """Return the place and the text of the label of each tick; the last one has the unit.
 
     Args:
         layout: of the rows.
         size: of the letters.
-        left: nothing stands left of this.
         right: nothing stands right of this.
     """
-    gap = _APART * size
     for steps in range(_MOST_STEPS, 0, -1):
         times, unit = ticks(layout.span_ns, steps)
-        labels = [
-            AxisLabel(x, text, text_width(text, size), x)
-            for time_ns, text in times
-            for x in [layout.x(layout.start_ns + time_ns)]
-        ]
-        name = f"time ({unit})"
-        width = text_width(name, size)
-        if labels[0].left - gap - width >= left:
-            title = AxisLabel(labels[0].left - gap - width / 2, name, width)
-            labels.insert(0, title)
-        elif labels[-1].right + gap + width <= right:
-            labels.append(AxisLabel(right - width / 2, name, width))
-        else:
-            # The number stays centred on its tick.
-            last, behind = labels[-1], f"\u00a0{unit}"
-            more = text_width(behind, size)
-            x = last.x + more / 2
-            labels[-1] = AxisLabel(x, last.text + behind, last.width + more, last.tick)
-        if labels[-1].right <= right and all(
-            after.left - before.right >= gap for before, after in pairwise(labels)
-        ):
+        labels = [(layout.x(layout.start_ns + time_ns), text) for time_ns, text in times]
+        labels[-1] = labels[-1][0], f"{labels[-1][1]}\u00a0{unit}"
+        width = text_width(labels[-1][1], size)
+        pitch = layout.width * times[1][0] / layout.span_ns if len(times) > 1 else width + size
+        if pitch >= width + _APART * size and labels[-1][0] + width / 2 <= right:
             return labels
     # A plot too narrow for two labels has the one at its left edge.
-    return [label for label in labels if label.tick is not None][:1]
+    return labels[:1]
 
 
 def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
     """Draw the axis below ``bottom``, and move the page's cursor below it."""
     size = page.style.letters.axis
     y = bottom + 0.5 * size
-    labels = axis_labels(layout, size, left=page.left, right=page.right)
     group = drawsvg.Group(font_size=size, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
     path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
-    for label in labels:
-        if label.tick is not None:
-            path += f"M{px(label.tick)} {px(y)}v{px(0.4 * size)}"
-        page.text(label.text, label.x, y + 1.4 * size, None, into=group, ink=None)
+    for x, text in axis_labels(layout, size, page.right):
+        path += f"M{px(x)} {px(y)}v{px(0.4 * size)}"
+        page.text(text, x, y + 1.4 * size, None, into=group, ink=None)
     page.rule(path)
     page.elements.append(group)
     page.y = y + 2.1 * size

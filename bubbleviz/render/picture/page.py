@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -225,15 +224,6 @@ def duration(ns: float) -> str:
     return f"{value:.{digits}f}\u00a0{unit}"
 
 
-def at_most(ns: int) -> str:
-    """Return a duration rounded up to two significant digits."""
-    step = 10 ** max(0, len(str(ns)) - 2)
-    rounded = -(-ns // step) * step
-    unit_ns, unit = next(((n, u) for n, u in _UNITS if rounded >= n), _UNITS[-1])
-    digits = 1 if rounded % unit_ns and rounded < 10 * unit_ns else 0
-    return f"{rounded / unit_ns:.{digits}f}\u00a0{unit}"
-
-
 def ticks(span_ns: int, most: int) -> tuple[list[tuple[int, str]], str]:
     """Return at most ``most`` + 1 round times from 0 to ``span_ns``, as printed, and their unit."""
     least = span_ns / max(most, 1)
@@ -248,11 +238,6 @@ def px(value: float) -> float | int:
     """Return ``value`` rounded to 0.01, without a needless fraction."""
     rounded = round(float(value), 2)
     return int(rounded) if rounded == int(rounded) else rounded
-
-
-def polyline(points: Iterable[tuple[float, float]]) -> str:
-    """Return the path through points."""
-    return "".join(f"{'L' if n else 'M'}{px(x)} {px(y)}" for n, (x, y) in enumerate(points))
 
 
 def box(left: float, top: float, right: float, bottom: float) -> str:

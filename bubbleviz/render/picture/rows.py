@@ -19,15 +19,15 @@ from typing import Any
 import drawsvg
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
+from bubbleviz.render.marks import UNATTRIBUTED_KIND, Marks, MergedMarks
 from bubbleviz.render.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, WHITE, Paint
-from bubbleviz.render.picture import marks as pixels
-from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, MergedMarks
 from bubbleviz.render.picture.page import Lettering, Page, box, px, text_width
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
@@ -70,7 +70,6 @@ class RowPainter:
         merged: the marks of compute that are too narrow to be drawn one by one.
         kinds: the phases (and unattributed compute) that are drawn.
         others: whether operations of other iterations are drawn.
-        cut: whether the end of the capture cut an operation.
         spanless: operations without device time, by row.
         communication: whether any is in the lane.
         merged_words: the number of merged operations, communication included; empty for none.
@@ -105,12 +104,9 @@ class RowPainter:
         self.kinds = set(marks.kind.tolist()) | {kind for kind, _ in self.merged.kinds}
         self.others = bool(marks.other.any()) or any(other for _, other in self.merged.kinds)
         self.narrower = max(self.merged.narrower, merged_lane.narrower)
-        by_kind = self.merged.by_kind()
-        outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
-        together = sum(by_kind.values()) + sum(merged_lane.by_kind().values())
-        self.merged_words = _counted_work(together, outside)
-        self._cut = np.isin(marks.operation, np.flatnonzero(operations.cut == 1))
-        self.cut = bool(self._cut.any())
+        merged = self.merged.counts + merged_lane.counts
+        outside = merged.pop(UNATTRIBUTED_KIND, 0)
+        self.merged_words = _counted_work(merged.total(), outside)
         self._inside, self._holds = pixels.overlapping(marks)
         lengths = marks.right - marks.left
         typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
@@ -177,42 +173,25 @@ class RowPainter:
         for layer in reversed(range(len(merged.kinds))):
             kind, other = merged.kinds[layer]
             heights = np.where(merged.share[row, layer] > 0, steps[layer], 0.0)
-            if not (path := pixels.silhouette(heights, height, merged.column, self._width)):
+            if not (path := _silhouette(heights, height, merged.column, self._width)):
                 continue
             if other:
                 group.append(drawsvg.Path(path, fill=LIGHT.paper, class_="bv-paper"))
             colour, opacity = self._paint(kind, NONE).main, 0.3 if other else None
             group.append(drawsvg.Path(path, fill=colour, fill_opacity=opacity, class_="bv-merged"))
-        self._mark_merged(group, merged, row, top=0.0, bottom=height)
+        self._dot(group, merged, row, height)
 
-    def _mark_merged(
-        self, group: Any, merged: MergedMarks, row: int, *, top: float, bottom: float
-    ) -> None:
-        """Dot the lower edge of merged marks, and describe them stretch by stretch in tooltips."""
+    def _dot(self, group: Any, merged: MergedMarks, row: int, bottom: float) -> None:
+        """Dot the lower edge of merged marks."""
+        places = np.flatnonzero(merged.share[row].sum(axis=0)) * merged.column
+        edges = [(place, place + merged.column) for place in places.tolist()]
         y = px(bottom + DOTS_BELOW)
         dots = "".join(
             f"M{first} {y}H{px(min(end, self._width))}"
-            for first, end in pixels.runs(merged.there[row], _DOTS_BRIDGE)
+            for first, end in bridged(edges, _DOTS_BRIDGE)
         )
-        if not dots:
-            return
-        group.append(drawsvg.Path(dots, fill="none", **DOTS))
-        stretches = drawsvg.Group(fill="none", pointer_events="all", class_="bv-merged")
-        for stretch in np.flatnonzero(merged.counts[row].sum(axis=0)).tolist():
-            left = stretch * merged.stretch
-            places = np.flatnonzero(merged.there[row, left : left + merged.stretch])
-            if not len(places):  # half a pixel before the stretch that holds its middle
-                continue
-            by_kind = merged.by_kind(slice(row, row + 1), slice(stretch, stretch + 1))
-            outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
-            phases = ", ".join(f"{Phase(kind).label} {n:,}" for kind, n in by_kind.items() if n)
-            count = sum(by_kind.values())
-            right = min(left + int(places[-1]) + 1, self._width)
-            path = box(left + int(places[0]), top, right, bottom)
-            element = drawsvg.Path(path, data_operations=count)
-            element.append_title(f"{_counted_work(count, outside, f' ({phases})')}, merged")
-            stretches.append(element)
-        group.append(stretches)
+        if dots:
+            group.append(drawsvg.Path(dots, fill="none", **DOTS))
 
     # Boxes: one an operation.
 
@@ -220,14 +199,14 @@ class RowPainter:
         """Draw the marks of one row in layers: inside others last, other iterations first."""
         layers: dict[tuple[bool, bool], list[int]] = defaultdict(list)
         # A box of half the height leaves no bubble above it.
-        if inner := self._underlay([i for i in indices if self._inside[i]], 0.0):
+        if inner := self._boxes([i for i in indices if self._inside[i]], 0.0, self._height):
             group.append(drawsvg.Path(inner, fill=LIGHT.paper, class_="bv-paper"))
         for index in indices:
             layers[bool(self._inside[index]), not self._marks.other[index]].append(index)
         for (inside, selected), members in sorted(layers.items()):
             top = self._height / 2 if inside else 0.0
             if not selected:
-                under = self._underlay(members, top)
+                under = self._boxes(members, top, self._height)
                 group.append(drawsvg.Path(under, fill=LIGHT.paper, class_="bv-paper"))
             self._draw_layer(group, members, top, faded=not selected)
 
@@ -237,13 +216,6 @@ class RowPainter:
     def _boxes(self, indices: Sequence[int], top: float, bottom: float) -> str:
         edges = map(self._edges, indices)
         return "".join(box(left, top, right, bottom) for left, right in edges)
-
-    def _underlay(self, indices: list[int], top: float) -> str:
-        """Return the path below marks; of many, adjacent ones are joined."""
-        if len(self._marks) <= MOST_TOOLTIPS:
-            return self._boxes(indices, top, self._height)
-        joined = bridged([self._edges(index) for index in indices], 0.05)
-        return "".join(box(left, top, right, self._height) for left, right in joined)
 
     def _draw_layer(self, group: Any, members: list[int], top: float, *, faded: bool) -> None:
         """Draw marks as boxes: one path an operation, or one a paint where there are many."""
@@ -275,16 +247,6 @@ class RowPainter:
                 hole += f"H{px(marks.left[after])}"
                 layer.append(drawsvg.Path(hole, stroke=paint.main, stroke_width=1.5))
         group.append(layer)
-        # The right edge of operations that the end of the capture cut is torn.
-        last = {int(marks.operation[index]): index for index in members if self._cut[index]}
-        for left, right in map(self._edges, last.values()):
-            depth = min(4.0, (right - left) / 2)
-            teeth = "L".join(
-                f"{px(right - depth * (tooth % 2))} {px(top + (height - top) * tooth / 6)}"
-                for tooth in range(7)
-            )
-            torn = {"fill": LIGHT.paper, "stroke": LIGHT.text, "stroke_width": 0.9}
-            group.append(drawsvg.Path(f"M{teeth}V{px(top)}z", **torn, class_="bv-paper bv-mark"))
 
     # Numbers: the microbatch of each operation of the drawn iterations, in its widest mark.
 
@@ -340,9 +302,9 @@ class RowPainter:
         bottom = top + self._lane_height
         # In so thin a lane a share would be invisible: the merged marks are drawn at full height.
         heights = np.where(merged.share[row].sum(axis=0) > 0, self._lane_height, 0.0)
-        if path := pixels.silhouette(heights, bottom, merged.column, self._width):
+        if path := _silhouette(heights, bottom, merged.column, self._width):
             group.append(drawsvg.Path(path, fill=COMMUNICATION, class_="bv-merged"))
-        self._mark_merged(group, merged, row, top=top, bottom=bottom)
+        self._dot(group, merged, row, bottom)
         own = marks.take(slice(*np.searchsorted(marks.row, (row, row + 1)).tolist()))
         edges = zip(own.left.tolist(), own.right.tolist(), strict=True)
         boxes = [box(left, top, right, bottom) for left, right in edges]
@@ -383,6 +345,23 @@ class RowPainter:
         return f"{self._label(operation)}{named}: at {since:.3f} ms for {length:.3f} ms{cut}"
 
 
+def _silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:
+    """Return the path of steps so high, ``column`` px wide each, that stand on ``bottom``.
+
+    The last step ends with the plot, at ``width``.
+    """
+    before = np.concatenate(([0.0], heights))
+    after = np.concatenate((heights, [0.0]))
+    changes = np.flatnonzero(before != after).tolist()
+    if not changes:
+        return ""
+    steps = "".join(
+        f"H{px(min(place * column, width))}V{px(round(bottom - float(after[place]), 1))}"
+        for place in changes
+    )
+    return f"M{changes[0] * column} {px(bottom)}{steps}z"
+
+
 def bridged(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
     """Join (left, right) pairs, in their order, that overlap or have less than a gap between."""
     joined: list[tuple[Any, Any]] = []
@@ -399,9 +378,9 @@ def _pair(first: Ints, second: Ints, row: int) -> str:
     return f"{first[row]};{second[row]}" if second[row] != NONE else str(first[row])
 
 
-def _counted_work(operations: int, outside: int, phases: str = "") -> str:
+def _counted_work(operations: int, outside: int) -> str:
     """Return the number of operations, and of intervals of unattributed compute, in words."""
-    parts = [f"{counted(operations, 'operation')}{phases}"] * bool(operations)
+    parts = [counted(operations, "operation")] * bool(operations)
     if outside:
         parts.append(f"{counted(outside, 'time')} unattributed compute")
     return " and ".join(parts)

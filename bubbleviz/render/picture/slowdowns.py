@@ -12,22 +12,22 @@ from __future__ import annotations
 
 from itertools import starmap
 
-import drawsvg
 import numpy as np
 
 from bubbleviz.explain.phase_times import ChunkCost, costed
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.palette import FORWARD, heat, luminance
-from bubbleviz.render.picture.page import Page, box, duration, fitted, polyline, px
+from bubbleviz.render.palette import heat, luminance
+from bubbleviz.render.picture.page import Page, duration, fitted
+from bubbleviz.render.picture.plots import LETTERS, Graph, draw_cells, draw_names
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
 
 #: More rows and columns of the map are not drawn.
 _MOST_ROWS, _MOST_COLUMNS = 64, 64
-#: px: height and greatest width of a cell, left of them, below their names, height of the curve.
-_CELL, _WIDEST_CELL, _NAMES, _HEADER, _CURVE = 20.0, 64.0, 74.0, 16.0, 120.0
+#: px: height and greatest width of a cell, left of them, height of the curve.
+_CELL, _WIDEST_CELL, _NAMES, _CURVE = 20.0, 64.0, 74.0, 120.0
 #: px: a cell that is narrower shows no number.
 _NUMBERED = 34.0
 #: Slowdowns up to this have the colour of what is fast: all ranks differ a little.
@@ -79,71 +79,49 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
     rows = sorted({row for row, _ in cells})
     columns = sorted({column for _, column in cells})
     shown_rows, shown = rows[:_MOST_ROWS], columns[:_MOST_COLUMNS]
-    left, top = page.left + _NAMES, page.y + _HEADER
+    left, top = page.left + _NAMES, page.y
     width = min(_WIDEST_CELL, (page.right - left) / len(shown))
-    every = 1 + int(22 // width)
-    for place, column in enumerate(shown):
-        if place % every == 0:
-            middle = left + (place + 0.5) * width
-            page.text(str(column), middle, top - 5, 9.5, ink="quiet", text_anchor="middle")
-    page.text("stage", page.left, top - 5, 9.5, ink="quiet")
+    slowdown = np.array(
+        [[cells.get((row, stage), np.nan) for stage in shown] for row in shown_rows]
+    )
     most = max((*cells.values(), _USUAL + _LEAST_RANGE))
+    shade = (slowdown - _USUAL) / (most - _USUAL)
+    draw_cells(page, shade, left, width, _CELL)
     for place, row in enumerate(shown_rows):
         line = top + place * _CELL
         name = "replica" if row < 0 else f"replica {row}"
         page.text(fitted(name, 10, _NAMES - 6), page.left, line + 14, 10)
-        for at, column in enumerate(shown):
-            if (row, column) in cells:
-                edge = left + at * width
-                _draw_cell(page, edge, line, width, cells[row, column], most)
-    page.y = top + len(shown_rows) * _CELL
+        for at in np.flatnonzero(~np.isnan(shade[place])) if width >= _NUMBERED else ():
+            ink = (
+                "#ffffff"
+                if luminance(heat(min(max(shade[place, at], 0), 1))) < _DARK
+                else "#000000"
+            )
+            look = {"ink": None, "text_anchor": "middle", "fill": ink}
+            middle = left + (at + 0.5) * width
+            page.text(f"{slowdown[place, at]:.2f}", middle, line + 13.5, LETTERS, **look)
+    page.text("stage", page.left, page.y + 4 + 0.9 * LETTERS, LETTERS, ink="quiet")
+    draw_names(page, list(map(str, shown)), left, width, LETTERS)
     left_out = len(rows) * len(columns) - len(shown_rows) * len(shown)
     if left_out:
         page.paragraph(f"and {counted(left_out, 'cell')} more", 9.5)
 
 
-def _draw_cell(
-    page: Page, left: float, top: float, width: float, slowdown: float, most: float
-) -> None:
-    colour = heat(max(slowdown - _USUAL, 0) / (most - _USUAL))
-    page.path(box(left, top, left + width - 1, top + _CELL - 1), fill=colour)
-    if width >= _NUMBERED:
-        ink = "#ffffff" if luminance(colour) < _DARK else "#000000"
-        look = {"ink": None, "text_anchor": "middle", "fill": ink}
-        page.text(f"{slowdown:.2f}", left + (width - 1) / 2, top + 13.5, 9.5, **look)
-
-
 def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
     """Draw the slowdown of each iteration, from the lower of 1 and the least to the greatest."""
-    numbers, values = list(found.by_iteration), list(found.by_iteration.values())
+    values = list(found.by_iteration.values())
     page.text("Slowdown of each iteration", page.left, page.y, 11)
-    left, right, top = page.left + _NAMES, page.right, page.y + 12
     low, high = min(1.0, *values), max(1.0, *values)
     high = max(high, low + _LEAST_RANGE)
-    bottom = top + _CURVE
-
-    def height(slowdown: float) -> float:
-        return bottom - (slowdown - low) / (high - low) * _CURVE
-
-    lines = []
-    for value in dict.fromkeys((low, 1.0, high)):
-        lines.append(f"M{px(left)} {px(height(value))}H{px(right)}")
-        page.text(f"{value:.2f}", left - 8, height(value) + 3.5, 9.5, text_anchor="end")
-    page.line("".join(lines), "grid")
-    step = (right - left) / len(values)
-    points = [(left + (n + 0.5) * step, height(s)) for n, s in enumerate(values)]
-    if len(points) == 1:
-        # A level line.
-        points = [(left, height(values[0])), (left + step, height(values[0]))]
-    page.line(polyline(points), "mark", 1.5)
-    page.y = bottom + 14
-    # Names of the first and last iteration, and of some between them.
-    every = max(1, -(-len(numbers) // 10))
-    for place in range(0, len(numbers), every):
-        name = fitted(one_line(report.iterations[numbers[place]].name, 20), 9.5, every * step)
-        middle = left + (place + 0.5) * step
-        page.text(name, middle, page.y, 9.5, ink="quiet", text_anchor="middle")
-    page.y += 6
+    edges = page.left + _NAMES, page.right, page.y + 12
+    graph = Graph(page, *edges, _CURVE, (0.0, float(len(values))), (low, high))
+    graph.axes([], [(value, f"{value:.2f}") for value in dict.fromkeys((low, 1.0, high))])
+    # A single value is a level line.
+    places = [0.0, 1.0] if len(values) == 1 else np.arange(len(values)) + 0.5
+    graph.line(zip(places, values * 2 if len(values) == 1 else values, strict=True))
+    page.y = graph.bottom
+    names = [one_line(report.iterations[number].name, 20) for number in found.by_iteration]
+    draw_names(page, names, graph.left, (graph.right - graph.left) / len(names), LETTERS)
 
 
 # The picture of chunk costs: times of forwards against their tokens, and the fitted curves.
@@ -161,8 +139,8 @@ def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
 _MOST = 32
 #: Panels side by side; px: their height, and what lies around them.
 _COLUMNS, _HEIGHT, _LEFT, _TOP, _BELOW = 2, 140.0, 58.0, 34.0, 30.0
-#: px: radius of a dot; chunks whose dots lie this close share one.
-_DOT, _GRAIN = 2.4, 1.0
+#: px: radius of a dot.
+_DOT = 2.4
 _STEPS = 33
 
 
@@ -219,29 +197,19 @@ def _draw_panel(
         width: of the panel.
         most: tokens and time at the ends of the axes.
     """
-    left, right = corner[0] + _LEFT, corner[0] + width - 14
-    bottom = corner[1] + _TOP + _HEIGHT
-    tokens, time_ns = max(most[0], 1), max(most[1], 1.0)
-
-    def at(length: float, own_ns: float) -> tuple[float, float]:
-        x = left + length / tokens * (right - left)
-        return x, bottom - own_ns / time_ns * _HEIGHT
-
+    (x, y), most_tokens, most_ns = corner, max(most[0], 1), max(most[1], 1.0)
+    edges = x + _LEFT, x + width - 14, y + _TOP
+    graph = Graph(page, *edges, _HEIGHT, (0.0, most_tokens), (0.0, most_ns))
     stage = "unknown" if cost.virtual_stage < 0 else cost.virtual_stage
-    page.text(f"stage {stage}", corner[0], corner[1] + 10, 11)
-    page.text(cost_in_words(cost), corner[0], corner[1] + 24, 9.5, ink="quiet")
-    axes = f"M{px(left)} {px(bottom - _HEIGHT)}V{px(bottom)}H{px(right)}"
-    page.line(axes, "grid")
-    page.text(duration(round(time_ns)), left - 6, bottom - _HEIGHT + 6, 9.5, text_anchor="end")
-    page.text("0", left - 6, bottom, 9.5, text_anchor="end")
-    page.text("0", left, bottom + 13, 9.5, text_anchor="middle")
-    page.text(f"{tokens:,} tokens", right, bottom + 13, 9.5, text_anchor="end")
-    lengths = report.operations.tokens[rows].tolist()
-    spots = starmap(at, zip(lengths, report.operations.busy_ns[rows].tolist(), strict=True))
-    for x, y in sorted({(round(x / _GRAIN), round(y / _GRAIN)) for x, y in spots}):
-        dot = {"fill": FORWARD, "fill_opacity": 0.55}
-        page.elements.append(drawsvg.Circle(px(x * _GRAIN), px(y * _GRAIN), _DOT, **dot))
-    steps = np.linspace(cost.least_tokens, cost.most_tokens, _STEPS)
-    fitted = cost.time_ns(steps)
-    curve = [at(length, own_ns) for length, own_ns in zip(steps.tolist(), fitted, strict=True)]
-    page.line(polyline(curve), "mark")
+    page.text(f"stage {stage}", x, y + 10, 11)
+    page.text(cost_in_words(cost), x, y + 24, LETTERS, ink="quiet")
+    graph.axes(
+        [(0, "0"), (most_tokens, f"{most_tokens:,} tokens")],
+        [(0, "0"), (most_ns, duration(round(most_ns)))],
+    )
+    tokens, busy_ns = report.operations.tokens[rows], report.operations.busy_ns[rows]
+    places = starmap(graph.at, zip(tokens.tolist(), busy_ns.tolist(), strict=True))
+    for place in sorted({(round(x), round(y)) for x, y in places}):
+        graph.dot(*place, _DOT)
+    lengths = np.linspace(cost.least_tokens, cost.most_tokens, _STEPS)
+    graph.line(zip(lengths.tolist(), cost.time_ns(lengths), strict=True))

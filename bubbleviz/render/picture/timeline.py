@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
-import drawsvg
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
@@ -16,11 +14,11 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE, COUNTED
-from bubbleviz.render.document import round_step
-from bubbleviz.render.palette import CRITICAL, LIGHT, heat
+from bubbleviz.render.marks import NARROWEST
+from bubbleviz.render.palette import CRITICAL, LIGHT
 from bubbleviz.render.picture import labels
-from bubbleviz.render.picture.marks import NARROWEST
 from bubbleviz.render.picture.page import Page, box, duration, fitted, px, text_width
+from bubbleviz.render.picture.plots import draw_cells, draw_names
 from bubbleviz.render.picture.rows import RowPainter, bridged
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
@@ -104,15 +102,17 @@ def draw_critical_path(
 #                  0   2   4
 
 
-#: Shades of the scale, and the times of the median at its two ends.
-SHADES, FASTEST, SLOWEST = 11, 0.5, 1.5
+#: The times of the median at the two ends of the scale.
+_FASTEST, _SLOWEST = 0.5, 1.5
+#: What the shades mean.
+_SCALE = (
+    f"Light: {_FASTEST:g} x or less, dark: {_SLOWEST:g} x or more of the median of the phase over "
+    "all stages; replicas: their mean"
+)
 #: Where microbatches would be narrower, several share a cell, which shows the slowest of them.
 _NARROWEST_CELL = 2.0
 #: Height of the cells of a map together at most, and of a cell at least, units of the page.
 _MAP, _LOWEST_CELL = 190.0, 3.0
-#: Width of a shade in the scale, and of the line between cells.
-_SWATCH = 9.0
-_GAP = 0.6
 
 
 def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: labels.Layout) -> None:
@@ -123,21 +123,12 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: lab
     timed &= (operations.microbatch >= 0) & (operations.virtual_stage >= 0)
     rows_of = {phase: np.flatnonzero(timed & (operations.phase == phase)) for phase in COUNTED}
     maps = [(phase, *_times(operations.take(rows))) for phase, rows in rows_of.items() if len(rows)]
-    size, room = page.style.letters.axis, layout.right - layout.left
-    short = [f"{phase.label}: median {duration(median)}" for phase, *_, median in maps]
-    titles = [
-        f"{phase.label} by microbatch, median {duration(median)} over all stages"
-        for phase, *_, median in maps
-    ]
-    # All have the same words.
-    if any(text_width(title, size) > room for title in titles):
-        titles = short
-    for title, (_, stages, first, times, _) in zip(titles, maps, strict=True):
+    for phase, stages, first, times, median in maps:
+        title = f"{phase.label} by microbatch, median {duration(median)}"
         names = [f"{word} {stage}" for stage in stages.tolist()]
-        _draw_map(page, layout, fitted(title, size, room), names, times)
-        _draw_microbatches(page, layout, first, times.shape[1])
+        _draw_map(page, layout, title, names, first, times)
     if maps:
-        _draw_scale(page, layout)
+        page.paragraph(_SCALE, page.style.letters.axis)
 
 
 def _times(operations: Operations) -> tuple[Ints, int, Floats, float]:
@@ -160,7 +151,12 @@ def _times(operations: Operations) -> tuple[Ints, int, Floats, float]:
 
 
 def _draw_map(
-    page: Page, layout: labels.Layout, title: str, names: Sequence[str], times: Floats
+    page: Page,
+    layout: labels.Layout,
+    title: str,
+    names: Sequence[str],
+    first: int,
+    times: Floats,
 ) -> None:
     """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
     size = page.style.letters.axis
@@ -168,74 +164,23 @@ def _draw_map(
     share = max(1, int(np.ceil(count * _NARROWEST_CELL / layout.width)))
     width = layout.width * share / count
     height = max(_LOWEST_CELL, min(1.2 * size, _MAP / stages))
-    page.y += 0.6 * size
-    baseline = page.y + 0.9 * size
-    page.text(title, layout.left, baseline, size)
+    baseline = page.y + 1.5 * size
+    page.text(fitted(title, size, layout.width), layout.left, baseline, size)
     page.text("stage", page.right, baseline, size, ink="quiet", text_anchor="end")
-    page.y += 1.4 * size
-    # Where cells are large enough, a line of paper divides them.
-    gap = _GAP if min(width, height) > 12 * _GAP else 0.0
-    # A cell of several microbatches shows the slowest; -1 where there is no operation.
-    slowest = np.maximum.reduceat(
-        np.nan_to_num(times, nan=-1.0), np.arange(0, count, share), axis=1
-    )
-    shade = np.clip((slowest - FASTEST) / (SLOWEST - FASTEST), 0, 1) * (SHADES - 1)
-    shade = np.where(slowest > 0, np.rint(shade), -1)
-    for number in range(SHADES):
-        boxes = [
-            box(x, y, min(x + width, layout.right) - gap, y + height - gap)
-            for row, column in np.argwhere(shade == number).tolist()
-            for x, y in [(layout.left + column * width, page.y + row * height)]
-        ]
-        page.path("".join(boxes), fill=heat(number / (SHADES - 1)))
+    page.y += 2 * size
     medians = np.nanmedian(times, axis=1)
     for row in range(0, stages, max(1, int(np.ceil(1.05 * size / height)))):
         baseline = page.y + (row + 0.5) * height + 0.36 * size
         label = fitted(names[row], size, layout.left - page.left - 4)
         page.text(label, page.left, baseline, size)
         page.text(f"{medians[row]:.2f} x", page.right, baseline, size, text_anchor="end")
-    page.y += stages * height
+    # A cell of several microbatches shows the slowest.
+    starts = np.arange(0, count, share)
+    slowest = np.fmax.reduceat(times, starts, axis=1)
+    draw_cells(page, (slowest - _FASTEST) / (_SLOWEST - _FASTEST), layout.left, width, height)
+    draw_names(page, [str(first + start) for start in starts.tolist()], layout.left, width, size)
 
 
-def _draw_microbatches(page: Page, layout: labels.Layout, first: int, count: int) -> None:
-    """Draw a tick and a number below the middle of every so many cells."""
-    size = page.style.letters.axis
-    room = text_width(str(first + count - 1), size) + 0.7 * size
-    step = int(round_step(max(room * count / layout.width, 1)))
-    group = drawsvg.Group(font_size=size, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
-    path = ""
-    for number in range(-(-first // step) * step, first + count, step):
-        x = layout.left + layout.width * (number - first + 0.5) / count
-        path += f"M{px(x)} {px(page.y + 1)}v3"
-        page.text(str(number), x, page.y + 4 + 0.9 * size, None, into=group, ink=None)
-    page.rule(path)
-    page.elements.append(group)
-    page.y += 4 + 1.2 * size
-
-
-def _draw_scale(page: Page, layout: labels.Layout) -> None:
-    """Draw what the shades mean: times the median of the phase."""
-    size = page.style.letters.axis
-    ends = f"{FASTEST:g} x or less", f"{SLOWEST:g} x or more"
-    page.y += 0.6 * size
-    baseline = page.y + 0.85 * size
-    x = layout.left
-    page.text(ends[0], x, baseline, size)
-    x += text_width(ends[0], size) + 4
-    for number in range(SHADES):
-        path = box(x, page.y, x + _SWATCH, page.y + size)
-        page.path(path, fill=heat(number / (SHADES - 1)))
-        x += _SWATCH
-    page.text(ends[1], x + 4, baseline, size)
-    x += text_width(ends[1], size) + 4 + 1.3 * size
-    what = "of the median of the phase over all stages; replicas: their mean"
-    if x + text_width(what, size) <= page.right:
-        page.text(what, x, baseline, size, ink="quiet")
-    page.y += 1.6 * size
-
-
-#: Up to so many windows are hatched one by one.
-_MOST_WINDOWS = 20_000
 #: The column of ratios is so wide on a screen at least.
 _RATIO_COLUMN = 50
 #: Most of the height of a row that its communication lane has, and the lowest lane.
@@ -258,14 +203,12 @@ class TimelinePainter:
     Attributes:
         rows: once it is drawn, their operations.
         gaps: likewise whether any gap between the windows of a row is drawn.
-        hidden_gaps: whether any is too narrow to be drawn.
         causes: those that idle time is coloured by; empty where it is hatched alone.
         critical: whether the critical path is drawn.
     """
 
     rows: RowPainter
     gaps: bool
-    hidden_gaps: bool
     causes: tuple[Cause, ...]
     critical: bool
 
@@ -286,13 +229,12 @@ class TimelinePainter:
         lane = max(_LOWEST_LANE, round(row * _LANE)) if self.view.communication else 0.0
         size = max(letters.least_label, min(letters.label, row * 0.68))
         pitch = row + gap + (lane + 2 if lane else 0)
-        written = labels.labels_of(self.report, self.selection, row + gap, style)
-        stages, names, hosts, ratios = written
+        written = labels.labels_of(self.report, self.selection, style)
+        stages, names, ratios = written
         stage_width = max(text_width(stage, size) for stage in stages)
         widest = max(text_width(name, style.name_size(size)) for name in names)
         name_width = min(widest, labels.WIDEST_NAME * style.width)
-        stage_x = page.left + (1.8 * letters.axis if hosts else 0)
-        name_x = stage_x + stage_width + (0.8 * size if stage_width and name_width else 0)
+        name_x = page.left + stage_width + (0.8 * size if stage_width and name_width else 0)
         left = max(left, math.ceil(name_x + name_width + 0.6 * size))
         widths = (text_width(ratio, size) for ratio in ratios)
         right = page.right - 0.6 * size - max(text_width(labels.RATIO, letters.axis), *widths)
@@ -309,7 +251,6 @@ class TimelinePainter:
             top += pitch + (strip + 2 if each.spread else 0)
         return labels.Layout(
             *written,
-            stage_x=stage_x,
             name_x=name_x,
             left=left,
             right=left + (right - left) * share,
@@ -330,7 +271,7 @@ class TimelinePainter:
         self.rows = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
         if layout.strip:
             _draw_spread(page, report, selection, layout)
-        self.gaps, self.hidden_gaps = _draw_bubbles(page, selection, layout)
+        self.gaps = _draw_bubbles(page, selection, layout)
         self.causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
         labels.draw_labels(page, layout)
         for row, top in enumerate(layout.tops):
@@ -344,33 +285,24 @@ class TimelinePainter:
 # Bubbles: the counted windows as hatch, behind the operations that cover the rest of it.
 
 
-def _draw_bubbles(page: Page, selection: Selection, layout: labels.Layout) -> tuple[bool, bool]:
-    """Hatch the counted windows of every row, and shade the gaps between them.
+def _draw_bubbles(page: Page, selection: Selection, layout: labels.Layout) -> bool:
+    """Hatch the counted windows of every row, and shade the gaps between them, if any.
 
-    Windows are joined that have less than a gap between them: as wide as the narrowest operation,
-    and wider where there are too many windows. Return whether any gap is drawn, and any is not.
+    Windows are joined that are closer than the narrowest operation is wide. Return whether there
+    are gaps.
     """
-    windows: list[list[tuple[Any, Any]]] = []
-    for rank in selection.ranks:
-        index = rank.index
-        own = sorted(by_rank[index] for by_rank in selection.windows if index in by_rank)
-        windows.append([(layout.x(a), layout.x(b)) for a, b in bridged(own, 0)])
-    count, gap = sum(map(len, windows)), NARROWEST
-    while True:
-        windows = [bridged(row, gap) for row in windows]
-        if sum(map(len, windows)) <= _MOST_WINDOWS or gap > layout.width:
-            break
-        gap *= 2
     hatches, gaps = "", ""
-    for top, edges in zip(layout.tops, windows, strict=True):
-        bottom = top + layout.row
+    for rank, top in zip(selection.ranks, layout.tops, strict=True):
+        index, bottom = rank.index, top + layout.row
+        own = sorted(by_rank[index] for by_rank in selection.windows if index in by_rank)
+        edges = bridged([(layout.x(start), layout.x(end)) for start, end in own], NARROWEST)
         hatches += "".join(box(left, top, right, bottom) for left, right in edges)
         between = ((left, right) for (_, left), (right, _) in pairwise(edges))
         gaps += "".join(box(left, top, right, bottom) for left, right in between)
     page.path(gaps, fill=LIGHT.gap, class_="bv-gap")
     if hatches:
         page.path(hatches, fill=page.hatch())
-    return bool(gaps), sum(map(len, windows)) < count
+    return bool(gaps)
 
 
 # Spread: below a row that is the median of its copies, how many of all copies are at work.

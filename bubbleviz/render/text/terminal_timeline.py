@@ -20,13 +20,21 @@ import numpy as np
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import indices_of, own_ratios
-from bubbleviz.model import intervals
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.render.document import Line, Span, round_step
-from bubbleviz.render.palette import BACKWARD_INPUT, BLACK, FORWARD, WHITE, luminance, mix, paint
-from bubbleviz.render.palette import UNATTRIBUTED as UNATTRIBUTED_COLOUR
+from bubbleviz.render.marks import UNATTRIBUTED_KIND, compute_marks, coverage, marks_in
+from bubbleviz.render.palette import (
+    BACKWARD_INPUT,
+    BLACK,
+    FORWARD,
+    UNATTRIBUTED,
+    WHITE,
+    luminance,
+    mix,
+    paint,
+)
 from bubbleviz.render.rows import RankRow, Selection, select
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, cell_width, fitting, flowing
@@ -34,9 +42,10 @@ from bubbleviz.report.rank_means import idle_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: What a cell holds beside the phases of COMPUTE, whose codes are smaller.
-OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE = 20, 21, 22, 23
-_KINDS = (*map(int, COMPUTE), OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE)
+#: What a cell holds beside the kinds of marks, whose codes are smaller.
+_OTHER_ITERATION, _BUBBLE, _OUTSIDE = 20, 21, 22
+_BUSY = (*map(int, COMPUTE), _OTHER_ITERATION, UNATTRIBUTED_KIND)
+_KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
 #: A shade of each kind, and where there is ASCII alone a letter.
 _SIGNS: Mapping[int, str] = {
     Phase.F: "█F",
@@ -46,13 +55,17 @@ _SIGNS: Mapping[int, str] = {
     Phase.R: "▚R",
     Phase.FB: "▞X",
     Phase.OPTIMIZER: "▄O",
-    OTHER_ITERATION: "--",
-    UNATTRIBUTED: "??",
-    BUBBLE: "·.",
-    OUTSIDE: "  ",
+    _OTHER_ITERATION: "--",
+    UNATTRIBUTED_KIND: "??",
+    _BUBBLE: "·.",
+    _OUTSIDE: "  ",
 }
 #: What a legend calls what is no phase.
-_CALLED = {OTHER_ITERATION: "other iteration", UNATTRIBUTED: "unattributed", BUBBLE: "bubble"}
+_CALLED = {
+    _OTHER_ITERATION: "other iteration",
+    UNATTRIBUTED_KIND: "unattributed",
+    _BUBBLE: "bubble",
+}
 #: Characters of a row's label, and of the ratio behind it.
 _LONGEST_LABEL, _RATIO = 18, 8
 #: Columns between two labels of the axis, at least.
@@ -92,10 +105,10 @@ def terminal_timeline(
     columns = max(display.width - gutter - _RATIO, 10)
     halves = display.colour and display.unicode
     rows = _cells(report, selection, max(most_rows, 2), columns * (1 + halves))
-    kinds = sorted({kind for *_, cells in rows for kind in cells} - {OUTSIDE})
+    kinds = sorted({kind for *_, cells in rows for kind in cells} - {_OUTSIDE})
     glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
     if halves:
-        glyphs |= {kind: "█" for kind in glyphs if kind not in {BUBBLE, OUTSIDE}}
+        glyphs |= {kind: "█" for kind in glyphs if kind not in {_BUBBLE, _OUTSIDE}}
     elif not display.unicode and Phase.B not in kinds:
         # Where no B is shown, BW is the backward.
         glyphs[Phase.BW] = "B"
@@ -131,7 +144,7 @@ def _cells(report: Report, selection: Selection, most_rows: int, columns: int) -
             evenly spaced between.
         columns: cells of a row.
     """
-    (iteration,), (windows,) = selection.iterations, selection.windows
+    (iteration,) = selection.iterations
     each = own_ratios(iteration.ranks, report.headline)
     of_rank = dict(zip(indices_of(iteration.ranks), each, strict=True))
     ratios: list[float | None] = []
@@ -140,13 +153,9 @@ def _cells(report: Report, selection: Selection, most_rows: int, columns: int) -
         known = [value for value in own if value is not None]
         ratios.append(sum(known) / len(known) if known and len(known) == len(own) else None)
     kept = _kept(ratios, most_rows)
-    edges = selection.start_ns + selection.span_ns * np.arange(columns + 1) // columns
-    busy = _busy(report, iteration, selection.start_ns, selection.end_ns)
-    ranks = [selection.rows[at].rank.index for at in kept]
-    kinds = _diffused(np.stack([_shares(busy, rank, windows, edges) for rank in ranks]))
-    return [
-        (selection.rows[at], ratios[at], own) for at, own in zip(kept, kinds.tolist(), strict=True)
-    ]
+    rows = tuple(selection.rows[at] for at in kept)
+    kinds = _diffused(_shares(report, replace(selection, rows=rows), columns)).tolist()
+    return [(row, ratios[at], own) for row, at, own in zip(rows, kept, kinds, strict=True)]
 
 
 def _kept(ratios: list[float | None], most: int) -> list[int]:
@@ -165,50 +174,24 @@ def _kept(ratios: list[float | None], most: int) -> list[int]:
     return sorted(kept)
 
 
-def _busy(report: Report, iteration: Iteration, start_ns: int, end_ns: int) -> tuple[Ints, ...]:
-    """Return when ranks were busy in a time, and with what: (rank, kind, start, end), unsorted."""
-    operations, busy, loose = report.operations, report.busy, report.unattributed
-    works = np.isin(operations.phase, [int(p) for p in COMPUTE])[busy.operation]
+def _shares(report: Report, selection: Selection, columns: int) -> Floats:
+    """Return how much of each cell each of the kinds takes, shape (rows, kinds, cells)."""
+    marks, rows = marks_in(compute_marks(report, selection, columns)), len(selection.rows)
+    kind = np.where(marks.other == 1, _OTHER_ITERATION, marks.kind)
     # Communication is no work: where nothing else runs, it is bubble.
-    own = busy.take(works & (busy.end_ns > start_ns) & (busy.start_ns < end_ns))
-    beside = loose.take((loose.end_ns > start_ns) & (loose.start_ns < end_ns))
-    row = own.operation
-    here = operations.iteration[row] == iteration.index
-    return (
-        np.concatenate((operations.rank[row], beside.rank)),
-        np.concatenate(
-            (
-                np.where(here, operations.phase[row], OTHER_ITERATION),
-                np.full(len(beside), UNATTRIBUTED, np.int64),
-            )
-        ),
-        np.concatenate((own.start_ns, beside.start_ns)),
-        np.concatenate((own.end_ns, beside.end_ns)),
-    )
-
-
-def _shares(
-    busy: tuple[Ints, ...], rank: int, windows: Mapping[int, tuple[int, int]], edges: Ints
-) -> Floats:
-    """Return how much of each cell of a rank each of the kinds takes, shape (kinds, cells)."""
-    own = busy[0] == rank
-    kind, start_ns, end_ns = (column[own] for column in busy[1:])
-    low, high = edges[:-1], edges[1:]
-
-    def covered(chosen: intervals.Intervals) -> Ints:
-        return intervals.measure_within(chosen, low, high)
-
-    ran = set(kind.tolist())
-    measures = {code: covered(intervals.union(start_ns, end_ns, kind == code)) for code in ran}
-    occupied = intervals.union(start_ns, end_ns)
-    begin, end = windows.get(rank, (edges[0], edges[0]))
-    window = (np.array([begin], np.int64), np.array([max(begin, end)], np.int64))
-    measures[BUBBLE] = covered(intervals.difference(window, occupied))
-    measures[OUTSIDE] = high - low - covered(occupied) - measures[BUBBLE]
-    nothing = np.zeros_like(low)
-    table = np.stack([measures.get(code, nothing) for code in _KINDS])
-    shares: Floats = table / np.maximum(high - low, 1)
-    return shares
+    busy = np.stack([coverage(marks.take(kind == code), rows, columns) for code in _BUSY], axis=1)
+    occupied = np.maximum(busy.sum(axis=1), 1.0)
+    busy /= occupied[:, np.newaxis]
+    (windows,) = selection.windows
+    edges_ns = np.array([windows.get(rank.index, (0, 0)) for rank in selection.ranks])
+    edges = np.clip((edges_ns - selection.start_ns) * (columns / selection.span_ns), 0, columns)
+    cells = np.clip(edges[:, :, np.newaxis] - np.arange(columns), 0.0, 1.0)
+    low, high = edges[marks.row].T
+    own = replace(marks, left=np.clip(marks.left, low, high), right=np.clip(marks.right, low, high))
+    bubble = np.maximum(cells[:, 1] - cells[:, 0] - coverage(own, rows, columns), 0.0)
+    outside = 1.0 - busy.sum(axis=1) - bubble
+    shares = np.concatenate((busy, np.stack((bubble, outside), axis=1)), axis=1)
+    return np.asarray(np.maximum(np.round(shares, 9), 0.0))
 
 
 def _diffused(shares: Floats) -> Ints:
@@ -227,7 +210,7 @@ def _diffused(shares: Floats) -> Ints:
     for cell in range(shares.shape[2]):
         share = shares[:, :, cell]
         behind += share
-        most = np.where(share > 0, behind, -np.inf).argmax(axis=1)
+        most = np.where(share > 0, np.round(behind, 6), -np.inf).argmax(axis=1)
         behind[rows, most] -= 1
         np.clip(behind, -1, 1, out=behind)
         kinds[:, cell] = most
@@ -268,10 +251,10 @@ def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
 def _colour(kind: int) -> str:
     """Return the colour of a kind in words of rich; empty where it has none."""
     others = {
-        OUTSIDE: "",
-        BUBBLE: "dim",
-        OTHER_ITERATION: UNATTRIBUTED_COLOUR,
-        UNATTRIBUTED: mix(UNATTRIBUTED_COLOUR, "#ff0000", 0.4),
+        _OUTSIDE: "",
+        _BUBBLE: "dim",
+        _OTHER_ITERATION: UNATTRIBUTED,
+        UNATTRIBUTED_KIND: mix(UNATTRIBUTED, "#ff0000", 0.4),
         Phase.FB: mix(FORWARD, BACKWARD_INPUT, 0.5),
     }
     return others[kind] if kind in others else paint(Phase(kind)).main
@@ -288,12 +271,12 @@ def _halves(
     kinds: Sequence[int], glyphs: Mapping[int, str], styles: Mapping[int, str]
 ) -> list[Span]:
     """Return a row with a character for two cells, the left and the right half."""
-    blank, spans = (BUBBLE, OUTSIDE), []
+    blank, spans = (_BUBBLE, _OUTSIDE), []
     for (left, right), run in groupby(zip(kinds[::2], kinds[1::2], strict=True)):
         if left == right:
             glyph, style = glyphs[left], styles[left]
         elif right in blank:
-            glyph, style = glyphs[OUTSIDE] if left in blank else "▌", styles[left]
+            glyph, style = glyphs[_OUTSIDE] if left in blank else "▌", styles[left]
         elif left in blank:
             glyph, style = "▐", styles[right]
         else:
