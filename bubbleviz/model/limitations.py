@@ -111,6 +111,11 @@ def first_text(restrictions: tuple[Restriction, ...]) -> str | None:
     return restrictions[0].text if restrictions else None
 
 
+def no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
+    """Return why ranks form no whole pipeline; None where they do."""
+    return next((own.no_pipeline for own in restrictions if own.no_pipeline is not None), None)
+
+
 def written(restrictions: tuple[Restriction, ...]) -> dict[str, Any]:
     """Return the values of a JSON document: words of the first, and codes and words of all."""
     return {

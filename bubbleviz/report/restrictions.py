@@ -5,7 +5,7 @@ Codes are what programs read; words may change. What is not known restricts, too
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from bubbleviz.explain.recognition import reasons
 from bubbleviz.model.limitations import LimitationKind, Restriction
@@ -50,12 +50,6 @@ MAYBE_INCOMPLETE = Restriction(
     of_part=True,
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
-OPERATIONS_LACKING = Restriction(
-    "operations-lacking",
-    "some ranks lack operations",
-    "some ranks lack operations that others ran",
-    kind=LimitationKind.OPERATIONS_LACKING,
-)
 ITERATIONS_UNDIVIDED = Restriction(
     "iterations-undivided",
     "an iteration may be several training steps",
@@ -97,23 +91,15 @@ RESTRICTIONS = (
         advice="Profile again: of some forwards and backwards no kernel is in the profile, so idle "
         "time may be work; the limitations count them",
     ),
-    OPERATIONS_LACKING,
+    Restriction(
+        "operations-lacking",
+        "some ranks lack operations",
+        "some ranks lack operations that others ran",
+        kind=LimitationKind.OPERATIONS_LACKING,
+    ),
     ITERATIONS_UNDIVIDED,
 )
-_OF_CODE = {own.code: own for own in RESTRICTIONS}
-#: The words of reports that have no codes, as those were written, and their limitations that
-#: restrict; these never change.
-_OLDER = {
-    "no pipeline was measured: one stage is no pipeline": ONE_STAGE,
-    "no pipeline was measured: nothing recorded shows whether the ranks are stages of a pipeline "
-    "or replicas of one": UNPROVEN,
-    "incomplete: ranks of the run are missing": RANKS_MISSING,
-    "incomplete: kernels that were launched are not in the profile": KERNELS_LOST,
-    "maybe incomplete: stages may be missing": MAYBE_INCOMPLETE,
-    "stages without GPU work": WITHOUT_GPU_WORK,
-    "operations that some ranks lack": OPERATIONS_LACKING,
-    "iterations are not told apart": ITERATIONS_UNDIVIDED,
-}
+_CODES = {own.code for own in RESTRICTIONS}
 #: Characters of the words of a restriction that this version does not know.
 _LONGEST = 200
 
@@ -129,54 +115,32 @@ def restrictions_of(
         ranks_missing: whether ranks of averaged iterations are known to be missing.
     """
     found = {own for own in RESTRICTIONS if own.kind in kinds}
+    if ranks_missing:
+        found.add(RANKS_MISSING)
     if WITHOUT_GPU_WORK in found:
         # The kernels that were lost are all work of a stage, and the stage is what is missing.
         found.discard(KERNELS_LOST)
-    if ranks_missing:
+    if found & {RANKS_MISSING, WITHOUT_GPU_WORK}:
         # What is known needs no guess.
         found.discard(MAYBE_INCOMPLETE)
-    return _ordered(found, reason, ranks_missing=ranks_missing)
+    if reason is not None:
+        found |= {own for own in RESTRICTIONS if own.no_pipeline == reason}
+    return tuple(own for own in RESTRICTIONS if own in found)
 
 
-def read_restrictions(
-    written: Sequence[tuple[str, str]] | None,
-    text: str | None,
-    limitations: Iterable[str],
-    reason: str | None,
-    *,
-    ranks_missing: bool,
-) -> tuple[Restriction, ...]:
-    """Return the restrictions of a saved report; one that is not known restricts.
+def read_restrictions(written: Sequence[Mapping[str, str]]) -> tuple[Restriction, ...]:
+    """Return the restrictions of a saved report, known ones first; one that is not known restricts.
 
     Args:
-        written: code and words of each; None for a report of a version that wrote none.
-        text: the words of the first, with which a later version may stand alone; None for none.
-        limitations: subjects of its limitations, by which reports without codes are read.
-        reason: why its ranks ran no schedule; None where they did.
-        ranks_missing: whether ranks of averaged iterations are known to be missing.
+        written: code and words of each.
     """
-    found = [_OF_CODE.get(code) or _unknown(code, words) for code, words in written or ()]
-    if written is None:
-        found.extend(_OLDER[what] for what in limitations if what in _OLDER)
-    if text is not None and text not in {words for _, words in written or ()}:
-        found.append(_OLDER.get(text) or _unknown("unknown", text))
-    return _ordered(found, reason, ranks_missing=ranks_missing)
+    codes = {own.get("code") for own in written}
+    known = tuple(own for own in RESTRICTIONS if own.code in codes)
+    later = [own for own in written if own.get("code") not in _CODES]
+    return (*known, *dict.fromkeys(_unknown(own.get("code", ""), own.get("text")) for own in later))
 
 
-def _ordered(
-    found: Iterable[Restriction], reason: str | None, *, ranks_missing: bool
-) -> tuple[Restriction, ...]:
-    """Return what is found and what facts tell, each once: known ones in their order first."""
-    facts = [own for own in RESTRICTIONS if reason is not None and own.no_pipeline == reason]
-    distinct = dict.fromkeys((*found, *facts, *((RANKS_MISSING,) if ranks_missing else ())))
-    if WITHOUT_GPU_WORK in distinct:
-        # These are the stages that may be missing.
-        distinct.pop(MAYBE_INCOMPLETE, None)
-    known = tuple(own for own in RESTRICTIONS if own in distinct)
-    return (*known, *(own for own in distinct if own.code not in _OF_CODE))
-
-
-def _unknown(code: str, words: str) -> Restriction:
+def _unknown(code: str, words: str | None) -> Restriction:
     """Return a restriction of a later version."""
     shown = one_line(words or code, _LONGEST)
     return Restriction(one_line(code, _LONGEST), shown, f"it is restricted ({shown})")

@@ -6,16 +6,16 @@ Only the keys that are compared and checked are read; the rest of a report may g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from msgspec import DecodeError, Meta, ValidationError
+from msgspec import DecodeError, Meta, Raw, ValidationError, convert
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
-from bubbleviz.model.limitations import Restriction, first_text
+from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
@@ -170,7 +170,7 @@ class SavedReport:
         restrictions: why the ratios are not those of a whole pipeline, what weighs most first.
         kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
         first_cause: the largest part of the primary ratio's bubble, and its share of that; None
-            where the bubble has none, or an older version wrote the report.
+            where the bubble has none.
         advice: what to do first; None where nothing is advised.
     """
 
@@ -186,14 +186,9 @@ class SavedReport:
     advice: str | None = None
 
     @property
-    def restriction(self) -> str | None:
-        """The words of the first restriction; None where there is none."""
-        return first_text(self.restrictions)
-
-    @property
     def no_pipeline(self) -> str | None:
         """Why the ratios are none of a whole pipeline; None where they are."""
-        return _no_pipeline(self.restrictions)
+        return no_pipeline(self.restrictions)
 
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
@@ -204,17 +199,12 @@ class SavedReport:
 class SavedTime:
     """Times of operations of one kind; see :class:`~bubbleviz.explain.phase_times.PhaseTime`."""
 
-    stage: int
-    chunk: int
-    phase_label: str
-    median_ns: float
+    phase: Phase
+    median_ns: Positive
+    stage: int = _UNKNOWN
+    chunk: int = _UNKNOWN
     virtual_stage: int = _UNKNOWN
-    gap_ns: float | None = None
-
-    @property
-    def phase(self) -> Phase:
-        """Phase of the operations."""
-        return _phase(self.phase_label)
+    gap_ns: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +218,7 @@ class SavedTimes:
         restrictions: why they may not be those of all stages, what weighs most first.
         schedule: name of the one that ran; None where it was not recognised.
         memory: of its virtual stages, in bytes; None where that was not measured.
+        ran_ns: how long the typical iteration took; None where that is not known.
     """
 
     kinds: tuple[SavedTime, ...]
@@ -236,23 +227,7 @@ class SavedTimes:
     restrictions: tuple[Restriction, ...] = ()
     schedule: str | None = None
     memory: MeasuredMemory | None = None
-
-
-@dataclass(frozen=True)
-class SavedTimeline:
-    """The timeline of a report, as written by :func:`bubbleviz.report.timeline.saved`."""
-
-    base_ns: int
-    names: list[str]
-    tables: dict[str, dict[str, list[int]]]
-
-
-@dataclass(frozen=True)
-class SavedDocument:
-    """A report's whole JSON, and its timeline; None where it was too large to be saved."""
-
-    document: dict[str, Any]
-    timeline: SavedTimeline | None
+    ran_ns: int | None = None
 
 
 #: Keys that the HTML report shows beside those that every report has.
@@ -274,61 +249,21 @@ _SHOWN = (
 
 
 @dataclass(frozen=True)
-class _Header:
-    schema: str
+class _Named:
+    """A schedule, a change, a part of a bubble, the time of kernels: what it is called, or says."""
 
-
-@dataclass(frozen=True)
-class _Rank:
-    index: int = _UNKNOWN
-    stage: int | None = None
-
-
-@dataclass(frozen=True)
-class _PhaseTime:
-    stage: int | None
-    chunk: int | None
-    phase: str
-    median_ns: Positive
-    virtual_stage: int | None = None
-    gap_ns: Positive | None = None
-
-
-@dataclass(frozen=True)
-class _Schedule:
-    reason: str | None = None
     name: str | None = None
-
-
-@dataclass(frozen=True)
-class _Restriction:
-    code: str
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class _Limitation:
-    what: str = ""
+    sentence: str | None = None
+    share: Positive = 0.0
+    makespan_ns: Positive = 0.0
 
 
 @dataclass(frozen=True)
 class _Iteration:
     microbatches: Count | None = None
     averaged: bool = True
-    incomplete: bool = False
     clocks_contradict: bool = False
     clock_set: bool = False
-
-
-@dataclass(frozen=True)
-class _KernelTime:
-    sentence: str | None = None
-
-
-@dataclass(frozen=True)
-class _BubblePart:
-    name: str
-    share: Positive
 
 
 @dataclass(frozen=True)
@@ -337,47 +272,29 @@ class _Summary:
     bubble_ratio: dict[str, Average]
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[Finite, Finite] | None] = field(default_factory=dict)
-    kernel_time: _KernelTime | None = None
-    bubble_parts: list[_BubblePart] = field(default_factory=list)
+    kernel_time: _Named | None = None
+    bubble_parts: list[_Named] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _Document(_Header):
-    """What is read of a report; what versions of before did not write has a default."""
+class _Document:
+    """What is read of a report; what it need not hold has a default."""
 
     version: str
     headline: str
-    ranks: list[_Rank]
+    ranks: list[Any]
     iterations: list[_Iteration]
     summary: _Summary
-    phase_times: list[_PhaseTime] = field(default_factory=list)
+    restrictions: list[dict[str, str]]
+    phase_times: list[dict[str, Any]] = field(default_factory=list)
     transfer_ns: Positive | None = None
     memory: RunMemory | None = None
-    schedule: _Schedule | None = None
+    schedule: _Named | None = None
+    what_if: list[_Named] = field(default_factory=list)
+    profiles: list[dict[str, Any]] = field(default_factory=list)
+    typical_iteration: int | None = None
     what_to_do_first: str | None = None
-    #: Before there was a list of advice, this was what to do first.
-    advice: str | list[dict[str, Any]] | None = None
-    restriction: str | None = None
-    restrictions: list[_Restriction] | None = None
-    limitations: list[_Limitation] = field(default_factory=list)
     parts: list[PartEntry] = field(default_factory=list)
-
-    @property
-    def known_restrictions(self) -> tuple[Restriction, ...]:
-        """By its codes, and by all else that tells them."""
-        written = self.restrictions
-        return read_restrictions(
-            None if written is None else [(own.code, own.text) for own in written],
-            self.restriction,
-            [limitation.what for limitation in self.limitations],
-            None if self.schedule is None else self.schedule.reason,
-            ranks_missing=any(own.incomplete and own.averaged for own in self.iterations),
-        )
-
-
-@dataclass(frozen=True)
-class _Whole(_Document):
-    timeline: SavedTimeline | None = None
 
 
 def looks_saved(path: str) -> bool:
@@ -412,24 +329,22 @@ def read_saved(path: str) -> SavedReport:
     return _saved_report(path, _decoded(path, _report_bytes(path), _Document))
 
 
-def read_document(path: str) -> SavedDocument:
+def read_document(path: str) -> dict[str, Any]:
     """Return the whole of a report that ``bubbleviz analyze --json`` wrote.
 
     Raises:
-        InputError: it cannot be read, is not such a report, or of a version that wrote less.
+        InputError: it cannot be read, is not such a report, or lacks what is shown of one.
     """
     data = _report_bytes(path)
-    rest = _decoded(path, data, _Whole)
-    _saved_report(path, rest)
+    known = _decoded(path, data, _Document)
+    _saved_report(path, known)
     document = _decoded(path, data, dict[str, Any])
     missing = [key for key in _SHOWN if key not in document]
     if missing:
         raise InputError(
             f"{path}: the report lacks {missing[0]}; write it again with bubbleviz analyze --json"
         )
-    if rest.parts:
-        document = joined(index_of(path), document, rest.parts)
-    return SavedDocument(document, rest.timeline)
+    return joined(index_of(path), document, known.parts) if known.parts else document
 
 
 def read_times(path: str) -> SavedTimes:
@@ -440,71 +355,47 @@ def read_times(path: str) -> SavedTimes:
             times are not those of all stages.
     """
     document = _decoded(path, _report_bytes(path), _Document)
-    held = () if document.memory is None else document.memory.operations
-    labels = [*(time.phase for time in document.phase_times), *(own.phase for own in held)]
-    unknown = [label for label in labels if phase_of_label(label) is None]
-    if unknown:
+    memory = document.memory
+    for own in () if memory is None else memory.operations:
+        _phase(path, own.phase)
+    restrictions = read_restrictions(document.restrictions)
+    apart = no_pipeline(restrictions)
+    if apart is not None:
         raise InputError(
-            f"{path}: {unknown[0][:60]!r} is not a phase; write a report with bubbleviz analyze "
-            "--json"
-        )
-    restrictions = document.known_restrictions
-    no_pipeline = _no_pipeline(restrictions)
-    if no_pipeline is not None:
-        raise InputError(
-            f"{path}: {no_pipeline}, so its times are not those of a pipeline's stages; give "
+            f"{path}: {apart}, so its times are not those of a pipeline's stages; give "
             "analyze the profiles of all stages, or simulate the times with --tf, --tb and --tw"
         )
+    kinds = tuple(_time(path, time) for time in document.phase_times)
+    virtual = {time.virtual_stage: time.stage for time in kinds}
     counts = [i.microbatches for i in document.iterations if i.averaged and i.microbatches]
     return SavedTimes(
-        tuple(
-            SavedTime(
-                _known(t.stage),
-                _known(t.chunk),
-                t.phase,
-                t.median_ns,
-                _known(t.virtual_stage),
-                t.gap_ns,
-            )
-            for t in document.phase_times
-        ),
+        kinds,
         document.transfer_ns,
         counts[0] if counts else None,
         restrictions,
         None if document.schedule is None else document.schedule.name,
-        _memory(document),
+        None if memory is None else measured_memory(memory, virtual),
+        next((int(c.makespan_ns) for c in document.what_if if c.name == "measured"), None),
     )
 
 
-def _memory(document: _Document) -> MeasuredMemory | None:
-    """Return the memory of a report's stages; None where it has none of all of them."""
-    saved = document.memory
-    if saved is None:
-        return None
-    # Older versions name the stages of ranks in ``ranks`` alone.
-    stages = {rank.index: rank.stage for rank in document.ranks}
-    ranks = [
-        own if own.stage is not None else replace(own, stage=stages.get(own.rank))
-        for own in saved.ranks
-    ]
-    virtual = {_known(time.virtual_stage): _known(time.stage) for time in document.phase_times}
-    return measured_memory(replace(saved, ranks=tuple(ranks)), virtual)
+def _time(path: str, entry: dict[str, Any]) -> SavedTime:
+    """Return the times of a kind of operations; what is null there is unknown."""
+    known = {key: value for key, value in entry.items() if value is not None}
+    try:
+        return convert({**known, "phase": _phase(path, known.get("phase"))}, SavedTime)
+    except ValidationError as error:
+        raise _no_report(path, error) from error
 
 
-def _phase(label: str) -> Phase:
-    phase = phase_of_label(label)
-    # Labels were checked when the report was read.
-    assert phase is not None
+def _phase(path: str, label: object) -> Phase:
+    phase = phase_of_label(str(label))
+    if phase is None:
+        raise InputError(
+            f"{path}: {str(label)[:60]!r} is not a phase; write a report with bubbleviz analyze "
+            "--json"
+        )
     return phase
-
-
-def _no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
-    """Return why ranks form no whole pipeline; None where they do."""
-    return next((own.no_pipeline for own in restrictions if own.no_pipeline is not None), None)
-
-
-def _known(number: int | None) -> int:
-    return _UNKNOWN if number is None else number
 
 
 _Decoded = TypeVar("_Decoded")
@@ -527,18 +418,26 @@ def _decoded(path: str, data: bytes, kind: type[_Decoded]) -> _Decoded:
         InputError: they are not a report.
     """
     try:
-        schema = msgspec_json.decode(data, type=_Header).schema
-        if schema != SCHEMA:
-            raise InputError(
-                f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; write a report with "
-                "bubbleviz analyze --json"
-            )
-        return msgspec_json.decode(data, type=kind)
+        schema = msgspec_json.decode(
+            msgspec_json.decode(data, type=dict[str, Raw])["schema"], type=str
+        )
+        if schema == SCHEMA:
+            return msgspec_json.decode(data, type=kind)
+    except KeyError:
+        raise _no_report(path, "it names no schema") from None
     except _UNREADABLE as error:
-        raise InputError(
-            f"{path}: is not a bubbleviz report ({str(error)[:300]}); write one with bubbleviz "
-            "analyze --json"
-        ) from error
+        raise _no_report(path, error) from error
+    raise InputError(
+        f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; write a report with "
+        "bubbleviz analyze --json"
+    )
+
+
+def _no_report(path: str, why: object) -> InputError:
+    return InputError(
+        f"{path}: is not a bubbleviz report ({str(why)[:300]}); write one with bubbleviz "
+        "analyze --json"
+    )
 
 
 def first_cause(parts: Sequence[tuple[str, float]]) -> tuple[str, float] | None:
@@ -564,7 +463,6 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         )
     contradicted = any(i.clocks_contradict for i in document.iterations)
     clock_set = any(i.clock_set for i in document.iterations)
-    earlier = document.advice if isinstance(document.advice, str) else None
     return SavedReport(
         version=document.version,
         headline=document.headline,
@@ -582,8 +480,8 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
             )
             for name, bubble in summary.bubble_ratio.items()
         ),
-        restrictions=document.known_restrictions,
+        restrictions=read_restrictions(document.restrictions),
         kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
-        first_cause=first_cause([(part.name, part.share) for part in summary.bubble_parts]),
-        advice=document.what_to_do_first or earlier,
+        first_cause=first_cause([(part.name or "", part.share) for part in summary.bubble_parts]),
+        advice=document.what_to_do_first,
     )

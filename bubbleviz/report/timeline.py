@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import ValidationError, convert
 
 from bubbleviz.count.rank_iterations import account_column, indices_of, own_ratios
 from bubbleviz.count.ratios import ratio_definitions
@@ -21,7 +22,6 @@ from bubbleviz.model.grouping import distinct, sorted_rows
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import SavedDocument, SavedTimeline
 
 #: The columns of each table, in their order.
 _COLUMNS = {
@@ -184,27 +184,36 @@ _ROWS_OF = {
 _CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
-def restored(path: str, saved: SavedDocument) -> Timeline:
+def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     """Return the timeline of a saved report, without operations where it was not saved.
+
+    Args:
+        path: of the report.
+        document: its values.
 
     Raises:
         InputError: columns are missing, or contradict each other.
     """
-    timeline = saved.timeline
-    if timeline is None:
-        nothing: list[int] = []
-        empty = {t: dict.fromkeys(columns.split(), nothing) for t, columns in _COLUMNS.items()}
-        timeline = SavedTimeline(0, [], empty)
-    rows = {key: len(saved.document[key]) for key in ("ranks", "iterations")}
-    rows["names"], rows["ratios"] = len(timeline.names), len(ratio_definitions())
-    rows["operations"] = len(timeline.tables.get("operations", {}).get("rank", ()))
+    nothing = {"base_ns": 0, "names": (), "tables": None}
+    given = document.get("timeline") or nothing
+    try:
+        base_ns, names, columns = (given[key] for key in nothing)
+        base_ns, names = convert(base_ns, int), convert(names, tuple[str, ...])
+        columns = convert(columns, dict[str, dict[str, list[int]]] | None)
+    except (KeyError, TypeError, ValidationError) as error:
+        raise _contradiction(path, f"is none ({str(error)[:200]})") from error
+    if columns is None:
+        columns = {table: {name: [] for name in named.split()} for table, named in _COLUMNS.items()}
+    rows = {key: len(document[key]) for key in ("ranks", "iterations")}
+    rows["names"], rows["ratios"] = len(names), len(ratio_definitions())
+    rows["operations"] = len(columns.get("operations", {}).get("rank", ()))
     tables: dict[str, dict[str, Ints]] = {}
     for table, named in _COLUMNS.items():
-        columns, given = named.split(), timeline.tables.get(table, {})
-        if set(columns) - set(given) or len({len(given[name]) for name in columns}) > 1:
+        wanted, own = named.split(), columns.get(table, {})
+        if set(wanted) - set(own) or len({len(own[name]) for name in wanted}) > 1:
             raise _contradiction(path, f"lacks columns of {table}")
-        tables[table] = {name: _column(path, table, name, given[name], rows) for name in columns}
-    return Timeline(timeline.base_ns, tuple(timeline.names), tables)
+        tables[table] = {name: _column(path, table, name, own[name], rows) for name in wanted}
+    return Timeline(base_ns, names, tables)
 
 
 def _contradiction(path: str, what: str) -> InputError:

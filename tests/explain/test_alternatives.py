@@ -110,7 +110,7 @@ def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
 
 @pytest.mark.parametrize("phases", [(), (Phase.F,), (Phase.BW,), (Phase.F, Phase.B, Phase.FB)])
 def test_times_that_lack_a_phase_tell_nothing(phases: tuple[Phase, ...]) -> None:
-    kinds = [SavedTime(0, 0, phase.label, 2e6) for phase in phases]
+    kinds = [SavedTime(phase, 2e6, 0, 0) for phase in phases]
 
     with pytest.raises(MismatchError, match="does not show the times of its schedule"):
         measured_times(kinds, None, 4)

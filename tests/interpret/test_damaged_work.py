@@ -416,7 +416,9 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     # What gates and comparisons read is the same.
     file = tmp_path / "report.json"
     file.write_text(render(report, View()), encoding="utf-8")
-    assert read_saved(str(file)).restriction == saved_of(report).restriction == report.restriction
+    assert (
+        read_saved(str(file)).restrictions == saved_of(report).restrictions == report.restrictions
+    )
     assert "kernels that were launched are not in the profile" in methods(report)
     assert _counts(idle([path]).limitations)[LOST] == lost
 

@@ -231,7 +231,7 @@ def test_a_saved_report_of_many_ranks_is_shown_without_operations(
     file = tmp_path / "report.json"
     file.write_text(json.render(replicas, View()), encoding="utf-8")
     saved = read_document(str(file))
-    own = opened(html.page_of_saved(str(file), replace(saved, timeline=None)))
+    own = opened(html.page_of_saved(str(file), {**saved, "timeline": None}))
     own.run("await many_ranks.show(6);")
 
     assert "holds no operations of" in own.page.locator("#overview-missing").inner_text()

@@ -86,7 +86,7 @@ def test_the_parts_of_a_report_are_its_json(report: Report, tmp_path: Path) -> N
         "part-00002.json",
     ]
     for path in (folder, folder / "index.json"):
-        assert read_document(str(path)).document == {**whole, "timeline": None}
+        assert read_document(str(path)) == {**whole, "timeline": None}
 
 
 def test_ratios_and_times_are_read_from_the_index(report: Report, tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.model.limitations import Restriction
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.report import SCHEMA
+from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import SCHEMA as READ_SCHEMA
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport, looks_saved, read_saved
 from tests.support.command_line import CommandLine
@@ -261,24 +263,15 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
     assert cli("gate", report, "--max-bubble", "schedule=0", "--allow-incomplete")[0] == 3
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "one stage is no pipeline",
-        "the profiles hold one stage of a pipeline, and the others are missing",
-        "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one",
-    ],
-)
+@pytest.mark.parametrize("kind", [own for own in RESTRICTIONS if own.no_pipeline])
 @pytest.mark.parametrize("ratio", ["schedule", "stage", "step", "period"])
 def test_one_stage_is_no_pipeline_to_check(
-    ratio: str, reason: str, saved: Path, tmp_path: Path, cli: CommandLine
+    ratio: str, kind: Restriction, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    report = altered(saved, tmp_path, "schedule", "reason", value=reason)
+    report = altered(saved, tmp_path, "restrictions", value=[{"code": kind.code}])
+    said = cli.refused("gate", report, "--max-bubble", f"{ratio}=0.9", code=1)
 
-    code, out, err = cli("gate", report, "--max-bubble", f"{ratio}=0.9")
-    assert (code, out) == (1, "")
-    assert f"{reason}, so {ratio} is no pipeline's bubble and cannot be compared" in err
-    assert err.count("\n") == 1
+    assert f"{kind.no_pipeline}, so {ratio} is no pipeline's bubble and cannot be compared" in said
 
 
 # Saved reports
@@ -360,3 +353,24 @@ def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: Command
     assert looks_saved(str(pipe))
     assert cli("gate", str(pipe), "--max-bubble", "schedule=1")[0] == 0
     writer.join(10)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("timeline", "tables", "operations", "virtual_stage"), [], "lacks columns of operations"),
+        (("timeline", "tables", "operations", "rank"), [[]], "its timeline is none"),
+        (("timeline", "tables"), {}, "lacks columns of operations"),
+        (("timeline",), [1], "its timeline is none"),
+        (("what_if",), [{"name": "measured", "makespan_ns": "1"}], "is not a bubbleviz report"),
+        (("phase_times",), [{"phase": "Q", "median_ns": 1}], "'Q' is not a phase"),
+        (("phase_times",), [{"phase": "F"}], "is not a bubbleviz report"),
+        (("typical_iteration",), "0", "is not a bubbleviz report"),
+    ],
+)
+def test_a_plan_of_a_report_that_was_tampered_with_is_refused(
+    path: tuple[str, ...], value: Any, said: str, saved: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    report = altered(saved, tmp_path, *path, value=value)
+
+    assert said in cli.refused("plan", report, code=1)

@@ -176,43 +176,22 @@ LATER = "incomplete: something that a later version knows"
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("entry", "words"),
     [
-        ({"restriction": LATER}, LATER),
-        ({"restrictions": None, "restriction": LATER}, LATER),
-        ({"restrictions": [{"code": "later", "text": LATER}]}, LATER),
-        ({"restrictions": [{"code": "later"}]}, "later"),
+        ({"code": "later", "text": LATER}, LATER),
+        ({"code": "later"}, "later"),
+        ({"text": LATER}, LATER),
         (
-            {"restrictions": [{"code": "kernels-lost", "text": "in words of a later version"}]},
+            {"code": "kernels-lost", "text": "in words of a later version"},
             "incomplete: kernels that were launched are not in the profile",
         ),
-        # Reports of before had words alone.
-        (
-            {"restrictions": None, "restriction": "maybe incomplete: stages may be missing"},
-            "maybe incomplete: stages may be missing",
-        ),
-        (
-            {
-                "restrictions": None,
-                "restriction": "incomplete: kernels that were launched are not in the profile",
-            },
-            "incomplete: kernels that were launched are not in the profile",
-        ),
+        ({"code": "stages-may-be-missing"}, "maybe incomplete: stages may be missing"),
     ],
 )
-@pytest.mark.parametrize("written", ["with null", "without"])
-def test_no_edited_report_passes(
-    changes: dict[str, Any],
-    words: str,
-    written: str,
-    whole: dict[str, Any],
-    tmp_path: Path,
-    cli: CommandLine,
+def test_no_restricted_report_passes(
+    entry: dict[str, str], words: str, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
-    document = {**whole, **changes}
-    if written == "without":
-        document = {k: v for k, v in document.items() if v is not None or k != "restrictions"}
-    report = _saved(tmp_path, document)
+    report = _saved(tmp_path, {**whole, "restrictions": [entry]})
 
     code, line = _gated(cli, report)
     assert (code, line.partition(":")[0]) == (3, "FAILED")
@@ -221,25 +200,17 @@ def test_no_edited_report_passes(
     assert allowed == (0 if words.startswith("maybe") else 3)
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("operations that some ranks lack", "some ranks lack operations"),
-        ("iterations are not told apart", "an iteration may be several training steps"),
-        ("stages without GPU work", "incomplete: the GPU work of some stages was not recorded"),
-    ],
-)
-def test_the_limitations_of_a_report_without_codes_restrict(
-    what: str, words: str, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
+@pytest.mark.parametrize("value", [None, [{"code": 1}], "absent"])
+def test_a_report_that_does_not_tell_its_restrictions_is_refused(
+    value: object, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
-    older = {key: value for key, value in whole.items() if "restriction" not in key}
-    report = _saved(tmp_path, {**older, "limitations": [{"what": what}]})
+    document = {**whole, "restrictions": value}
+    if value == "absent":
+        del document["restrictions"]
 
-    code, line = _gated(cli, report)
-    assert (code, line.partition(":")[0]) == (3, "FAILED")
-    assert line.endswith(f"; {words}, see the report's limitations\n")
-    for whole_run in (whole, older):
-        assert _gated(cli, _saved(tmp_path, whole_run))[0] == 0
+    said = cli.refused("gate", str(_saved(tmp_path, document)), *LIMIT, code=1)
+    assert "is not a bubbleviz report (" in said
+    assert "restrictions" in said
 
 
 def test_codes_are_part_of_the_schema() -> None:
@@ -266,7 +237,7 @@ def test_hostile_words_keep_to_their_line(
     text: str, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     entry = {"code": "later\n", "text": text}
-    report = _saved(tmp_path, {**whole, "restriction": text, "restrictions": [entry]})
+    report = _saved(tmp_path, {**whole, "restrictions": [entry]})
 
     code, line = _gated(cli, report)
     assert code == 3
@@ -285,7 +256,7 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
 
     assert report.restrictions == saved.restrictions == saved_of(report).restrictions
     assert report.restrictions
-    assert report.restriction == saved.restriction == report.restrictions[0].text
+    assert report.restriction == report.restrictions[0].text
 
 
 @pytest.mark.parametrize("code", [own.code for own in RESTRICTIONS if own.no_pipeline])
@@ -297,16 +268,3 @@ def test_the_times_of_no_pipeline_are_refused(
     with pytest.raises(InputError, match="so its times are not those of a pipeline's stages"):
         read_times(str(report))
     assert read_times(str(_saved(tmp_path, whole))).restrictions == ()
-
-
-def test_a_known_restriction_in_other_words_is_one(
-    whole: dict[str, Any], tmp_path: Path, cli: CommandLine
-) -> None:
-    other = "ranks are missing, as another version says"
-    entry = {"code": "ranks-missing", "text": other}
-    report = _saved(tmp_path, {**whole, "restriction": other, "restrictions": [entry]})
-
-    code, line = _gated(cli, report)
-    assert code == 3
-    assert line.count("missing") == 1
-    assert _gated(cli, report, "--allow-incomplete")[0] == 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.model.phases import Phase
 from bubbleviz.report.saved import SavedTime
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.measured_times import measured_workload
@@ -27,7 +28,10 @@ TWO = Workload(
 
 
 def kinds(*rows: tuple[int, int, str, float, int]) -> list[SavedTime]:
-    return [SavedTime(*row) for row in rows]
+    return [
+        SavedTime(Phase[phase], median_ns, stage, chunk, virtual_stage)
+        for stage, chunk, phase, median_ns, virtual_stage in rows
+    ]
 
 
 def test_a_plan_is_timed_by_virtual_stage_and_by_direction() -> None:

@@ -15,6 +15,7 @@ from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.saved import read_document, read_times
+from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, measured_times, planning
 from bubbleviz.schedules import simulation as simulated
 from bubbleviz.schedules.communication.lowered import STREAMS, makespan_of
@@ -64,20 +65,20 @@ def of_saved(path: str) -> MeasuredRun:
         InputError: it cannot be read, is no report, or of no whole pipeline.
         MismatchError: it lacks the times of a virtual stage.
     """
-    times, saved = read_times(path), read_document(path)
+    times, document = read_times(path), read_document(path)
     workload = measured_times.measured_workload(times.kinds, times.transfer_ns, times.microbatches)
-    document = saved.document
-    columns: Mapping[str, Ints] = {}
-    if saved.timeline is not None:
-        operations = saved.timeline.tables["operations"]
-        columns = {name: np.array(operations[name], np.int64) for name in _COLUMNS}
-    ran_ns = [row["makespan_ns"] for row in document["what_if"] if row.get("name") == "measured"]
+    columns = restored(path, document).tables["operations"]
     return MeasuredRun(
         path,
         workload,
         times.schedule,
-        _ran(columns, document["typical_iteration"], workload, times.schedule),
-        int(ran_ns[0]) if ran_ns else None,
+        _ran(
+            columns if len(columns["rank"]) else {},
+            document["typical_iteration"],
+            workload,
+            times.schedule,
+        ),
+        times.ran_ns,
         times.restrictions,
         times.memory,
         on_gpus=any(profile.get("kernels") for profile in document["profiles"]),
@@ -91,7 +92,7 @@ def of_report(report: Report, source: str) -> MeasuredRun:
     Raises:
         MismatchError: it is of no whole pipeline, or lacks the times of a virtual stage.
     """
-    apart = next((one.no_pipeline for one in report.restrictions if one.no_pipeline), None)
+    apart = limitations.no_pipeline(report.restrictions)
     if apart is not None:
         raise MismatchError(
             f"{apart}, so there is no pipeline to plan; give the profiles of all stages"
@@ -122,7 +123,7 @@ def _ran(
     columns: Mapping[str, Ints], typical: int | None, workload: simulated.Workload, name: str | None
 ) -> Plan | None:
     """Return the order of the typical iteration; None where it is not known."""
-    if not columns or typical is None:
+    if not len(columns["rank"]) or typical is None:
         plans = known.known_plans(workload.placement, workload.microbatches)
         return next((plan for plan in plans if plan.name == name), None)
     plan = order_that_ran(columns, typical, workload.placement, name or "the order that ran")

@@ -31,7 +31,7 @@ def view(
     check_installed("vl_convert")
     if measurement.is_saved(inputs, "view", "shows"):
         saved = read_document(inputs[0])
-        for profile in saved.document["profiles"]:
+        for profile in saved["profiles"]:
             note_paths([str(profile.get("path", ""))])
             note_host(str(profile.get("host", "")))
         page = page_of_saved(anonymous(inputs[0]), anonymous(saved, keys=False))

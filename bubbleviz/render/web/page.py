@@ -60,7 +60,6 @@ from bubbleviz.report.rank_means import (
     standouts,
 )
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import SavedDocument
 from bubbleviz.report.timeline import Timeline, restored, timeline_of
 from bubbleviz.report.view import View
 
@@ -116,15 +115,14 @@ def render(report: Report, view: View) -> str:
     return page(*own)
 
 
-def page_of_saved(path: str, saved: SavedDocument) -> str:
+def page_of_saved(path: str, saved: Mapping[str, Any]) -> str:
     """Return a report that was saved as JSON as an HTML document.
 
     Raises:
         InputError: its timeline contradicts itself.
         OutputError: the charting library is not installed.
     """
-    shown = saved.document["typical_iteration"]
-    return page(*packed(saved.document, restored(path, saved), shown, ""))
+    return page(*packed(saved, restored(path, saved), saved["typical_iteration"], ""))
 
 
 def page(document: str, columns: str, blocks: Iterable[str] = ()) -> str:
