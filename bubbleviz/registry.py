@@ -1,6 +1,6 @@
 """Discovery: every module of a package exports one constant, and that is all it takes to add one.
 
-Ratios and input formats are found this way; the order is that of the
+Input formats are found this way; the order is that of the
 ``order`` attribute where the values have one, then of the module names.
 """
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import RankSlice, joined_ranks, slices_of, stage_and_pipeline
+from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct_rows, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations
@@ -18,8 +18,8 @@ from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among, 
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 
 _FORWARD = (Phase.F, Phase.FB)
-#: Of :class:`Evidence`, what has no number for each rank.
-_OF_ITERATIONS = ("alike", "forwards")
+#: An odd number whose bits are half ones, which spreads numbers over 64 bits.
+_MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
 #: What a rank may lack to have a ratio, by its code; 0 lacks nothing.
 LACKS = (None, "no F with GPU work", "no B or BW with GPU work")
@@ -57,8 +57,7 @@ class Evidence:
     Attributes:
         present: whether the rank takes part in the iteration.
         microbatches: how many it ran forward; -1 where names do not give all of them.
-        alike: whether the ranks of an iteration ran the same ones, shape (iterations,).
-        forwards: of each iteration, those that its first rank ran.
+        ran: a number of those that it ran, by which other ranks' are the same or not.
         begins: whether its first operation is the smallest microbatch's F.
         settled: whether every F has its B, and every B its W where it owes one.
         cut: whether the end of the capture cut an F, B, W or BW.
@@ -70,8 +69,7 @@ class Evidence:
 
     present: Bools
     microbatches: Ints
-    alike: Bools
-    forwards: tuple[Ints, ...]
+    ran: Ints
     begins: Bools
     settled: Bools
     cut: Bools
@@ -112,6 +110,9 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
     trains = np.asarray(ran.backward.any(axis=1))
     everyone = present[trains].any(axis=0)
     all_present = np.asarray((present == everyone).all(axis=1)) | ~trains.any()
+    # Whether all ranks of an iteration ran the same microbatches.
+    most = np.where(present, ran.ran, np.iinfo(np.int64).min).max(axis=1, initial=NONE)
+    same = ((ran.ran == most[:, None]) | ~present).all(axis=1) & present.any(axis=1)
     # Whether the capture holds each rank's part of each training iteration. Where ranges never mark
     # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
     # one ended.
@@ -126,13 +127,13 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
     unmatched = went_on & ran.backward & ~(ran.settled | ran.cut | ran.step_cut)
     if run_kind(phase) == INFERENCE:
         # A single iteration is the window of the whole recording, wherever that began and ended.
-        all_there = (present == present.any(axis=0)).all(axis=1) & ran.alike
+        all_there = (present == present.any(axis=0)).all(axis=1) & same
         kind = np.full(count, INFERENCE)
         complete = (all_there & ~ran.cut.any(axis=1)) | (count == 1)
         trains = np.zeros(count, bool)
     else:
         # Forwards alone at the end of a capture may be the start of a training iteration.
-        alike = all_present & ran.alike
+        alike = all_present & same
         settled = alike | (np.arange(count) < count - 1) | ~trains.any()
         kind = np.where(trains | ~settled, TRAINING, EVALUATION)
         complete = np.where(trains, all_present & whole.all(axis=1), alike & ~ran.cut.any(axis=1))
@@ -178,13 +179,12 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     phase, cut, spanned = keys.phase, keys.cut > 0, keys.has_span == 1
     forward, gradient = among(phase, _FORWARD), among(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
-    microbatches, alike, forwards = _forwards(keys.microbatch[forward], cell[forward], present)
+    microbatches, ran = _forwards(keys.microbatch[forward], cell[forward], present.size)
     lacks = np.where(any_of(spanned & gradient), 0, 2)
     return Evidence(
         present=present,
-        microbatches=microbatches,
-        alike=alike,
-        forwards=forwards,
+        microbatches=microbatches.reshape(shape).T,
+        ran=ran.reshape(shape).T,
         begins=_begins(keys, cell, present.size).reshape(shape).T,
         settled=~any_of(_unsettled(keys, cell)),
         cut=any_of(cut & among(phase, WORK)),
@@ -195,52 +195,27 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     )
 
 
-def _forwards(microbatch: Ints, cell: Ints, present: Bools) -> tuple[Ints, Bools, tuple[Ints, ...]]:
-    """Return how many microbatches each cell ran, and whether cells of an iteration ran the same.
-
-    The last is what the first cell of each iteration ran.
+def _forwards(microbatch: Ints, cell: Ints, cells: int) -> tuple[Ints, Ints]:
+    """Return how many microbatches each cell ran, -1 unknown, and a number of which these are.
 
     Args:
         microbatch: of forwards; -1 unknown.
         cell: of each.
-        present: which there are, shape (iterations, ranks); cells are places in its transpose.
+        cells: how many there are.
     """
     cell, microbatch = distinct_rows(cell, microbatch)
-    count = np.bincount(cell, minlength=present.size)
-    first = np.cumsum(count) - count
-    alike = np.asarray(present.any(axis=1))
-    forwards = [np.empty(0, np.int64)] * len(present)
-    for k in np.flatnonzero(alike).tolist():
-        cells = np.flatnonzero(present[k]) * len(present) + k
-        some = count[cells[0]]
-        forwards[k] = microbatch[first[cells[0]] : first[cells[0]] + some]
-        alike[k] = (count[cells] == some).all()
-        if alike[k]:
-            ran = microbatch[first[cells][:, None] + np.arange(some)]
-            alike[k] = (ran == ran[:1]).all()
+    count = np.bincount(cell, minlength=cells)
+    # Numbers of several add up; mixed, equal sums are of equal sets.
+    mixed = microbatch.astype(np.uint64) * np.uint64(_MIX)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(_MIX)
+    ran = intervals.group_sum(cell, cells, (mixed >> np.uint64(16)).astype(np.int64))
     count[cell[microbatch == NONE]] = NONE
-    return count.reshape(present.shape[::-1]).T, alike, tuple(forwards)
+    return count, ran
 
 
 def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
-    """Return the evidence of all slices of a run as one.
-
-    Args:
-        parts: of the slices, in their order.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    names = [f.name for f in fields(Evidence) if f.name not in _OF_ITERATIONS]
-    tables = [{name: getattr(part, name) for name in names} for part in parts]
-    columns: dict[str, Any] = dict(zip(names, joined_ranks(tables), strict=True))
-    alike: Bools = np.asarray(columns["present"].any(axis=1), bool)
-    forwards = []
-    for k in range(len(alike)):
-        own = [part for part in parts if part.present[k].any()]
-        ran = own[0].forwards[k] if own else np.empty(0, np.int64)
-        alike[k] &= all(p.alike[k] and np.array_equal(p.forwards[k], ran) for p in own)
-        forwards.append(ran)
-    return Evidence(alike=alike, forwards=tuple(forwards), **columns)
+    """Return the evidence of all slices of a run, in their order, as one."""
+    return Evidence(*joined_ranks([vars(part) for part in parts]))
 
 
 def _begins(operations: _OperationKeys, cell: Ints, cells: int) -> Bools:

@@ -91,34 +91,15 @@ def _tables(plan: Plan, ran: Simulation, ticks: int) -> tuple[Operations, BusyIn
     start_ns, end_ns = ran.start_ns // ticks, ran.end_ns // ticks
     count = len(ran)
     chunk = np.array([plan.chunk_of(stage) for stage in range(plan.virtual_stages)], np.int64)
-    none, zero = np.full(count, NONE), np.zeros(count, np.int64)
-    operations = Operations(
-        rank=ran.device.copy(),
-        iteration=zero,
-        phase=ran.phase.copy(),
-        microbatch=ran.microbatch.copy(),
-        chunk=chunk[ran.virtual_stage],
-        sequence=none,
-        second_microbatch=none.copy(),
-        second_chunk=none.copy(),
-        occurrence=zero.copy(),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        has_span=np.ones(count, np.int64),
-        host_start_ns=start_ns.copy(),
-        host_end_ns=end_ns.copy(),
-        kernels=np.ones(count, np.int64),
-        active_ns=end_ns - start_ns,
-        busy_ns=end_ns - start_ns,
-        received_ns=none.copy(),
-        receive_start_ns=none.copy(),
-        receive_launched_ns=none.copy(),
-        launched_ns=none.copy(),
-        virtual_stage=ran.virtual_stage.copy(),
-        cut=zero.copy(),
-        tokens=none.copy(),
-        name_id=zero.copy(),
-        names=("",),
-        stages=tuple(range(plan.stages)),
-    )
-    return operations, BusyIntervals(np.arange(count), start_ns.copy(), end_ns.copy())
+    zero, one = np.zeros(count, np.int64), np.ones(count, np.int64)
+    # What is not known of a simulation is none.
+    columns = {name: np.full(count, NONE) for name in Operations.column_names()}
+    columns |= dict.fromkeys(("iteration", "occurrence", "cut", "name_id"), zero)
+    columns |= dict.fromkeys(("has_span", "kernels"), one)
+    columns |= dict.fromkeys(("start_ns", "host_start_ns"), start_ns)
+    columns |= dict.fromkeys(("end_ns", "host_end_ns"), end_ns)
+    columns |= dict.fromkeys(("active_ns", "busy_ns"), end_ns - start_ns)
+    columns |= {name: getattr(ran, name) for name in ("phase", "microbatch", "virtual_stage")}
+    columns |= {"rank": ran.device, "chunk": chunk[ran.virtual_stage]}
+    operations = Operations(**columns, names=("",), stages=tuple(range(plan.stages)))
+    return operations, BusyIntervals(np.arange(count), start_ns, end_ns)

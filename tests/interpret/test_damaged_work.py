@@ -16,8 +16,7 @@ import pytest
 
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
-from bubbleviz.count.ratios import Extents
-from bubbleviz.count.ratios.period import RATIO as PERIOD
+from bubbleviz.count.ratios import Extents, ratio_definitions
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.damaged_work import (
     ProcessLoss,
@@ -295,7 +294,8 @@ def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path
 def test_an_iteration_that_starts_before_the_last_has_no_period() -> None:
     first_ns = np.array([[100, 100], [50, 200], [300, 300]])
     present = np.ones((3, 2), bool)
-    windows = PERIOD.windows(Extents(first_ns, first_ns + 10, first_ns + 10, present))
+    (period,) = (ratio for ratio in ratio_definitions() if ratio.name == "period")
+    windows = period.windows(Extents(first_ns, first_ns + 10, first_ns + 10, present))
     assert windows.known.tolist() == [False, True, False]
 
 

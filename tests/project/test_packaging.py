@@ -25,7 +25,6 @@ from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import bare_name, understand
 from bubbleviz.count import ratios
-from bubbleviz.count.ratios import RatioDefinition
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.registry import discover
 from bubbleviz.render import formats as renderers
@@ -361,7 +360,6 @@ def test_the_variant_that_reads_most_is_taken() -> None:
 
 KINDS: list[tuple[ModuleType, str, type]] = [
     (readers, "READER", Reader),
-    (ratios, "RATIO", RatioDefinition),
 ]
 
 
@@ -390,5 +388,5 @@ def test_every_ratio_has_a_definition_and_a_window() -> None:
 
 
 def test_a_module_without_its_constant_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"bubbleviz\.count\.ratios\.period must define NOTHING"):
-        discover("bubbleviz.count.ratios", "NOTHING", RatioDefinition)
+    with pytest.raises(TypeError, match=r"bubbleviz\.sources\.readers\.\w+ must define NOTHING"):
+        discover("bubbleviz.sources.readers", "NOTHING", str)
