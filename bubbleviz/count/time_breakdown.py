@@ -106,19 +106,5 @@ def time_within(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints)
         low_ns: starts of windows, shape (windows, ranks).
         high_ns: their ends, likewise; none is before its start.
     """
-    if len(times) == 0:
-        return np.zeros_like(low_ns)
-    every = np.arange(low_ns.shape[1])
-    sets = times.rank, times.start_ns, times.end_ns
-    cover = intervals.GroupCover(sets, len(every))
-    (start, end), low, high = cover.line, cover.place(every, low_ns), cover.place(every, high_ns)
-    before_ns = np.concatenate(([0], np.cumsum(time_ns)))
-
-    def upto(place: Ints) -> Ints:
-        row = np.searchsorted(start, place, side="right") - 1
-        at = np.maximum(row, 0)
-        share = np.clip((place - start[at]) / np.maximum(end[at] - start[at], 1), 0, 1)
-        part_ns = np.rint(time_ns[at] * share).astype(np.int64)
-        return np.where(row >= 0, before_ns[at] + part_ns, 0)
-
-    return upto(high) - upto(low)
+    sets, ranks = (times.rank, times.start_ns, times.end_ns), low_ns.shape[1]
+    return intervals.GroupCover(sets, ranks, time_ns).within(np.arange(ranks), low_ns, high_ns)

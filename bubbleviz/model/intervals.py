@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -21,8 +20,6 @@ from bubbleviz.native.library import library
 Intervals = tuple[Ints, Ints]
 #: Group, start and end of sets that several groups have, group by group.
 GroupIntervals = tuple[Ints, Ints, Ints]
-#: Intervals of a set that are cut together, so that what that needs stays small.
-_PIECE = 1 << 16
 
 
 def empty() -> Intervals:
@@ -81,32 +78,6 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the times that ``a`` covers and ``b`` does not."""
     if native := library():
         return columns.difference(native, a, b)
-    return _cut(a, b)
-
-
-def _cut(a: Intervals, b: Intervals) -> Intervals:
-    """Return the difference, by pieces of time that hold few intervals."""
-    # Where one of b starts, a is cut anyway; where one of a starts, nothing is.
-    at = np.sort(np.concatenate((a[0][_PIECE::_PIECE], b[0][_PIECE::_PIECE])))
-    low_ns = [np.iinfo(np.int64).min, *at.tolist()]
-    high_ns = [*at.tolist(), np.iinfo(np.int64).max]
-    cut = [
-        _cut_piece(within(_touching(a, low, high), low, high), _touching(b, low, high))
-        for low, high in zip(low_ns, high_ns, strict=True)
-    ]
-    start_ns, end_ns = zip(*cut, strict=True)
-    return np.concatenate(start_ns), np.concatenate(end_ns)
-
-
-def _touching(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
-    """Return the intervals of a set that lie in [low, high), if only in part."""
-    first = np.searchsorted(intervals[1], low_ns, side="right")
-    end = np.searchsorted(intervals[0], high_ns, side="left")
-    return intervals[0][first:end], intervals[1][first:end]
-
-
-def _cut_piece(a: Intervals, b: Intervals) -> Intervals:
-    """Return the difference, by cutting time at every boundary."""
     # Mostly a few intervals of many touch the others.
     near = np.searchsorted(a[1], b[0], side="right") < np.searchsorted(a[0], b[1], side="left")
     if not near.any():
@@ -127,24 +98,9 @@ def within(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
 
 
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return for each window [low, high] how much of it the set covers.
-
-    The measure up to a time t is a sum of whole intervals plus a part of one, so that any
-    number of windows, overlapping or not, cost one search each.
-    """
-    if len(intervals[0]) == 0:
-        return np.zeros_like(low_ns)
-    whole = np.zeros(len(intervals[0]) + 1, np.int64)
-    np.subtract(intervals[1], intervals[0], out=whole[1:])
-    np.cumsum(whole, out=whole)
-
-    def upto(time_ns: Ints) -> Ints:
-        row = np.searchsorted(intervals[0], time_ns, side="right") - 1
-        at = np.maximum(row, 0)
-        part = np.minimum(time_ns, intervals[1][at]) - intervals[0][at]
-        return np.where(row >= 0, whole[at] + part, 0)
-
-    return upto(high_ns) - upto(low_ns)
+    """Return for each window [low, high] how much of it the set covers."""
+    whole = np.zeros(len(intervals[0]), np.int64), *intervals
+    return GroupCover(whole, 1).within(np.zeros_like(low_ns), low_ns, high_ns)
 
 
 @dataclass(frozen=True)
@@ -246,29 +202,23 @@ def group_measure(
 class GroupCover:
     """Sets of groups laid on a line once, to measure how much of any windows they cover.
 
+    The measure up to a time is a sum of whole intervals plus a part of one, so that any number of
+    windows, overlapping or not, cost one search each.
+
     Args:
         sets: of the groups, in order of (group, start).
         groups: how many there are.
-
-    Attributes:
-        line: the sets as one on the line.
+        held_ns: what each interval holds, evenly all along; None for its length.
     """
 
-    def __init__(self, sets: GroupIntervals, groups: int) -> None:
+    def __init__(self, sets: GroupIntervals, groups: int, held_ns: Ints | None = None) -> None:
         owner, start_ns, end_ns = sets
         self._extents = group_extents(owner, groups, start_ns, end_ns)
         self._packing = Packing.of(*self._extents)
-        self.line = self._packing.place(owner, start_ns), self._packing.place(owner, end_ns)
+        self._line = self._packing.place(owner, start_ns), self._packing.place(owner, end_ns)
+        self._held_ns = held_ns
         self._before_ns = np.zeros(len(owner) + 1, np.int64)
-        np.cumsum(end_ns - start_ns, out=self._before_ns[1:])
-
-    def place(self, group: Codes, time_ns: Ints) -> Ints:
-        """Return the places of times of groups, cut to the extents of their sets.
-
-        Beyond its extent a group's set covers nothing, and on the line lie the others.
-        """
-        low, high = self._extents
-        return self._packing.place(group, np.clip(time_ns, low[group], high[group]))
+        np.cumsum(end_ns - start_ns if held_ns is None else held_ns, out=self._before_ns[1:])
 
     def within(self, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
         """Return how much of each window [low, high] of a group its set covers.
@@ -278,18 +228,22 @@ class GroupCover:
             low_ns: starts of the windows.
             high_ns: their ends; none is before its start.
         """
-        start, end = self.line
-        if len(start) == 0:
+        if len(self._before_ns) == 1:
             return np.zeros_like(low_ns)
+        return self._upto(group, high_ns) - self._upto(group, low_ns)
 
-        def upto(time_ns: Ints) -> Ints:
-            place = self.place(group, time_ns)
-            row = np.searchsorted(start, place, side="right") - 1
-            at = np.maximum(row, 0)
-            part = np.minimum(place, end[at]) - start[at]
-            return np.where(row >= 0, self._before_ns[at] + part, 0)
-
-        return upto(high_ns) - upto(low_ns)
+    def _upto(self, group: Codes, time_ns: Ints) -> Ints:
+        # Beyond its extent a group's set covers nothing, and on the line lie the others.
+        first_ns, last_ns = self._extents
+        inside_ns = np.clip(time_ns, first_ns[group], last_ns[group])
+        place, (start, end) = self._packing.place(group, inside_ns), self._line
+        row = np.searchsorted(start, place, side="right") - 1
+        at = np.maximum(row, 0)
+        part = np.minimum(place, end[at]) - start[at]
+        if self._held_ns is not None:
+            share = part / np.maximum(end[at] - start[at], 1)
+            part = np.rint(self._held_ns[at] * share).astype(np.int64)
+        return np.where(row >= 0, self._before_ns[at] + part, 0)
 
 
 def group_sum(group: Codes, groups: int, values: Ints) -> Ints:
@@ -368,13 +322,8 @@ class Innermost:
 
         In one layer only the last interval that starts at or before a query can hold it.
         """
-        ascending = bool((start_ns[1:] >= start_ns[:-1]).all())
         for layer in self.layers:
-            starts = self.start_ns[layer]
-            if ascending and len(starts) < len(start_ns):
-                at = _merged(starts, start_ns)
-            else:
-                at = np.searchsorted(starts, start_ns, side="right") - 1
+            at = np.searchsorted(self.start_ns[layer], start_ns, side="right") - 1
             row = layer[np.maximum(at, 0)]
             query = np.flatnonzero((at >= 0) & (end_ns <= self.end_ns[row]))
             yield query, row[query]
@@ -395,22 +344,7 @@ class Innermost:
         return best
 
 
-def _merged(starts: Ints, queries: Ints) -> Ints:
-    """Return the last of ``starts`` at or before each query, -1 none; both ascend.
-
-    The few are looked up among the many, which then count how many have gone by.
-    """
-    first = np.searchsorted(queries, starts, side="left")
-    return np.cumsum(np.bincount(first, minlength=len(queries) + 1)[:-1]) - 1
-
-
 # Preceding rows: which row of a group came last before a time.
-
-
-#: Places on a line lie below this.
-_ROOM = 1 << 62
-#: Groups are numbered from 0 if there are no more than rows, and so many.
-_FEW = 1024
 
 
 def last_before(
@@ -431,8 +365,6 @@ def last_before(
         wanted_ns: before when.
         or_at: whether rows at that very time count.
     """
-    if _is_ordered(group, time_ns, wanted):
-        return _in_order(group, time_ns, wanted, wanted_ns, or_at=or_at)
     both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
     is_row = np.arange(len(both)) < len(group)
     order = sorted_rows(both, times_ns, ~is_row if or_at else is_row)
@@ -443,29 +375,3 @@ def last_before(
     found = np.empty(len(both), np.int64)
     found[order] = row
     return found[len(group) :]
-
-
-def _is_ordered(group: Ints, time_ns: Ints, wanted: Ints) -> bool:
-    """Return whether rows stand in order of their group and time, and groups fit on one line."""
-    if not len(group) or int(group[0]) < 0 or int(wanted.min(initial=0)) < 0:
-        return False
-    groups = int(max(group[-1], wanted.max(initial=NONE))) + 1
-    if groups > _FEW + len(group) + len(wanted):
-        return False  # such as threads, whose numbers are those of the system
-    if (int(time_ns.max()) - int(time_ns.min()) + 1) * groups >= _ROOM:
-        return False
-    later = (group[1:] > group[:-1]) | ((group[1:] == group[:-1]) & (time_ns[1:] >= time_ns[:-1]))
-    return bool(later.all())
-
-
-def _in_order(group: Ints, time_ns: Ints, wanted: Ints, wanted_ns: Ints, *, or_at: bool) -> Ints:
-    """Return the same where rows stand in order of their group and time."""
-    groups = int(max(group[-1], wanted.max(initial=NONE))) + 1
-    low_ns, high_ns = group_extents(group, groups, time_ns, time_ns)
-    packing = Packing.of(low_ns, np.maximum(high_ns, low_ns))
-    # On the line the last place of a group is just before the first one of the next group.
-    latest_ns = high_ns[wanted] + (0 if or_at else 1)
-    placed = packing.place(wanted, np.clip(wanted_ns, low_ns[wanted] - 1, latest_ns))
-    side: Literal["left", "right"] = "right" if or_at else "left"
-    row = np.searchsorted(packing.place(group, time_ns), placed, side=side) - 1
-    return np.where((row >= 0) & (group[row] == wanted), row, NONE)

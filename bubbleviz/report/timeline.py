@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from msgspec import ValidationError, convert
 
 from bubbleviz.count.rank_iterations import account_column, indices_of, own_ratios
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -22,6 +20,7 @@ from bubbleviz.model.grouping import distinct, sorted_rows
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report.report import Report
+from bubbleviz.report.saved import no_timeline, timeline_values
 
 #: The columns of each table, in their order.
 _COLUMNS = {
@@ -194,15 +193,8 @@ def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     Raises:
         InputError: columns are missing, or contradict each other.
     """
-    nothing = {"base_ns": 0, "names": (), "tables": None}
-    given = document.get("timeline") or nothing
-    try:
-        base_ns, names, columns = (given[key] for key in nothing)
-        base_ns, names = convert(base_ns, int), convert(names, tuple[str, ...])
-        columns = convert(columns, dict[str, dict[str, list[int]]] | None)
-    except (KeyError, TypeError, ValidationError) as error:
-        raise _contradiction(path, f"is none ({str(error)[:200]})") from error
-    if columns is None:
+    base_ns, names, columns = timeline_values(path, document)
+    if not columns:
         columns = {table: {name: [] for name in named.split()} for table, named in _COLUMNS.items()}
     rows = {key: len(document[key]) for key in ("ranks", "iterations")}
     rows["names"], rows["ratios"] = len(names), len(ratio_definitions())
@@ -211,25 +203,19 @@ def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     for table, named in _COLUMNS.items():
         wanted, own = named.split(), columns.get(table, {})
         if set(wanted) - set(own) or len({len(own[name]) for name in wanted}) > 1:
-            raise _contradiction(path, f"lacks columns of {table}")
+            raise no_timeline(path, f"lacks columns of {table}")
         tables[table] = {name: _column(path, table, name, own[name], rows) for name in wanted}
     return Timeline(base_ns, names, tables)
-
-
-def _contradiction(path: str, what: str) -> InputError:
-    return InputError(
-        f"{path}: its timeline {what}; write the report again with bubbleviz analyze --json"
-    )
 
 
 def _column(path: str, table: str, name: str, values: list[int], rows: Mapping[str, int]) -> Ints:
     try:
         column = np.array(values, np.int64)
     except OverflowError:
-        raise _contradiction(path, f"has {name} of {table} beyond 64 bits") from None
+        raise no_timeline(path, f"has {name} of {table} beyond 64 bits") from None
     limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
     if limit is not None and len(column) and not (NONE <= column.min() <= column.max() < limit):
-        raise _contradiction(path, f"refers from {name} of {table} to a row that does not exist")
+        raise no_timeline(path, f"refers from {name} of {table} to a row that does not exist")
     if name == "phase" and len(column) and column.min() < 0:
-        raise _contradiction(path, f"holds {table} without a phase")
+        raise no_timeline(path, f"holds {table} without a phase")
     return column

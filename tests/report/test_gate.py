@@ -360,7 +360,7 @@ def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: Command
     [
         (("timeline", "tables", "operations", "virtual_stage"), [], "lacks columns of operations"),
         (("timeline", "tables", "operations", "rank"), [[]], "its timeline is none"),
-        (("timeline", "tables"), {}, "lacks columns of operations"),
+        (("timeline", "tables"), {"operations": {}}, "lacks columns of operations"),
         (("timeline",), [1], "its timeline is none"),
         (("what_if",), [{"name": "measured", "makespan_ns": "1"}], "is not a bubbleviz report"),
         (("phase_times",), [{"phase": "Q", "median_ns": 1}], "'Q' is not a phase"),
