@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,24 +118,18 @@ def measure_coverage(
 
 def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
     """Yield where the host launched each of a handful of activities, in words."""
-    links, named = linked.links, linked.named
-    rows = np.array(activities, np.int64)
-    known = links.call[rows] != NONE
-    calls = links.calls_of(rows[known], linked.profile.calls)
-    times = zip(calls.thread.tolist(), calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True)
+    links = linked.links
     names = {t.thread: t.name for t in linked.profile.threads}
     # Named ranges of a thread may overlap in any way; most runs leave no kernel unattributed.
-    trees: dict[int, IntervalTree] = {}
-    for activity, is_known in zip(activities, known.tolist(), strict=True):
-        if not is_known:
+    tree_of = cache(partial(_tree_of, linked.named))
+    for activity in activities:
+        if links.call[activity] == NONE:
             yield "launching call not in the profile"
             continue
-        thread, start_ns, end_ns = next(times)
+        thread = int(links.threads[links.thread[activity]])
         name = names.get(thread, "")
         place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"
-        if thread not in trees:
-            trees[thread] = _tree_of(named, thread)
-        around = [own for own in trees[thread][start_ns] if own.end > end_ns]
+        around = tree_of(thread)[int(links.launched_ns[activity])]
         if links.rule[activity] == LinkRule.AMBIGUOUS:
             yield f"{place}, while several threads ran backward"
         elif around:
