@@ -135,8 +135,8 @@ def clock_steps(
     limit, _ = offsets.tightest_limits(precedences, clocks)
     known = np.isfinite(high_ns)
     steps_ns = sum(abs(step.by_ns) for step in steps)
-    all_ns = offsets.DRIFT * float(np.ptp(precedences.after_ns)) + steps_ns
-    gap_ns = offsets.DRIFT * length_ns
+    all_ns = math.ceil(offsets.DRIFT * float(np.ptp(precedences.after_ns))) + steps_ns
+    gap_ns = np.ceil(offsets.DRIFT * length_ns)
     limit[first, second] = np.where(known, high_ns + gap_ns, limit[first, second] + all_ns)
     limit[second, first] = np.where(known, gap_ns - low_ns, limit[second, first] + all_ns)
     return steps, _corrections(limit, precedences, extents, reference)

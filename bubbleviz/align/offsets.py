@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -159,34 +160,22 @@ def intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
     That is infinite for clocks that the reference does not bound from both sides. They are set
     against the first clock that does, which keeps its own time.
     """
-    arcs = _arcs(limit)
-    open_clocks = np.ones(len(limit), bool)
-    middle, half = np.zeros(len(limit)), np.full(len(limit), np.inf)
-    for root in (reference, *range(len(limit))):
-        if not open_clocks[root]:
-            continue
-        there, back = (_paths(way, root, len(limit)) for way in (arcs, (arcs[1], arcs[0], arcs[2])))
-        # No path between two clocks that bound each other leads over one that does not.
-        own = open_clocks & np.isfinite(there) & np.isfinite(back)
-        middle[own] = (there[own] - back[own]) / 2
-        if root == reference:
-            half[own] = (there[own] + back[own]) / 2
-        open_clocks &= ~own
-        inside = open_clocks[arcs[0]] & open_clocks[arcs[1]]
-        arcs = arcs[0][inside], arcs[1][inside], arcs[2][inside]
-    return middle, half
+    from scipy.sparse.csgraph import johnson
+
+    after, before, limit_ns = _arcs(limit)
+    paths = johnson(_graph((after, before), limit_ns, len(limit)))
+    bounded = np.isfinite(paths) & np.isfinite(paths.T)
+    root = np.where(bounded[reference], reference, bounded.argmax(axis=1))
+    every = np.arange(len(limit))
+    there, back = paths[root, every], paths[every, root]
+    return (there - back) / 2, np.where(root == reference, (there + back) / 2, np.inf)
 
 
-def _paths(arcs: _Arcs, root: int, clocks: int) -> Floats:
-    """Return the shortest paths from a clock to each (Bellman and Ford); no circle is negative."""
-    paths = np.full(clocks, np.inf)
-    paths[root] = 0.0
-    for _ in range(clocks):
-        nearer = np.minimum(paths, _longer(arcs, paths))
-        if (nearer == paths).all():
-            break
-        paths = nearer
-    return paths
+def _graph(ends: tuple[Ints, Ints], length: Floats, nodes: int) -> Any:
+    """Return a graph of arcs (tails, heads) for SciPy, which annotates little."""
+    from scipy.sparse import csr_array
+
+    return csr_array((length, ends), shape=(nodes, nodes))
 
 
 # Clock segments: clocks that drift, as difference constraints laid out in time.
@@ -201,8 +190,6 @@ def _paths(arcs: _Arcs, root: int, clocks: int) -> Floats:
 
 #: Segments of a capture: fewer where there are many clocks.
 _MOST, _FEWEST, _NODES = 128, 32, 4096
-#: Numbers that are worked on at once.
-_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -307,7 +294,7 @@ def bands(
     """Return the least and the largest correction of each clock in each segment.
 
     Infinite where nothing bounds it. They are shortest paths from and to the reference in the
-    same segment (Bellman and Ford's, on lengths that a feasible potential makes non-negative).
+    same segment (Dijkstra's, on lengths that a feasible potential makes non-negative).
 
     Args:
         segments: the bounds.
@@ -315,73 +302,26 @@ def bands(
         slack_ns: what every bound gives.
         reference: the clock whose correction is 0.
     """
-    after, before = (segments.after, segments.segment), (segments.before, segments.segment)
-    height = potential[after] - potential[before]
+    from scipy.sparse.csgraph import dijkstra
+
+    clocks, count = potential.shape
+    node = np.arange(clocks * count).reshape(clocks, count)
+    drift_ns = np.full(clocks * (count - 1), _EACH * segments.length_ns)
+    steps = node[:, :-1].ravel(), node[:, 1:].ravel()
+    tail = np.concatenate((node[segments.after, segments.segment], *steps))
+    head = np.concatenate((node[segments.before, segments.segment], *steps[::-1]))
+    length = np.concatenate((segments.limit_ns + slack_ns, drift_ns, drift_ns))
+    height = potential.ravel()
     # Rounding makes no circle negative.
-    length = np.maximum(segments.limit_ns + slack_ns + height, 0.0) - height
-    there = _shortest(segments, before, after, length, reference)
-    back = _shortest(segments, after, before, length, reference)
-    return -back, there
-
-
-def _shortest(
-    segments: ClockSegments,
-    head: tuple[Ints, Ints],
-    tail: tuple[Ints, Ints],
-    length: Floats,
-    reference: int,
-) -> Floats:
-    """Return the shortest paths from the reference to each clock in the same segment.
-
-    Args:
-        segments: the bounds, as arcs.
-        head: clock and segment that each arc leads to.
-        tail: those that it leads from.
-        length: of each.
-        reference: the clock that paths begin at.
-    """
-    clocks, count = segments.captured.shape
-    found = np.full((clocks, count), np.inf)
-    reached = _reached(head[0], tail[0], clocks, reference)
-    inside = np.flatnonzero(reached[tail[0]])
-    # Others may be many, and stay where they are.
-    every = np.flatnonzero(reached)
-    place = np.cumsum(reached) - 1
-    to, start = (place[ends[0][inside]] * count + ends[1][inside] for ends in (head, tail))
-    order = sorted_rows(to)
-    to, start, length = to[order], start[order], length[inside][order]
-    first = np.flatnonzero(np.diff(to, prepend=NONE))
-    size = max(1, _AT_ONCE // max(len(to), len(every) * count))
-    for low in range(0, count, size):
-        sources = np.arange(low, min(low + size, count))
-        paths = np.full((len(sources), len(every), count), np.inf)
-        paths[np.arange(len(sources)), place[reference], sources] = 0.0
-        paths = _slowed(paths, _EACH * segments.length_ns)
-        # A path may come to a clock several times, in another segment each time.
-        for _ in range(len(every) * count if len(to) else 0):
-            flat = paths.reshape(len(sources), -1)
-            nearer = flat.copy()
-            reached = np.minimum.reduceat(flat[:, start] + length, first, axis=1)
-            nearer[:, to[first]] = np.minimum(nearer[:, to[first]], reached)
-            # Less than a millionth of a nanosecond is rounding.
-            if not (nearer < flat - 1e-6).any():
-                break
-            paths = _slowed(nearer.reshape(paths.shape), _EACH * segments.length_ns)
-        found[every[:, None], sources] = paths[np.arange(len(sources)), :, sources].T
-    return found
-
-
-def _reached(head: Ints, tail: Ints, clocks: int, reference: int) -> Bools:
-    """Return which clocks arcs lead to from the reference."""
-    reached = np.zeros(clocks, bool)
-    reached[reference] = True
-    for _ in range(clocks):
-        new = reached.copy()
-        new[head[reached[tail]]] = True
-        if (new == reached).all():
-            break
-        reached = new
-    return reached
+    length = np.maximum(length + height[tail] - height[head], 0.0)
+    there, back = (
+        dijkstra(_graph(ends, length, node.size), indices=node[reference])
+        .reshape(count, clocks, count)
+        .diagonal(axis1=0, axis2=2)
+        for ends in ((tail, head), (head, tail))
+    )
+    above = potential - potential[reference]
+    return above - back, above + there
 
 
 # Drift lines: a straight line through the band that bounds leave a clock over time.
