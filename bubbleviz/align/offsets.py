@@ -328,32 +328,14 @@ def bands(
 
 
 def drift_line(at_ns: Floats, low: Floats, high: Floats) -> Floats:
-    """Return a line through a band, at most ``DRIFT`` steep.
-
-    It follows the middle of the band where that is narrow (least squares), unless the farthest
-    edge of the band then lies much farther away than necessary.
-    """
-    place = (at_ns - at_ns.mean()) / float(np.ptp(at_ns))
-    steepest = DRIFT * float(np.ptp(at_ns))
-    nearest, least = _nearest_line(place, low, high, steepest)
-    weight = 1 / np.maximum(high - low, 1.0)
-    fitted = np.polynomial.Polynomial.fit(place, (low + high) / 2, 1, w=weight, domain=[-1, 1])
-    slope = float(np.clip(fitted.convert().coef[-1], -steepest, steepest))
-    sloped = slope * place
-    line = sloped + (float((high - sloped).max()) + float((low - sloped).min())) / 2
-    reach = float(np.maximum(high - line, line - low).max())
-    return np.asarray(line if reach <= 1.05 * least else nearest, np.float64)
-
-
-def _nearest_line(
-    place: Floats, low: Floats, high: Floats, steepest: float
-) -> tuple[Floats, float]:
-    """Return the line whose farthest edge of the band lies nearest, and how far that is.
+    """Return the line, at most ``DRIFT`` steep, whose farthest edge of a band lies nearest.
 
     A linear program in the height, the slope and the distance, which is minimised.
     """
     from scipy.optimize import linprog
 
+    place = (at_ns - at_ns.mean()) / float(np.ptp(at_ns))
+    steepest = DRIFT * float(np.ptp(at_ns))
     # high - line and line - low are at most the distance.
     above = np.stack((-np.ones(len(place)), -place, -np.ones(len(place))), axis=1)
     below = np.stack((np.ones(len(place)), place, -np.ones(len(place))), axis=1)
@@ -363,8 +345,8 @@ def _nearest_line(
         b_ub=np.concatenate((-high, low)),
         bounds=[(None, None), (-steepest, steepest), (0, None)],
     )
-    height, slope, distance = program.x
-    return np.asarray(height + slope * place, np.float64), float(distance)
+    height, slope, _ = program.x
+    return np.asarray(height + slope * place, np.float64)
 
 
 @dataclass(frozen=True)
