@@ -387,10 +387,6 @@ def _unrecorded(histories: Histories, pair: tuple[Ints, Ints], moves: Ints) -> I
 # of machines whose clocks were set against each other by links.
 
 
-#: By how many iterations more than their counts differ two captures may be moved.
-_MOVES = 2
-
-
 def shifts(
     histories: Histories, first: Ints, second: Ints, by_ns: Ints, beside: Bools
 ) -> list[int | None]:
@@ -411,28 +407,36 @@ def shifts(
     for pairs, events in _tables(histories, first, second, by_ns, beside):
         starts = histories.starts(first[pairs]), histories.starts(second[pairs])
         starts = starts[0], starts[1] + by_ns[pairs, None]
-        length_ns = histories.length_ns[first[pairs]]
-        equal = starts[0].shape == starts[1].shape
+        most_ns = histories.length_ns[first[pairs]] // 4
+        counts = starts[0].shape[1], starts[1].shape[1]
+        equal = counts[0] == counts[1]
         in_order = np.zeros(len(pairs), bool)
-        if equal and starts[0].shape[1] > 0:
+        if equal and counts[0] > 0:
             # Mostly the first guess is right.
-            in_order = _costs(starts, events, np.zeros(1, np.int64))[:, 0] <= length_ns // 4
+            in_order = _costs(starts, events, np.zeros(1, np.int64))[:, 0] <= most_ns
         for pair in pairs[in_order].tolist():
             found[pair] = 0
         rest = np.flatnonzero(~in_order)
-        if len(rest) == 0:
+        if len(rest) == 0 or min(counts) == 0:
             continue
-        starts, choose = (starts[0][rest], starts[1][rest]), _least_broken if events else _nearby
-        candidates = [_candidates(*own) for own in zip(*starts, strict=True)]
-        moves = grouping.distinct(np.array([m for own in candidates for m in own], np.int64))
+        moves = _moves(*counts)
+        starts = starts[0][rest], starts[1][rest]
         costs = _costs(starts, events and events.take(rest), moves)
-        place = {move: at for at, move in enumerate(moves.tolist())}
-        for pair, own, row, length in zip(
-            pairs[rest].tolist(), candidates, costs.tolist(), length_ns[rest].tolist(), strict=True
-        ):
-            known = {move: row[place[move]] for move in own if not np.isnan(row[place[move]])}
-            found[pair] = choose(known, equal, length)
+        for pair, row, most in zip(pairs[rest].tolist(), costs, most_ns[rest], strict=True):
+            least = np.nanmin(row, initial=np.inf)
+            cheapest = moves[row == least]
+            if least == 0 or (len(cheapest) == 1 and least <= most):
+                found[pair] = int(cheapest[0])
+            elif equal and (events is None or 0 in cheapest):
+                # Nothing else is possible for replicas that are not in step.
+                found[pair] = 0
     return found
+
+
+def _moves(count_a: int, count_b: int) -> Ints:
+    """Return the moves that leave an iteration in common, small ones first, not too far ones."""
+    moves = np.arange(max(1 - count_b, -_REACH), min(count_a, _REACH + 1))
+    return moves[np.argsort(np.abs(moves), kind="stable")]
 
 
 def _costs(starts: tuple[Ints, Ints], events: CommonEvents | None, moves: Ints) -> Floats:
@@ -444,52 +448,6 @@ def _costs(starts: tuple[Ints, Ints], events: CommonEvents | None, moves: Ints) 
     least, most = events.loose_bounds(overlaps)
     known = np.isfinite(least) | np.isfinite(most)
     return np.where(known, np.maximum(np.maximum(least, -most), 0.0), np.nan)
-
-
-def _least_broken(costs: dict[int, float], equal: bool, length_ns: int) -> int | None:
-    """Return the shift that breaks least.
-
-    Equal counts pair by order where that breaks little. Else it is the smallest that breaks
-    nothing, or the single one that breaks least, and less than half an iteration.
-    """
-    if equal and 0 in costs and costs[0] <= length_ns // 4:
-        return 0
-    if not costs:
-        return None
-    best = min(costs.values())
-    cheapest = [move for move, cost in costs.items() if cost == best]
-    if best > 0 and (len(cheapest) > 1 or best > length_ns // 2):
-        return 0 if equal and 0 in cheapest else None
-    return cheapest[0]
-
-
-def _nearby(away: dict[int, float], equal: bool, length_ns: int) -> int | None:
-    """Return the only shift of two replicas by which their iterations start together."""
-    near = [move for move, distance in away.items() if distance <= length_ns // 4]
-    if len(near) == 1:
-        return near[0]
-    # Nothing else is possible for replicas that are not in step.
-    return 0 if equal and (0 in near or (not near and away)) else None
-
-
-def _candidates(a_ns: Ints, b_ns: Ints) -> list[int]:
-    """Return the shifts to try, small ones first, of ranks whose iterations start at these times.
-
-    They leave at least half of the iterations, or lie about where the clock puts the captures.
-    """
-    count_a, count_b = len(a_ns), len(b_ns)
-    most = abs(count_a - count_b) + _MOVES
-    moves = {
-        move
-        for move in range(-most, most + 1)
-        if 2 * (min(count_a, count_b + move) - max(0, move)) >= min(count_a, count_b)
-    }
-    if count_a and count_b:
-        for place in (0, count_b - 1):
-            at = int(np.searchsorted(a_ns, b_ns[place]))
-            moves |= {at - place + step for step in range(-_MOVES, _MOVES + 1)}
-    shared = (move for move in moves if min(count_a, count_b + move) > max(0, move))
-    return sorted(shared, key=lambda move: (abs(move), move))
 
 
 # Links: which iterations of two machines are the same, by all that speaks for it.
@@ -568,15 +526,14 @@ def _links(
     ends: list[tuple[int, int]] = list(zip(pair[0].tolist(), pair[1].tolist(), strict=True))
     if min(count_a, count_b) == 0:
         return [Link(*own, None, None, 0.0, 0.0) for own in ends]
-    # Of very many shifts those nearest to 0.
-    moves = np.arange(max(1 - count_b, -_REACH), min(count_a, _REACH + 1))
+    moves = _moves(count_a, count_b)
     possible, columns = _possible_shifts(histories, pair, timed, events, moves)
     prior = np.where(possible, _prior(columns), -np.inf)
     looks = _looks(histories, pair, events, moves)
     alone = _fit(look.alone() for look in looks)
     likely = alone + prior
     most = likely.max(axis=1)
-    best = np.where(likely == most[:, None], np.abs(moves), np.iinfo(np.int64).max).argmin(axis=1)
+    best = likely.argmax(axis=1)
     rows = np.arange(len(ends))
     lags = np.abs(moves - moves[best][:, None])
     for_best, for_others = zip(*(look.against(best, lags) for look in looks), strict=True)
