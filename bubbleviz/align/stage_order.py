@@ -15,7 +15,6 @@ between two neighbours of one pipeline is at least the F and B of the lower one;
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -28,8 +27,6 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, Phase
 
-#: One of so many pipelines must be whole to show what the others are.
-_WHOLE = 4
 #: Of all ranks at most one of so many may be missing. More than half of each stage must be there:
 #: of a stage that times divide in two, one part has half of it or less.
 _OF_ALL = 8
@@ -60,30 +57,6 @@ def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> Virtua
 
 def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
     """Return the virtual stages that these waits give; unknown where they give no order."""
-    stages = _levelled(waits, len(_working(operations)[0]), lacking=True)
-    levels = grouping.distinct(stages.virtual_stage)
-    replicated = len(levels) < len(stages.virtual_stage) and (levels >= 0).all()
-    if replicated and not _run_alike(operations, stages.rank, stages.virtual_stage):
-        return replace(stages, virtual_stage=np.full(len(stages.rank), NONE, np.int64))
-    return stages
-
-
-def _working(operations: RankOperations) -> Ints:
-    """Return every (rank, chunk) that runs forward or backward, shape (2, pairs)."""
-    work = among(operations.phase, (Phase.F, Phase.B, Phase.BW, Phase.FB)) & (
-        operations.has_span == 1
-    )
-    return grouping.distinct_rows(operations.rank[work], operations.chunk[work])
-
-
-def _levelled(waits: Waits, working: int, *, lacking: bool = False) -> VirtualStages:
-    """Return the virtual stages that these waits give, whatever else replicas have in common.
-
-    Args:
-        waits: of some ranks.
-        working: how many (rank, chunk) of theirs run forward or backward.
-        lacking: whether few replicas may be missing.
-    """
     groups = grouping.groups_of(waits.rank, waits.chunk)
     pair = groups.of_row
     rank, chunk = waits.rank[groups.first], waits.chunk[groups.first]
@@ -91,7 +64,7 @@ def _levelled(waits: Waits, working: int, *, lacking: bool = False) -> VirtualSt
     numbers, counts = np.unique(waits.microbatch, return_counts=True)
     shared = np.isin(waits.microbatch, numbers[counts == len(rank)])
     # One that never has a microbatch back could stand anywhere among the others.
-    if not shared.any() or working > len(rank):
+    if not shared.any() or _working(operations) > len(rank):
         return unknown
     waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
     np.add.at(waited, pair[shared], waits.waited_ns[shared])
@@ -101,17 +74,23 @@ def _levelled(waits: Waits, working: int, *, lacking: bool = False) -> VirtualSt
     # Replicas of a single stage wait for nobody.
     if level[-1] == 0 < len(level) - 1 and waited.max() > worked.max():
         return unknown
-    replicas = np.bincount(level)
     single = len(grouping.groups_of(level, rank[order])) == len(rank)
-    alike = (replicas == replicas[0]).all()
-    if not single or not (alike or (lacking and not lack_many(replicas.tolist()))):
+    if not single or lack_many(np.bincount(level).tolist()):
         return unknown
     stage = np.empty(len(order), np.int64)
     stage[order] = level
-    return VirtualStages(rank, chunk, stage)
+    alike = level[-1] == len(level) - 1 or run_alike(operations, rank, stage)
+    return VirtualStages(rank, chunk, stage) if alike else unknown
 
 
-def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
+def _working(operations: RankOperations) -> int:
+    """Return how many (rank, chunk) run forward or backward."""
+    phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
+    work = among(operations.phase, phases) & (operations.has_span == 1)
+    return len(grouping.groups_of(operations.rank[work], operations.chunk[work]))
+
+
+def run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
     """Return whether ranks that share a stage run the same operations in the same order.
 
     Replicas do; neighbours of a pipeline begin with fewer forwards the further down they are.
@@ -124,85 +103,6 @@ def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
     ranks, usual = usual_orders(orders_of(operations))
     order = grouping.looked_up((ranks,), usual, (rank,))
     return len(grouping.groups_of(stage, order)) == len(grouping.distinct(stage))
-
-
-def order_by_number(
-    operations: RankOperations, inputs: Arrivals, number: Ints, world: int
-) -> VirtualStages | None:
-    """Return the virtual stages by the ranks' numbers; None where they show no pipelines.
-
-    With some number of replicas each pipeline (of ranks so far apart) must nest in the order of the
-    numbers, all of them alike. That holds where replicas are not equally fast, too. Of a run that
-    lacks ranks a quarter of the pipelines must be whole; the others are taken to be alike.
-
-    Args:
-        operations: of all ranks.
-        inputs: when their inputs were there.
-        number: of each rank, in Megatron's order: those of one stage follow each other.
-        world: how many ranks the run has, as far as is known.
-    """
-    if len(grouping.distinct(operations.microbatch[among(operations.phase, COUNTED)])) < 2:
-        return None  # with one microbatch all ranks run alike
-    waits, working = usual_waits(operations, inputs), _working(operations)
-    sizes = [(grouping.places_in(np.argsort(number)), len(number))]
-    if len(number) < world and number.max() < world:
-        sizes.append((number, world))
-    for place, size in sizes:
-        for replicas in (n for n in range(2, size // 2 + 1) if size % n == 0):
-            stages = _alike(waits, working, place, replicas, size // replicas)
-            if stages is not None and _run_alike(
-                operations, stages.rank, place[stages.rank] // replicas
-            ):
-                return stages
-    return None
-
-
-def _alike(
-    waits: Waits, working: Ints, place: Ints, replicas: int, length: int
-) -> VirtualStages | None:
-    """Return the virtual stages if all whole pipelines nest alike; None where they do not.
-
-    Args:
-        waits: of all ranks.
-        working: every (rank, chunk).
-        place: of each rank.
-        replicas: how many pipelines there are.
-        length: how many ranks a whole one has.
-    """
-    whole = np.bincount(place % replicas, minlength=replicas) == length
-    if _WHOLE * np.count_nonzero(whole) < replicas:
-        return None
-    owner = place[waits.rank] % replicas
-    order = grouping.sorted_rows(owner)
-    bounds = np.searchsorted(owner[order], np.arange(replicas + 1)).tolist()
-    pairs = np.bincount(place[working[0]] % replicas, minlength=replicas).tolist()
-    every = place[working[0]] // replicas, working[1]
-    stage: Ints = np.full(len(working[0]), NONE, np.int64)
-    for number, pipeline in enumerate(np.flatnonzero(whole).tolist()):
-        rows = np.sort(order[bounds[pipeline] : bounds[pipeline + 1]])
-        stages = _levelled(waits.take(rows), pairs[pipeline])
-        where = place[stages.rank] // replicas, stages.chunk
-        if number == 0:
-            if not _is_pipeline(stages, where[0]):
-                return None
-            # The others are taken to be alike.
-            stage = grouping.looked_up(where, stages.virtual_stage, every)
-        elif (grouping.looked_up(every, stage, where) != stages.virtual_stage).any():
-            return None
-    return None if (stage < 0).any() else VirtualStages(working[0], working[1], stage)
-
-
-def _is_pipeline(stages: VirtualStages, place: Ints) -> bool:
-    """Return whether virtual stages are known and distinct, first ones in order of their places."""
-    known = grouping.distinct(stages.virtual_stage)
-    order = grouping.sorted_rows(stages.virtual_stage)
-    places = place[order]
-    first = places[np.sort(np.unique(places, return_index=True)[1])]
-    return bool(
-        len(known) == len(stages.virtual_stage)
-        and (known >= 0).all()
-        and (np.diff(first) > 0).all()
-    )
 
 
 def _levels(waited: Ints, worked: Ints) -> Ints:
@@ -314,7 +214,7 @@ def transfers_or_orders_differ(operations: RankOperations) -> bool:
 
 
 def nests(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:
-    """Return whether each virtual stage of a single pipeline can be the one before the next.
+    """Return whether each virtual stage of a pipeline can be the one before the next.
 
     Unequally fast replicas that were taken for stages of one pipeline show here: of
     some microbatch the shorter wait is not inside the longer one.
@@ -329,4 +229,4 @@ def nests(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> 
     worked_ns = every.worked_ns[lower]
     slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - worked_ns
     grain_ns = GRAIN_NS + DRIFT * every.waited_ns[upper] + _GIVE * worked_ns
-    return bool((slack_ns >= -grain_ns).all())
+    return len(upper) > 0 and bool((slack_ns >= -grain_ns).all())

@@ -19,7 +19,14 @@ from bubbleviz.align.replicas import matched, split
 from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
 from bubbleviz.align.waits import Arrivals, KnownArrivals, held_waits, usual_waits
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, sorted_rows, without
+from bubbleviz.model.grouping import (
+    distinct,
+    distinct_rows,
+    groups_of,
+    places_in,
+    sorted_rows,
+    without,
+)
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
@@ -334,13 +341,35 @@ def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
         found = split(comparable, inputs.own_arrivals, number, inputs.machine)
         if found is not None:
             return found[0], found[1] and not inputs.numbers.named
-    if inputs.numbers.named:
-        by_number = stage_order.order_by_number(
-            operations, inputs.own_arrivals, number, inputs.world
-        )
-        if by_number is not None:
-            return by_number, False
-    return stages, False
+    by_number = _stages_by_number(inputs) if inputs.numbers.named else None
+    return by_number or stages, False
+
+
+def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
+    """Return the virtual stages by the ranks' numbers; None where they show no pipelines.
+
+    With some number of replicas the ranks that are so far apart nest as stages of pipelines do, and
+    those of one stage run alike. That holds where replicas are not equally fast, too.
+    """
+    operations, number = inputs.joined.operations, inputs.numbers.number
+    work = among(operations.phase, COUNTED)
+    if len(distinct(operations.microbatch[work])) < 2:
+        return None  # with one microbatch all ranks run alike
+    sizes = [(places_in(np.argsort(number)), len(number))]
+    if len(number) < inputs.world and number.max() < inputs.world:
+        sizes.append((number, inputs.world))
+    for place, size in sizes:
+        for replicas in (n for n in range(2, size // 2 + 1) if size % n == 0):
+            at, of = place // replicas, size // replicas
+            stages = pipelines.stages_in_order(inputs.joined, inputs.own_arrivals, at, of)
+            numbered, stage = pipelines.with_model_chunks(operations, stages, by_name=False)
+            apart = numbered.iteration * replicas + place[numbered.rank] % replicas
+            numbered = numbered.changed(iteration=apart)
+            if stage_order.run_alike(
+                operations, stages.rank, at[stages.rank]
+            ) and stage_order.nests(numbered, inputs.arrivals.of(numbered), stage):
+                return stages
+    return None
 
 
 def _is_other(inputs: _Inputs, staging: Staging) -> bool:
