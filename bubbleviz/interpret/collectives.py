@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching, operation_of, operation_of_range
+from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links, ThreadRanges
 from bubbleviz.interpret.spans import RankWork, owned_by
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Collectives, Group, Payloads
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined, widened
-from bubbleviz.model.grouping import distinct_rows, found_in, groups_of
+from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, places_in
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
@@ -371,12 +372,8 @@ def _iterations(keys: OperationKeys, rank: Ints, owner: Ints, launched_ns: Ints)
 
 def places_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
     """Return the place of each row among those that agree in some columns, by their launch."""
-    key = groups_of(*columns).of_row
-    order = np.lexsort((start_ns, launched_ns, key))
-    of_key = key[order]
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - np.searchsorted(of_key, of_key)
-    return place
+    order = np.lexsort((start_ns, launched_ns))
+    return occurrences(tuple(column[order] for column in columns))[places_in(order)]
 
 
 def _kept(keys: OperationKeys, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.late_launches import Launches, WorklessRows
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
@@ -251,13 +252,8 @@ def _repeated(activities: Activities, by_id: Codes) -> Ints:
     if len(rows) == 0:
         return rows
     names = ("rank", "correlation_id", "name_id", "start_ns", "end_ns")
-    columns = [*(getattr(activities, name)[rows] for name in names), rows < activities.kernels]
-    order = np.lexsort((rows, *columns))
-    equal = np.ones(len(rows) - 1, bool)
-    for column in columns:
-        equal &= column[order][1:] == column[order][:-1]
-    repeated: Ints = rows[order[1:][equal]]
-    return repeated
+    columns = (getattr(activities, name)[rows].astype(np.int64) for name in names)
+    return rows[occurrences((*columns, (rows < activities.kernels).astype(np.int64))) > 0]
 
 
 def _lengthless(activities: Activities) -> int:
@@ -273,17 +269,14 @@ def _lengthless(activities: Activities) -> int:
     wanted = np.zeros(len(activities.names), bool)
     wanted[name[rows]] = True
     rows = np.flatnonzero(wanted[name])
-    name, duration_ns = name[rows], end_ns[rows] - start_ns[rows]
-    order = np.lexsort((duration_ns, name))
-    name, duration_ns = name[order], duration_ns[order]
-    # Of each name those without a length come first.
-    first = np.flatnonzero(np.append(True, name[1:] != name[:-1]))
-    after = np.append(first[1:], len(name))
-    without = np.add.reduceat(duration_ns == 0, first, dtype=np.int64)
-    real = after - first - without
-    # Half of them at least are as long.
-    middle = np.minimum(first + without + real // 2, after - 1)
-    return int(without[(real > 0) & (duration_ns[middle] >= _LONG_NS)].sum())
+    lengthless = 0
+    for _, own in rows_by_value(name[rows]):
+        duration_ns = end_ns[rows[own]] - start_ns[rows[own]]
+        real_ns = np.sort(duration_ns[duration_ns > 0])
+        # Half of them at least are as long.
+        if len(real_ns) and real_ns[len(real_ns) // 2] >= _LONG_NS:
+            lengthless += len(own) - len(real_ns)
+    return lengthless
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from bubbleviz.interpret.linking import Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of, rows_by_value
+from bubbleviz.model.grouping import groups_of, looked_up, rows_by_value
+from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
@@ -68,25 +69,19 @@ class LayerRanges:
         number = {layer: at for at, layer in enumerate(self.layers)}
         of_name = np.array([NONE if name is None else number[name] for name in known], np.int64)
         named = ranges.take(of_name[ranges.name_id] != NONE)
-        self._on_thread: dict[int, tuple[Ints, Ints, Ints]] = {}
+        outer = [np.empty(0, np.int64)]
         for thread, rows in rows_by_value(named.thread):
-            own = named.take(rows)
             begun_ns = np.sort(operations.start_ns[operations.thread == thread])
-            outer = own.take(_outermost(own, begun_ns))
-            layer = of_name[outer.name_id]
-            self._on_thread[thread] = outer.start_ns, outer.end_ns, layer
+            outer.append(rows[_outermost(named.take(rows), begun_ns)])
+        self._ranges = named.take(np.concatenate(outer))
+        self._layer = np.append(of_name[self._ranges.name_id], NONE)
 
     def around(self, thread: Ints, time_ns: Ints) -> Ints:
         """Return the layer whose range on that thread is around each time; -1 none."""
-        layer = np.full(len(thread), NONE, np.int64)
-        for own, rows in rows_by_value(thread):
-            start_ns, end_ns, of_range = self._on_thread.get(own, (np.empty(0),) * 3)
-            if len(start_ns) == 0:
-                continue
-            at = np.searchsorted(start_ns, time_ns[rows], side="right") - 1
-            inside = (at >= 0) & (time_ns[rows] <= end_ns[at])
-            layer[rows[inside]] = of_range[at[inside]]
-        return layer
+        ranges = self._ranges
+        at = last_before(ranges.thread, ranges.start_ns, thread, time_ns, or_at=True)
+        inside = time_ns <= np.append(ranges.end_ns, NONE)[at]
+        return self._layer[np.where(inside, at, NONE)]
 
 
 def layer_times(
@@ -124,16 +119,9 @@ def _in_operations(
 ) -> tuple[Ints, Ints]:
     """Return the compute kernels of operations that are work, and the operation of each."""
     rows = np.flatnonzero(work.compute & (work.range != NONE))
-    if len(rows) == 0 or len(placed) == 0:
-        none = np.empty(0, np.int64)
-        return none, none
-    ranks = int(max(placed.rank.max(), work.rank[rows].max())) + 1
-    place = placed.range * ranks + placed.rank
-    order = np.argsort(place, kind="stable")
-    wanted = work.range[rows].astype(np.int64) * ranks + work.rank[rows]
-    at = np.minimum(np.searchsorted(place[order], wanted), len(order) - 1)
-    operation = placed.operation[order][at]
-    kept = (place[order][at] == wanted) & among(keys.phase[operation], WORK)
+    wanted = work.range[rows].astype(np.int64), work.rank[rows].astype(np.int64)
+    operation = looked_up((placed.range, placed.rank), placed.operation, wanted)
+    kept = np.append(among(keys.phase, WORK), False)[operation]
     return rows[kept], operation[kept]
 
 

@@ -33,6 +33,7 @@ from bubbleviz.interpret.spans import (
 )
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined
+from bubbleviz.model.grouping import places_in
 from bubbleviz.model.operations import (
     OperationKeys,
     RankCoverage,
@@ -67,11 +68,11 @@ class Line:
 
     Attributes:
         ranks: which, all that follow each other.
-        packing: of them; None where the line of a single rank is time itself.
+        packing: of them.
     """
 
     ranks: range
-    packing: intervals.Packing | None = None
+    packing: intervals.Packing
 
     @staticmethod
     def of(ranks: range, *times: tuple[Codes, Ints, Ints]) -> Line:
@@ -82,7 +83,8 @@ class Line:
             times: their ranks, starts and ends.
         """
         if len(ranks) == 1:
-            return Line(ranks)
+            # The line of a single rank is time itself.
+            return Line(ranks, intervals.Packing(np.array([_FIRST]), np.array([_FIRST, _LAST])))
         rank, low_ns, high_ns = (np.concatenate(columns) for columns in zip(*times, strict=True))
         order = np.argsort(rank, kind="stable")
         low_ns, high_ns = intervals.group_extents(
@@ -93,34 +95,28 @@ class Line:
 
     def place(self, rank: Codes, time_ns: Ints, unknown: int | None = None) -> Ints:
         """Return the places of times of ranks; what stands for an unknown one stays."""
-        if self.packing is None:
+        if len(self.ranks) == 1:
             return time_ns
         place = self.packing.place(rank - self.ranks.start, time_ns)
         return place if unknown is None else np.where(time_ns == unknown, unknown, place)
 
     def time(self, rank: Codes, place: Ints) -> Ints:
         """Return the times of places; -1 stays."""
-        if self.packing is None:
+        if len(self.ranks) == 1:
             return place
         time_ns = place - self.packing.shift_ns[rank - self.ranks.start]
         return np.where(place == NONE, NONE, time_ns)
 
     def begins(self, rank: Codes) -> Ints:
         """Return where the stretches of ranks begin: what is before is not theirs."""
-        if self.packing is None:
-            return np.broadcast_to(np.int64(_FIRST), len(rank))
         return self.packing.offset_ns[rank - self.ranks.start]
 
     def ends(self, rank: Codes) -> Ints:
         """Return the last places of ranks, behind everything that they did."""
-        if self.packing is None:
-            return np.broadcast_to(np.int64(_LAST), len(rank))
         return self.packing.offset_ns[rank - self.ranks.start + 1] - 1
 
     def owners(self, place: Ints) -> Ints:
         """Return the rank of each place."""
-        if self.packing is None:
-            return np.full(len(place), self.ranks.start, np.int64)
         return self.packing.groups(place) + self.ranks.start
 
     def of_ranks(self, places: intervals.Intervals) -> RankIntervals:
@@ -130,17 +126,11 @@ class Line:
 
     def placed(self, table: TableT, rank: Codes, *columns: str) -> TableT:
         """Return a table with the places of times; -1 stays."""
-        if self.packing is None:
-            return table
-        places = {name: self.place(rank, getattr(table, name), NONE) for name in columns}
-        return replace(table, **places)
+        return replace(table, **{n: self.place(rank, getattr(table, n), NONE) for n in columns})
 
     def in_time(self, table: TableT, rank: Codes, *columns: str) -> TableT:
         """Return a table with the times of places; -1 stays."""
-        if self.packing is None:
-            return table
-        times = {name: self.time(rank, getattr(table, name)) for name in columns}
-        return replace(table, **times)
+        return replace(table, **{n: self.time(rank, getattr(table, n)) for n in columns})
 
 
 def together(kernels: Ints, ranges: int) -> Iterator[range]:
@@ -259,19 +249,17 @@ def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> 
         first: number of the ranks' first operation.
     """
     rows = np.flatnonzero(_among(profile.activities.rank, ranks)).astype(np.int32)
-    order = None
+    activity, of_range = (column[receives] for column in profile.receives)
+    received = np.searchsorted(rows, activity)
     if len(ranks) > 1:
-        rows = rows[np.argsort(profile.activities.rank[rows], kind="stable")]
-        order = np.argsort(rows)
+        order = np.argsort(profile.activities.rank[rows], kind="stable")
+        rows, received = rows[order], places_in(order)[received]
     work = profile.work.take(rows)
     # Operation of each range on each rank, of no range (-1) in the last place; -1 for ranges that
     # launched nothing there.
     placed = profile.placed.take(_among(profile.placed.rank, ranks))
     operation_of = np.full((len(ranks), profile.ranges + 1), NONE, np.int32)
     operation_of[placed.rank - ranks.start, placed.range] = placed.operation - first
-    activity, of_range = (column[receives] for column in profile.receives)
-    received = np.searchsorted(rows, activity, sorter=order)
-    received = received if order is None else order[received]
     if len(ranks) == 1:
         owner, around = operation_of[0][work.range], operation_of[0][of_range]
     else:

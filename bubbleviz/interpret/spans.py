@@ -184,14 +184,11 @@ def _chosen_extents(
     """Return what ``extents_of`` does, choice by choice."""
     count, owned = len(communicates), owner >= 0
     is_communication = np.append(communicates, False)[owner]
-    compute, communication = owned & work.compute, owned & work.communication
-    first_choice = np.where(is_communication, communication, compute)
-    second_choice = is_communication & compute
-    spanning = np.zeros(len(work), bool)
-    for choice in (first_choice, second_choice, owned & work.copy):
-        covered = np.zeros(count, bool)
-        covered[owner[spanning]] = True
-        spanning |= choice & ~np.append(covered, False)[owner]
+    compute = owned & work.compute
+    choice = np.where(work.compute, 1, np.where(work.copy, 2, np.where(is_communication, 0, 3)))
+    best = np.full(count + 1, 2)
+    np.minimum.at(best, owner, choice)
+    spanning = owned & (choice == best[owner])
     start_ns, end_ns = intervals.group_extents(
         owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
     )
