@@ -1,12 +1,7 @@
-"""Help: options in groups by what one wants, each on one line; in panels on a terminal.
-
-rich is loaded for help on a terminal alone: no other start pays for it.
-"""
+"""Help: options in groups by what one wants, each on one line."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -34,10 +29,8 @@ _TITLES = {
 }
 #: What typer says at length.
 _SHORTER = {"--show-completion": "Print that for the current shell."}
-#: The widest that help is set, and a terminal that is read with ease, in characters.
-_WIDEST = 100
-#: Two columns between a term and its meaning; a term wider than this stands on a line of its own.
-_GAP, _WIDEST_TERM = 2, 32
+#: A term wider than this stands on a line of its own.
+_WIDEST_TERM = 32
 
 Completion: TypeAlias = "Sequence[str] | Callable[[], list[str]] | None"
 
@@ -90,7 +83,7 @@ def argument(value: str, summary: str, default: Any = ..., complete: Completion 
 
 
 class _Sections:
-    """What commands and the group of them share: sections in text and in panels."""
+    """What commands and the group of them share: sections."""
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write how the command is called."""
@@ -101,13 +94,6 @@ class _Sections:
         for title, rows, width in sections_of(self, ctx):
             with formatter.section(title):
                 formatter.write_dl([(f"{t:<{width}}", meaning) for t, meaning in rows], width)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the whole help, in panels where a terminal shows it."""
-        if sys.stdout.isatty():
-            formatter.write(_in_panels(self, ctx))
-        else:
-            super().format_help(ctx, formatter)  # type: ignore[misc]  # of typer's classes
 
 
 class HelpCommand(_Sections, TyperCommand):
@@ -173,35 +159,6 @@ def _meaning(parameter: Any) -> str:
     if isinstance(default, (bool, list, tuple)) or not default:
         return _SHORTER.get(parameter.opts[0], meaning)
     return f"{meaning} [{f'{default:g}' if isinstance(default, float) else default}]"
-
-
-def _in_panels(command: Any, ctx: Any) -> str:
-    """Return the help as a terminal shows it."""
-    import io
-    from inspect import cleandoc
-
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    width = min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=True, highlight=False)
-    console.print(Text.assemble(("Usage: ", "bold"), f"{ctx.command_path} {_usage_of(ctx)}"))
-    paragraphs = [" ".join(p.split()) for p in cleandoc(command.help or "").split("\n\n")]
-    console.print(Padding(Text("\n\n".join(paragraphs)), 1))
-    for title, rows, terms in sections_of(command, ctx):
-        table = Table.grid(padding=(0, _GAP, 0, 0))
-        table.add_column(width=terms, no_wrap=True, style="cyan")
-        table.add_column()
-        for row in rows:
-            table.add_row(*map(Text, row))
-        console.print(Panel(table, title=Text(title), title_align="left", border_style="dim"))
-    if command.epilog:
-        console.print(Padding(Text(command.epilog), (0, 1)))
-    return out.getvalue().rstrip("\n")
 
 
 # ``--details``: which tables are printed in place of the first screen.

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.errors import OutputError
@@ -23,7 +22,6 @@ from bubbleviz.progress import Watch, unwatched
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as Bars
-    from rich.progress import ProgressColumn, TaskID
 
     from bubbleviz.render.document import Block, Line
     from bubbleviz.render.text.terminal import Display
@@ -187,8 +185,6 @@ def complain(message: str, code: int) -> int:
 # Progress on standard error, on a terminal only.
 
 
-#: Characters of a profile's name beside its bar.
-_LONGEST_NAME = 40
 #: What takes less shows no progress.
 _LATE_S = 1.0
 #: What goes on once profiles have been read.
@@ -196,74 +192,35 @@ _AFTER_READING = "linking, aligning, counting"
 
 
 class ReadingBars:
-    """A bar for all profiles together, and one for each that is being read.
+    """A bar of the bytes of all profiles.
 
-    Once all are read, no bar stands full: how long the rest takes is unknown, and a bar says so.
+    Once all are read, no bar stands full: how long the rest takes is unknown, and it says so.
     """
 
     def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-        self._all: TaskID | None = bars.add_task("all profiles", total=None)
+        self._bars, self._task = bars, bars.add_task("profiles", total=None)
         self._sizes: dict[str, int] = {}
         self._read: dict[str, float] = {}
-        self._tasks: dict[str, TaskID] = {}
 
     def files(self, sizes: Mapping[str, int]) -> None:
         """Take the profiles of the run, each with its bytes."""
         self._sizes = dict(sizes)
-        if self._all is not None:
-            what = counted(len(sizes), "profile")
-            self._bars.update(self._all, total=sum(sizes.values()) or None, description=what)
+        what = f"{counted(len(sizes), 'profile')}, {sum(sizes.values()) / 1e6:,.0f} MB"
+        self._bars.update(self._task, total=sum(sizes.values()) or None, description=what)
 
     def read(self, path: str, share: float) -> None:
-        """Show how much of a profile has been read; finished profiles give way to others."""
+        """Show how much of a profile has been read."""
         size = self._sizes.get(path, 0)
         more = share * size - self._read.get(path, 0.0)
         self._read[path] = share * size
-        if path not in self._tasks and share < 1:
-            longest = min(_LONGEST_NAME, self._bars.console.width // 4)
-            name = Path(anonymous(path)).name[:longest]
-            self._tasks[path] = self._bars.add_task(name, total=size)
-        elif path in self._tasks and share >= 1:
-            self._bars.remove_task(self._tasks.pop(path))
-        elif path in self._tasks:
-            self._bars.update(self._tasks[path], completed=share * size)
-        if self._all is None:
-            return
+        self._bars.advance(self._task, more)
         if all(self._read.get(file, -1.0) >= size for file, size in self._sizes.items()):
-            self._end_reading(self._all)
-        else:
-            self._bars.advance(self._all, more)
-
-    def _end_reading(self, shown: TaskID) -> None:
-        begun = self._bars.tasks[0].start_time
-        self._bars.remove_task(shown)
-        self._all = None
-        self._bars.add_task(_AFTER_READING, total=None)
-        self._bars.tasks[-1].start_time = begun
-
-
-def reading_columns() -> tuple[ProgressColumn, ...]:
-    """Return the columns of the bars: what, how far, for how long, and what is left."""
-    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    class Remaining(ProgressColumn):
-        """How much is read, and how long the rest takes, as far as that is known."""
-
-        def render(self, task: Task) -> Text:
-            if not task.total or task.finished:
-                return Text()
-            left = task.time_remaining
-            seconds = "" if left is None else f", about {left:.0f} s left"
-            return Text(f"{task.percentage:.0f} % of {task.total / 1e6:,.0f} MB read{seconds}")
-
-    what = TextColumn("{task.description}", markup=False)
-    return what, BarColumn(), TimeElapsedColumn(), Remaining()
+            self._bars.remove_task(self._task)
+            self._task = self._bars.add_task(_AFTER_READING, total=None)
 
 
 @contextmanager
-def _late_bars(*columns: ProgressColumn) -> Iterator[Bars]:
+def _late_bars() -> Iterator[Bars]:
     from rich.console import Console
     from rich.progress import Progress
 
@@ -277,7 +234,7 @@ def _late_bars(*columns: ProgressColumn) -> Iterator[Bars]:
             if time.monotonic() - begun > _LATE_S:
                 yield from super().get_renderables()
 
-    with LateProgress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with LateProgress(console=Console(stderr=True), transient=True) as bars:
         yield bars
 
 
@@ -287,7 +244,7 @@ def progress_bars() -> Iterator[ReadingBars | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    with _late_bars(*reading_columns()) as bars:
+    with _late_bars() as bars:
         yield ReadingBars(bars)
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
-import typer
-from rich.text import Text
 
-from bubbleviz.cli import help as help_module
-from bubbleviz.cli.app import application
 from tests.support.command_line import CommandLine, started
 
 COMMANDS = [
@@ -32,25 +27,6 @@ def test_every_option_takes_one_line_of_80(command: str, cli: CommandLine) -> No
     assert options
     assert not wrapped
     assert max(map(len, lines)) < 80
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_panels_say_the_same_in_80_columns(
-    command: str, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
-    plain = helped(cli, command)
-    monkeypatch.setenv("COLUMNS", "80")
-    group: Any = typer.main.get_command(application([command]))
-    context = group.make_context("bubbleviz", [], resilient_parsing=True)
-    each = group.commands[command]
-    inner = each.make_context(command, [], context, resilient_parsing=True)
-    panels = Text.from_ansi(help_module._in_panels(each, inner)).plain
-
-    assert "╭" in panels
-    assert max(map(len, panels.splitlines())) <= 80
-    for line in plain:
-        if line.startswith("  -"):
-            assert " ".join(line.split()) in " ".join(panels.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.analyses.pgle import instructions
-from bubbleviz.analyses.pgle.files import format_of
+from bubbleviz.analyses.pgle.files import written_costs
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
@@ -395,12 +395,11 @@ def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:
         costs: of a run.
         path: the file; for module ``jit_step(7)`` it is ``costs.jit_step_7_.pbtxt``.
     """
-    write = format_of(path).write
     by_module: dict[str | None, dict[str, float]] = {}
     for cost in costs.instructions:
         by_module.setdefault(cost.module, {})[cost.name] = cost.cost_us
     if set(by_module) == {None}:
-        return {path: write(by_module[None])}
+        return {path: written_costs(by_module[None], path)}
     contents: dict[str, bytes] = {}
     file = Path(path)
     for module, module_costs in by_module.items():
@@ -410,5 +409,5 @@ def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:
         while (place := str(file.with_name(stem + ending))) in contents:
             number += 1
             ending = f".{number}{file.suffix}"
-        contents[place] = write(module_costs)
+        contents[place] = written_costs(module_costs, path)
     return contents

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bubbleviz.analyses.pgle.costs import CostComparison, Costs
-from bubbleviz.analyses.pgle.files import formats
+from bubbleviz.analyses.pgle.files import FORMATS
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
@@ -46,10 +46,10 @@ def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
 
 def unread(paths: Sequence[str]) -> tuple[str, ...]:
     """Return a sentence for each file that XLA would not read because of its suffix."""
-    known = tuple(file_format.suffix for file_format in formats())
+    known = tuple(FORMATS)
     return tuple(
         f"warning: {path}: written as text, but XLA reads files that end with "
-        f"{' or '.join(known)} alone; name it so"
+        f"{' or '.join(sorted(known))} alone; name it so"
         for path in paths
         if path != "-" and not path.endswith(known)
     )
