@@ -339,10 +339,12 @@ def _evidence_of(
         idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
     after = np.concatenate([device.long_gaps.after for device in devices])
     launching = distinct(call[after].astype(np.int64))
-    records = waits.RecordTimes(found.records) if found else None
-    calls, shortest_ns = host.gap_calls_of(profile, launching[launching != NONE], idle, records)
+    records = found.records if found else collectives.EventRecords.none()
+    calls, made, shortest_ns = host.gap_calls_of(
+        profile, launching[launching != NONE], idle, records
+    )
     waiting = waits.Waiting()
-    if found and records:
+    if found:
 
         def returned_ns(rows: Ints) -> Ints:
             returned = profile.calls.at(rows)
@@ -350,7 +352,7 @@ def _evidence_of(
 
         waiting = waits.waiting_of(
             found,
-            records,
+            made,
             profile.activities,
             call,
             linked.links.launched_ns,

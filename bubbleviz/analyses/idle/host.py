@@ -18,12 +18,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bubbleviz.analyses.idle.gaps import split, touching
-from bubbleviz.analyses.idle.waits import RecordTimes
+from bubbleviz.analyses.idle.waits import made_by
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import range_names
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
+from bubbleviz.model.collectives import EventRecords
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up
 from bubbleviz.sources.in_memory import no_calls
@@ -44,24 +45,25 @@ def gap_calls_of(
     profile: model.Profile,
     launching: Ints,
     idle: Mapping[int, intervals.Intervals],
-    records: RecordTimes | None,
-) -> tuple[model.Calls, int]:
+    records: EventRecords,
+) -> tuple[model.Calls, model.Calls, int]:
     """Return the calls that launched the work after a gap, or ran during one, by their rows.
 
     Args:
         profile: with its calls.
         launching: rows of the calls that launched the work after gaps, distinct and ascending.
         idle: when a device of each process was idle.
-        records: sees all calls; None for nothing.
+        records: of events.
 
     Returns:
-        The calls, and the length below which those that launched nothing are left out.
+        The calls, those that made records, and the length below which calls that launched nothing
+        are left out.
     """
-    kept: list[model.Calls] = []
+    kept, made = [no_calls().calls], [no_calls().calls]
     count, shortest_ns = 0, GRAIN_NS
     for block in profile.calls.blocks():
-        if records is not None:
-            records.add(block)
+        if len(records):
+            made.append(block.take(made_by(records, block)))
         rows = np.flatnonzero(block.end_ns - block.start_ns >= shortest_ns)
         in_gap = _in_idle_time(block, rows, idle)
         kept.append(block.take(in_gap | (found_in(launching, block.row) != NONE)))
@@ -72,8 +74,8 @@ def gap_calls_of(
             lasting = calls.end_ns - calls.start_ns >= shortest_ns
             kept = [calls.take(lasting | (found_in(launching, calls.row) != NONE))]
             count = len(kept[0])
-    calls = joined(kept) if kept else no_calls().calls
-    return calls.take(np.argsort(calls.row, kind="stable")), shortest_ns
+    calls = joined(kept)
+    return calls.take(np.argsort(calls.row, kind="stable")), joined(made), shortest_ns
 
 
 def _in_idle_time(

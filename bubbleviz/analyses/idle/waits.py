@@ -25,12 +25,11 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import intervals, limitations
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up
+from bubbleviz.model.grouping import distinct, groups_of, least_of_each, looked_up
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 
 #: Before any time that occurs: nothing is known of when it completed.
 NEVER = -(1 << 62)
-_LAST = np.iinfo(np.int64).max
 #: An event may follow a wait for another one, so many in a row.
 _DEEPEST = 32
 #: Work that began so much before its event completed did not wait for it: clocks agree that well.
@@ -132,37 +131,22 @@ def with_streams_of(
     return replace(found, streams=looked_up(keys, found.streams, wanted))
 
 
-class RecordTimes:
-    """When the host made records of events, as blocks of calls pass by."""
+def made_by(records: EventRecords, calls: Calls) -> Bools:
+    """Tell which calls made one of some records."""
+    ids = calls.correlation_id.astype(np.int64)
+    keys = records.process, records.correlation_id
+    found = looked_up(keys, np.zeros(len(records), np.int64), (process_of(calls.thread), ids))
+    return np.asarray((found != NONE) & (ids < UNCORRELATED), bool)
 
-    def __init__(self, records: EventRecords) -> None:
-        """Take the records."""
-        self._processes = distinct(records.process)
-        key = self._keys(records.process, records.correlation_id)
-        self._wanted, self._of_record = np.unique(key, return_inverse=True)
-        self._called_ns = np.full(len(self._wanted), _LAST)
 
-    def _keys(self, process: Ints, ids: Ints) -> Ints:
-        """Return a number for each process and correlation id; -1 for those without."""
-        at = found_in(self._processes, process)
-        known = (at != NONE) & (process != NONE) & (ids >= 0) & (ids < UNCORRELATED)
-        return np.where(known, at << 32 | ids, NONE)
-
-    def add(self, calls: Calls) -> None:
-        """Take a block of calls; of several with one id the first counts."""
-        if len(self._wanted) == 0:
-            return
-        ids = calls.correlation_id.astype(np.int64)
-        at = found_in(self._wanted, self._keys(process_of(calls.thread), ids))
-        rows = np.flatnonzero(at != NONE)
-        rows = rows[self._wanted[at[rows]] != NONE]
-        np.minimum.at(self._called_ns, at[rows], calls.start_ns[rows])
-
-    def called_ns(self) -> tuple[Ints, Ints]:
-        """Return the rows of the records whose call was found, and when it began."""
-        called_ns = self._called_ns[self._of_record]
-        rows = np.flatnonzero(called_ns != _LAST)
-        return rows, called_ns[rows]
+def _made(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
+    """Return the records whose call is known, and when it began; of several the first counts."""
+    count, ids = len(records), calls.correlation_id
+    pairs = (records.process, process_of(calls.thread)), (records.correlation_id, ids)
+    key = groups_of(*map(np.concatenate, pairs)).of_row
+    first = least_of_each(key[count:], int(key.max(initial=NONE)) + 1, calls.start_ns)[key[:count]]
+    rows = np.flatnonzero(first != NONE)
+    return records.take(rows), calls.start_ns[first[rows]]
 
 
 class StreamOrder:
@@ -171,8 +155,8 @@ class StreamOrder:
     Attributes:
         work: row of the activities.
         stream: number of the stream of each, ascending.
-        place: when its launching call began, on a line on which the times of different streams do
-            not meet; ascending. Work whose call is unknown has the place of the work before.
+        time_ns: when its launching call began, ascending within a stream. Work whose call is
+            unknown has the time of the work before.
         known: whether its call is known.
 
     Args:
@@ -180,44 +164,24 @@ class StreamOrder:
         start_ns: when it began on the device.
         launched_ns: when its launching call began.
         known: whether that is known.
-        streams: how many there are.
-        extent_ns: between which all times lie that are asked for.
     """
 
-    def __init__(
-        self,
-        stream: Ints,
-        start_ns: Ints,
-        launched_ns: Ints,
-        known: Bools,
-        streams: int,
-        extent_ns: tuple[int, int],
-    ) -> None:
-        low_ns, high_ns = (np.full(streams, time_ns, np.int64) for time_ns in extent_ns)
-        self._line = intervals.Packing.of(low_ns, high_ns)
+    def __init__(self, stream: Ints, start_ns: Ints, launched_ns: Ints, known: Bools) -> None:
         work = np.flatnonzero(stream != NONE)
         self.work = work = work[np.lexsort((start_ns[work], stream[work]))]
         self.stream, self.known = stream[work], known[work]
-        time_ns = np.where(self.known, launched_ns[work], self._line.origin_ns[self.stream])
-        # Streams follow each other on the line, so that the latest so far is one of the stream.
-        place = self._line.place(self.stream, time_ns)
-        self.place = np.maximum.accumulate(place) if len(work) else time_ns
+        time_ns = np.where(self.known, launched_ns[work], NEVER)
+        self.time_ns = time_ns[latest_so_far(self.stream, time_ns)]
 
-    def before(self, stream: Ints, time_ns: Ints) -> Ints:
+    def before(self, stream: Ints, time_ns: Ints, *, or_at: bool = False) -> Ints:
         """Return where the last work is that streams were given before some times; -1 none."""
-        at = np.searchsorted(self.place, self._line.place(stream, time_ns)) - 1
-        return np.where(np.append(self.stream, NONE)[at] == stream, at, NONE)
+        return intervals.last_before(self.stream, self.time_ns, stream, time_ns, or_at=or_at)
 
     def after(self, stream: Ints, time_ns: Ints) -> Ints:
         """Return where the first work is that streams were given after some times; -1 none."""
-        at = np.searchsorted(self.place, self._line.place(stream, time_ns), side="right")
+        last = self.before(stream, time_ns, or_at=True)
+        at = np.where(last == NONE, np.searchsorted(self.stream, stream), last + 1)
         return np.where(np.append(self.stream, NONE)[at] == stream, at, NONE)
-
-    def at_one_time(self, stream: Ints, time_ns: Ints) -> Bools:
-        """Tell at which times streams were given work, too."""
-        place = self._line.place(stream, time_ns)
-        low, high = (np.searchsorted(self.place, place, side=side) for side in ("left", "right"))
-        return np.asarray(low < high, bool)
 
     def trusted(self, at: Ints) -> Bools:
         """Tell which of some places hold work whose call is known, or nothing (-1)."""
@@ -226,7 +190,7 @@ class StreamOrder:
     def last_work(self, stream: Ints, time_ns: Ints) -> Ints:
         """Return the last work that streams were given before some times; -1 unknown, or none."""
         at = self.before(stream, time_ns)
-        return np.where((at != NONE) & self.trusted(at), np.append(self.work, NONE)[at], NONE)
+        return np.where(self.trusted(at), np.append(self.work, NONE)[at], NONE)
 
 
 def latest_so_far(run: Ints, value: Ints) -> Ints:
@@ -321,7 +285,7 @@ def _completions(
     """
     record, run_stream, start_ns, anchor, run = runs
     done_ns, closing = launched_with
-    at = np.where(stream != NONE, order.before(stream, called_ns), NONE)
+    at = order.before(stream, called_ns)
     certain = (stream != NONE) & order.trusted(at)
     behind_work = certain & (at != NONE)
     work = np.append(order.work, NONE)[at]
@@ -378,7 +342,7 @@ def _held(
 
 def waiting_of(
     found: Synchronisation,
-    records: RecordTimes,
+    calls: Calls,
     activities: Activities,
     call: Codes,
     launched_ns: Ints,
@@ -389,18 +353,15 @@ def waiting_of(
 
     Args:
         found: what it holds; its streams are those of the activities.
-        records: when the host made the records of events, all calls having passed.
+        calls: that made the records of events.
         activities: kernels and copies.
         call: row of the launching call of each; -1 unknown.
         launched_ns: when that began; means nothing where there is none.
         returned_ns: gives the ends of the calls of some rows (distinct, ascending).
         kinds: names of communication kernels.
     """
-    if not (known := call != NONE).any():
-        return Waiting()
-    waits = found.waits
-    rows, called_ns = records.called_ns()
-    made = found.records.take(rows)
+    waits, waited_ns = found.waits, found.waits.start_ns
+    made, called_ns = _made(found.records, calls)
     # Streams are numbered across ranks; -1 where either is unknown.
     places = activities.ranks[:, 0], activities.ranks[:, 1]
     rank = activities.rank.astype(np.int64)
@@ -413,20 +374,19 @@ def waiting_of(
     number = groups_of(ranks, numbers).of_row
     number = np.where((ranks == NONE) | (numbers == NONE), NONE, number)
     stream, made_stream, wait_stream = np.split(number, np.cumsum((len(rank), len(made))))
-    extent_ns = int(launched_ns[known].min()) - 1, int(launched_ns[known].max()) + 1
-    streams = 1 + int(number.max())
-    order = StreamOrder(stream, activities.start_ns, launched_ns, known, streams, extent_ns)
+    order = StreamOrder(stream, activities.start_ns, launched_ns, call != NONE)
     record = _record_of_each(made, called_ns, waits)
-    # Before the first launch and after the last all times are alike.
-    called_ns, waited_ns = (np.clip(t, *extent_ns) for t in (called_ns, waits.start_ns))
     of_streams = np.asarray((waits.stream != NONE) & (waits.event != NONE), bool)
 
     # Waits of a stream between the same two pieces of work are a run. The anchor is the place of
-    # the last work before it; those of which it is unknown are left out.
+    # the last work before it; those of which it is unknown, or at the time of which they are, are
+    # left out.
     rows = np.flatnonzero(of_streams & (wait_stream != NONE) & (record != NONE))
     rows = rows[np.lexsort((waited_ns[rows], wait_stream[rows]))]
-    anchor = order.before(wait_stream[rows], waited_ns[rows])
-    keep = order.trusted(anchor) & ~order.at_one_time(wait_stream[rows], waited_ns[rows])
+    anchor, last = (
+        order.before(wait_stream[rows], waited_ns[rows], or_at=or_at) for or_at in (False, True)
+    )
+    keep = order.trusted(anchor) & (anchor == last)
     rows, anchor = rows[keep], anchor[keep]
     run = groups_of(wait_stream[rows], anchor).of_row
     done_ns, closing = _same_launch(call.astype(np.int64), activities.end_ns)
@@ -442,16 +402,12 @@ def waiting_of(
     # A host that waits for no event waits for a stream, or for all of a device.
     awaited = np.append(completed_by, NONE)[record]
     awaited[of_streams] = NONE
-    on_host = np.flatnonzero((waits.event == NONE) & (wait_stream != NONE))
-    last_work = order.last_work(wait_stream[on_host], waited_ns[on_host])
-    awaited[on_host] = np.append(closing, NONE)[last_work]
-    on_host = np.flatnonzero((waits.event == NONE) & (waits.stream == NONE))
+    on_host = np.flatnonzero(waits.event == NONE)
     ended_ns = np.full(len(waits), NEVER)
-    owner = np.full(streams, NONE)
-    owner[stream[stream != NONE]] = rank[stream != NONE]
     # Streams are few: a loop over them, each for all times.
-    for one in np.flatnonzero(np.isin(owner, wait_rank[on_host])).tolist():
-        rows = on_host[wait_rank[on_host] == owner[one]]
+    for one, first in zip(*np.unique(stream[stream != NONE], return_index=True), strict=True):
+        of_rank = wait_rank[on_host] == rank[stream != NONE][first]
+        rows = on_host[of_rank & ((waits.stream[on_host] == NONE) | (wait_stream[on_host] == one))]
         work = np.append(closing, NONE)[order.last_work(np.full(len(rows), one), waited_ns[rows])]
         end_ns = np.where(work == NONE, NEVER, done_ns[work])
         later = end_ns > ended_ns[rows]
