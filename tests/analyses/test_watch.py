@@ -266,7 +266,7 @@ def test_what_is_kept_does_not_grow_with_the_run(
         live.run(0)
         sight = watcher.look(float(number))
         assert len(sight.trend) == min(number, 4)
-        for rank in watcher.ranks:
+        for rank in watcher.ranks.values():
             assert len(rank.numbers) <= watcher_module.CONTEXT + 1
 
 

@@ -37,54 +37,48 @@ class RecordedRank:
     """The newest iterations of one process.
 
     Args:
-        new: its first ones.
+        part: of its recording.
         header: of its recording.
 
     Attributes:
         header: of its recording.
         host: hostname; "" unknown.
-        stretch: what is kept of its iterations.
+        stretch: what is kept of its iterations, ascending numbers.
         read_s: when it was last seen to have written, on any clock.
     """
 
-    def __init__(
-        self, part: recorded.PartReader, header: recorded.Header, stretch: recorded.Stretch
-    ) -> None:
-        self.header, self.host = header, part.host
-        self.read_s = 0.0
-        self._path, self._device, self._run = part.path, part.device, part.run
-        self._last = NONE
-        self.stretch = self._numbered(stretch)
+    def __init__(self, part: recorded.PartReader, header: recorded.Header) -> None:
+        self.header, self.host, self._part = header, part.host, part
+        self.read_s, self._last = 0.0, NONE
+        self.stretch: recorded.Stretch | None = None
 
     def add(self, stretch: recorded.Stretch) -> None:
-        """Keep some iterations more."""
-        self.stretch = recorded.joined_stretches([self.stretch, self._numbered(stretch)])
-
-    def _numbered(self, stretch: recorded.Stretch) -> recorded.Stretch:
-        """Return iterations of which those without a number of their own are counted."""
+        """Keep some iterations more; those without a number of their own are counted."""
         own = []
         for number in stretch.iterations.number.tolist():
             # Evaluation may count from 0 again, and numbers are to go up.
             self._last = number if number > self._last else self._last + 1
             own.append(self._last)
-        numbers = np.array(own, np.int64)
-        return replace(stretch, iterations=replace(stretch.iterations, number=numbers))
+        iterations = replace(stretch.iterations, number=np.array(own, np.int64))
+        new = replace(stretch, iterations=iterations)
+        self.stretch = recorded.joined_stretches([self.stretch, new] if self.stretch else [new])
+
+    @property
+    def iterations(self) -> recorded.RecordedIterations:
+        """The iterations that are kept."""
+        return self.stretch.iterations if self.stretch else recorded.RecordedIterations.none()
 
     @property
     def numbers(self) -> list[int]:
         """The numbers of the iterations, ascending."""
-        return [int(number) for number in self.stretch.iterations.number]
-
-    @property
-    def utc_ns(self) -> dict[int, int]:
-        """When each iteration was written, by its number."""
-        return dict(zip(self.numbers, self.stretch.iterations.utc_ns.tolist(), strict=True))
+        return [int(number) for number in self.iterations.number]
 
     def keep_from(self, number: int) -> None:
         """Forget iterations before one."""
-        self.stretch = self._taken(self.stretch.iterations.number >= number)
+        self.stretch = self._taken(self.iterations.number >= number)
 
     def _taken(self, chosen: Bools) -> recorded.Stretch:
+        assert self.stretch is not None
         place, operations = np.cumsum(chosen) - 1, self.stretch.operations
         operations = operations.take(chosen[operations.iteration])
         return recorded.Stretch(
@@ -99,15 +93,15 @@ class RecordedRank:
             chosen: their numbers.
             names: of ranges, by number.
         """
-        inside = np.isin(self.stretch.iterations.number, chosen)
+        inside = np.isin(self.iterations.number, chosen)
         if not inside.any():
             return None
         return RecordedSession(
-            path=self._path,
+            path=self._part.path,
             header=self.header,
             host=self.host,
-            device=self._device,
-            run=self._run,
+            device=self._part.device,
+            run=self._part.run,
             parts=1,
             names=names,
             stretch=self._taken(inside),
@@ -124,154 +118,6 @@ SILENT_S, SILENT_ITERATIONS = 10.0, 3
 _MOST_KEPT = 256
 #: UTC of a host may move by that against its monotonic clock.
 _CLOCK_STEP_NS = 50_000_000
-
-
-class FollowedRun:
-    """The newest run whose recordings are in a folder.
-
-    Memory is that of some iterations, however long the run.
-
-    Args:
-        folder: where they are, or will be.
-
-    Attributes:
-        ranks: by their number in the run.
-        world_size: how many there are to be; -1 unknown.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder = recorded.FollowedFolder(folder)
-        self.ranks: dict[int, RecordedRank] = {}
-        self.world_size = NONE
-        self._silent: set[int] = set()
-        self._measured = NONE
-        self._events: list[str] = []
-        self._complained: set[str] = set()
-        self._began_s: float | None = None
-        self._restarted_ns: int | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of ranges, by number."""
-        return self._folder.names.values
-
-    @property
-    def silent(self) -> tuple[int, ...]:
-        """Ranks that have stopped to write, or never began."""
-        missing = set(range(max(self.world_size, 0))) - set(self.ranks)
-        return tuple(sorted(self._silent | missing))
-
-    def poll(self, now_s: float) -> tuple[int, ...]:
-        """Read what is new, and return the numbers of iterations that are now whole.
-
-        Args:
-            now_s: seconds on a clock that never goes back.
-
-        Raises:
-            InputError: the folder cannot be read.
-        """
-        if self._began_s is None:
-            self._began_s = now_s
-        for part, stretch in self._folder.new():
-            self._add(part, stretch, now_s)
-        for path, error in self._folder.unreadable.items():
-            if path not in self._complained:
-                self._complained.add(path)
-                self._events.append(str(error))
-        self._judge(now_s)
-        return self._whole(now_s)
-
-    def measured(self, number: int) -> None:
-        """Forget what lies far enough before an iteration that is measured now."""
-        self._measured = max(self._measured, number)
-        for rank in self.ranks.values():
-            before = [n for n in rank.numbers if n <= number]
-            if len(before) > CONTEXT:
-                rank.keep_from(before[-CONTEXT])
-
-    def events(self) -> tuple[str, ...]:
-        """Return what became of ranks since this was asked last, a sentence each."""
-        events, self._events = self._events, []
-        return tuple(events)
-
-    def _add(self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float) -> None:
-        header = part.header
-        if header is None:
-            return
-        own = self.ranks.get(header.rank)
-        if own is not None and own.header.session != header.session:
-            if header.began_utc_ns < own.header.began_utc_ns:
-                return  # what an earlier run has left
-            self._restart(own, header.began_utc_ns, header.world_size)
-            own = None
-        elif own is None and self.ranks and header.world_size != self.world_size:
-            newest = max(self.ranks.values(), key=lambda rank: rank.header.began_utc_ns)
-            if header.began_utc_ns < newest.header.began_utc_ns:
-                return
-            self._restart(newest, header.began_utc_ns, header.world_size)
-        if own is None:
-            if self._measured != NONE:
-                self._events.append(f"rank {header.rank} writes from now on")
-            own = self.ranks[header.rank] = RecordedRank(part, header, stretch)
-            self.world_size = header.world_size
-        else:
-            own.add(stretch)
-        own.read_s = now_s
-        self._silent.discard(header.rank)
-        self._note_clock(own, len(stretch.iterations))
-        if len(own.numbers) > _MOST_KEPT:
-            own.keep_from(own.numbers[-_MOST_KEPT])
-
-    def _restart(self, before: RecordedRank, began_utc_ns: int, world_size: int) -> None:
-        """Forget the ranks that began about when one did, now that it began again."""
-        old_ns = before.header.began_utc_ns
-        middle_ns = old_ns + (began_utc_ns - old_ns) // 2
-        gone = [n for n, r in self.ranks.items() if r.header.began_utc_ns <= middle_ns]
-        # The others of the run follow one by one.
-        if self._restarted_ns is None or self._restarted_ns <= middle_ns:
-            ranks = f", with {counted(world_size, 'rank')}" if world_size > 0 else ""
-            self._events.append(f"the run began again{ranks}")
-        self._restarted_ns = began_utc_ns
-        for number in gone:
-            del self.ranks[number]
-        self._silent.clear()
-        self._measured = NONE
-        self.world_size = world_size
-
-    def _note_clock(self, rank: RecordedRank, new: int) -> None:
-        """Note whether UTC moved against the monotonic clock since before the newest iterations."""
-        iterations = rank.stretch.iterations
-        clock_ns = (iterations.utc_ns - iterations.monotonic_ns)[-new - 1 :].tolist()
-        for before_ns, after_ns in pairwise(clock_ns):
-            if abs(after_ns - before_ns) > _CLOCK_STEP_NS:
-                host = rank.host or f"rank {rank.header.rank}"
-                self._events.append(
-                    f"the clock of {host} was put by {(after_ns - before_ns) / 1e9:+.3f} s; "
-                    "iterations are timed by another"
-                )
-
-    def _judge(self, now_s: float) -> None:
-        """Find the ranks that have stopped to write."""
-        newest = max((r.numbers[-1] for r in self.ranks.values() if r.numbers), default=NONE)
-        for number, rank in sorted(self.ranks.items()):
-            behind = newest - (rank.numbers[-1] if rank.numbers else self._measured)
-            late = now_s - rank.read_s > SILENT_S and behind >= SILENT_ITERATIONS
-            if late and number not in self._silent:
-                self._silent.add(number)
-                self._events.append(
-                    f"rank {number} has written nothing since iteration {newest - behind}"
-                )
-
-    def _whole(self, now_s: float) -> tuple[int, ...]:
-        """Return the iterations that all ranks which still write have written, ascending."""
-        live = [rank for n, rank in self.ranks.items() if n not in self._silent]
-        waited_s = now_s - (now_s if self._began_s is None else self._began_s)
-        expected = self.world_size if self.world_size > 0 else len(live)
-        if not live or (len(self.ranks) < expected and waited_s < SILENT_S):
-            return ()
-        until = min(rank.numbers[-1] if rank.numbers else self._measured for rank in live)
-        found = {n for rank in live for n in rank.numbers if self._measured < n <= until}
-        return tuple(sorted(found))
 
 
 # Measurement: what whole iterations show.
@@ -340,78 +186,6 @@ class WatchedIteration:
     usual_pause_ns: int = NONE
 
 
-def measured(run: FollowedRun, new: Sequence[int]) -> tuple[tuple[WatchedIteration, ...], str, str]:
-    """Return what some whole iterations of a run show; earlier ones that are kept help.
-
-    Args:
-        run: as it was followed.
-        new: numbers of iterations, ascending, at least one.
-
-    Returns:
-        The iterations; what to do first, by the newest of them, "" where that is unknown; and why
-        nothing could be measured, "" where it could.
-    """
-    known = sorted({n for rank in run.ranks.values() for n in rank.numbers if n <= new[-1]})
-    try:
-        report = _report(run, tuple(known))
-        advised = report if len(known) <= _ADVISED else _report(run, tuple(known[-_ADVISED:]))
-    except BubblevizError as error:
-        return (), "", one_line(str(error), 300)
-    rows = {iteration.name: iteration for iteration in report.iterations}
-    found = (
-        _watched(run, report, rows.get(str(n - 1)), rows[str(n)], n) for n in new if str(n) in rows
-    )
-    return tuple(found), first_thing(advised) or "", ""
-
-
-def _report(run: FollowedRun, chosen: tuple[int, ...]) -> Report:
-    """Return the report on some iterations.
-
-    Raises:
-        BubblevizError: they cannot be analysed.
-    """
-    sessions = [rank.session(chosen, run.names) for rank in run.ranks.values()]
-    read = recording.gathered(
-        [tables.recording_of(table_of(own, 0)) for own in sessions if own is not None]
-    )
-    recordings, merged = read.recordings, merge(read, RunHints())
-    counts = count(merged)
-    explanation = explain(merged, counts)
-    report = assemble(Report, recordings, merged, counts, explanation, ())
-    return with_schedule(report, schedule_ran(recordings, merged, counts), None)
-
-
-def _watched(
-    run: FollowedRun, report: Report, before: Iteration | None, iteration: Iteration, number: int
-) -> WatchedIteration:
-    """Return what an iteration shows.
-
-    Args:
-        run: as it was followed.
-        report: on it and those before.
-        before: the iteration before, if it is known.
-        iteration: this one.
-        number: of this one.
-    """
-    written = [rank.utc_ns[number] for rank in run.ranks.values() if number in rank.utc_ns]
-    ratios = {name: ratio.value for name, ratio in iteration.ratios.items()}
-    if _PERIOD in ratios:
-        ratios[_PERIOD] = None if before is None else before.ratios[_PERIOD].value
-    shown = before if report.explanation.listed_ratio == _PERIOD else iteration
-    return WatchedIteration(
-        number=number,
-        utc_ns=max(written),
-        length_ns=iteration.end_ns - iteration.start_ns,
-        pause_ns=NONE if before is None else max(iteration.start_ns - before.end_ns, 0),
-        ranks=len(iteration.ranks),
-        world_size=run.world_size,
-        headline=report.headline,
-        ratios=ratios,
-        parts=() if shown is None else bubbles.parts_of(report, [shown]),
-        paces=_paces(report, iteration),
-    )
-
-
 def _paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
     times_ns = {own.rank: own.compute_ns for own in iteration.ranks}
     groups: dict[int | None, list[int]] = {}
@@ -466,23 +240,32 @@ class Sight:
 
 
 class Watcher:
-    """Looks at a running job again and again.
+    """Looks again and again at the newest run whose recordings are in a folder.
+
+    Memory is that of some iterations, however long the run.
 
     Args:
-        folder: where its ranks record.
+        folder: where its ranks record, or will.
+
+    Attributes:
+        ranks: by their number in the run.
+        world_size: how many there are to be; -1 unknown.
     """
 
     def __init__(self, folder: str) -> None:
-        self._run = FollowedRun(folder)
+        self._folder = recorded.FollowedFolder(folder)
+        self.ranks: dict[int, RecordedRank] = {}
+        self.world_size = NONE
+        self._silent: set[int] = set()
+        self._measured = NONE
+        self._events: list[str] = []
+        self._complained = {""}
+        self._began_s: float | None = None
+        self._restarted_ns: int | None = None
         self._trend: deque[WatchedIteration] = deque(maxlen=TREND)
         self._slow: dict[int, RankPace] = {}
-        self._advice = self._complaint = ""
+        self._advice = ""
         self._total = 0
-
-    @property
-    def ranks(self) -> tuple[RecordedRank, ...]:
-        """The ranks that have written, with what is kept of them."""
-        return tuple(self._run.ranks.values())
 
     def look(self, now_s: float) -> Sight:
         """Return what is new.
@@ -493,24 +276,169 @@ class Watcher:
         Raises:
             InputError: the folder cannot be read.
         """
-        new = self._run.poll(now_s)
-        events = list(self._run.events())
-        iterations: tuple[WatchedIteration, ...] = ()
-        if new:
-            found, advice, complaint = measured(self._run, new)
-            self._run.measured(new[-1])
-            iterations = tuple(map(self._taken, found))
-            if complaint and complaint != self._complaint:
-                events.append(complaint)
-            self._complaint = complaint
-            self._advice = advice or self._advice
+        if self._began_s is None:
+            self._began_s = now_s
+        for part, stretch in self._folder.new():
+            self._add(part, stretch, now_s)
+        for error in self._folder.unreadable.values():
+            self._complain(str(error))
+        self._judge(now_s)
+        iterations = tuple(map(self._taken, self._new(now_s)))
+        missing = set(range(max(self.world_size, 0))) - set(self.ranks)
+        events, self._events = self._events, []
         return Sight(
             iterations=iterations,
             trend=tuple(self._trend),
-            silent=self._run.silent,
+            silent=tuple(sorted(self._silent | missing)),
             advice=self._advice,
             events=tuple(events),
             total=self._total,
+        )
+
+    def _complain(self, reason: str) -> None:
+        """Say once what cannot be read or measured."""
+        if reason not in self._complained:
+            self._complained.add(reason)
+            self._events.append(reason)
+
+    def _add(self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float) -> None:
+        header = part.header
+        if header is None:
+            return
+        own = self.ranks.get(header.rank)
+        # A rank that began again, or the first of a run of another size.
+        other = own if own is not None and own.header.session != header.session else None
+        if own is None and self.ranks and header.world_size != self.world_size:
+            other = max(self.ranks.values(), key=lambda rank: rank.header.began_utc_ns)
+        if other is not None:
+            if header.began_utc_ns < other.header.began_utc_ns:
+                return  # what an earlier run has left
+            self._restart(other.header.began_utc_ns, header)
+            own = None
+        if own is None:
+            if self._measured != NONE:
+                self._events.append(f"rank {header.rank} writes from now on")
+            own = self.ranks[header.rank] = RecordedRank(part, header)
+            self.world_size = header.world_size
+        own.add(stretch)
+        own.read_s = now_s
+        self._silent.discard(header.rank)
+        self._note_clock(own, len(stretch.iterations))
+        if len(own.numbers) > _MOST_KEPT:
+            own.keep_from(own.numbers[-_MOST_KEPT])
+
+    def _restart(self, old_ns: int, header: recorded.Header) -> None:
+        """Forget the ranks that began about when one did, now that it began again."""
+        middle_ns = old_ns + (header.began_utc_ns - old_ns) // 2
+        # The others of the run follow one by one.
+        if self._restarted_ns is None or self._restarted_ns <= middle_ns:
+            size = header.world_size
+            ranks = f", with {counted(size, 'rank')}" if size > 0 else ""
+            self._events.append(f"the run began again{ranks}")
+        self._restarted_ns = header.began_utc_ns
+        self.ranks = {n: r for n, r in self.ranks.items() if r.header.began_utc_ns > middle_ns}
+        self._silent.clear()
+        self._measured = NONE
+
+    def _note_clock(self, rank: RecordedRank, new: int) -> None:
+        """Note whether UTC moved against the monotonic clock since before the newest iterations."""
+        clock_ns = (rank.iterations.utc_ns - rank.iterations.monotonic_ns)[-new - 1 :].tolist()
+        for before_ns, after_ns in pairwise(clock_ns):
+            if abs(after_ns - before_ns) > _CLOCK_STEP_NS:
+                host = rank.host or f"rank {rank.header.rank}"
+                self._events.append(
+                    f"the clock of {host} was put by {(after_ns - before_ns) / 1e9:+.3f} s; "
+                    "iterations are timed by another"
+                )
+
+    def _judge(self, now_s: float) -> None:
+        """Find the ranks that have stopped to write."""
+        newest = max((r.numbers[-1] for r in self.ranks.values() if r.numbers), default=NONE)
+        for number, rank in sorted(self.ranks.items()):
+            behind = newest - (rank.numbers[-1] if rank.numbers else self._measured)
+            late = now_s - rank.read_s > SILENT_S and behind >= SILENT_ITERATIONS
+            if late and number not in self._silent:
+                self._silent.add(number)
+                self._events.append(
+                    f"rank {number} has written nothing since iteration {newest - behind}"
+                )
+
+    def _new(self, now_s: float) -> tuple[WatchedIteration, ...]:
+        """Return what the iterations show that all ranks which still write have now written."""
+        live = [rank for n, rank in self.ranks.items() if n not in self._silent]
+        waited_s = now_s - (now_s if self._began_s is None else self._began_s)
+        if not live or (len(self.ranks) < self.world_size and waited_s < SILENT_S):
+            return ()
+        until = min(rank.numbers[-1] if rank.numbers else self._measured for rank in live)
+        new = sorted({n for rank in live for n in rank.numbers if self._measured < n <= until})
+        if not new:
+            return ()
+        iterations: tuple[WatchedIteration, ...] = ()
+        known = sorted({n for rank in self.ranks.values() for n in rank.numbers if n <= until})
+        try:
+            report = self._report(known)
+            advised = report if len(known) <= _ADVISED else self._report(known[-_ADVISED:])
+        except BubblevizError as error:
+            self._complain(one_line(str(error), 300))
+        else:
+            rows = {iteration.name: iteration for iteration in report.iterations}
+            iterations = tuple(
+                self._watched(report, rows.get(str(n - 1)), rows[str(n)], n)
+                for n in new
+                if str(n) in rows
+            )
+            self._advice = first_thing(advised) or self._advice
+        # What lies far enough before is needed no more.
+        self._measured = until
+        for rank in self.ranks.values():
+            before = [n for n in rank.numbers if n <= until]
+            if len(before) > CONTEXT:
+                rank.keep_from(before[-CONTEXT])
+        return iterations
+
+    def _report(self, chosen: Sequence[int]) -> Report:
+        """Return the report on some iterations.
+
+        Raises:
+            BubblevizError: they cannot be analysed.
+        """
+        names = self._folder.names.values
+        sessions = [rank.session(chosen, names) for rank in self.ranks.values()]
+        read = recording.gathered(
+            [tables.recording_of(table_of(own, 0)) for own in sessions if own is not None]
+        )
+        recordings, merged = read.recordings, merge(read, RunHints())
+        counts = count(merged)
+        report = assemble(Report, recordings, merged, counts, explain(merged, counts), ())
+        return with_schedule(report, schedule_ran(recordings, merged, counts), None)
+
+    def _watched(
+        self, report: Report, before: Iteration | None, iteration: Iteration, number: int
+    ) -> WatchedIteration:
+        """Return what an iteration shows.
+
+        Args:
+            report: on it and those before.
+            before: the iteration before, if it is known.
+            iteration: this one.
+            number: of this one.
+        """
+        written = [rank.iterations for rank in self.ranks.values() if number in rank.numbers]
+        ratios = {name: ratio.value for name, ratio in iteration.ratios.items()}
+        if _PERIOD in ratios:
+            ratios[_PERIOD] = None if before is None else before.ratios[_PERIOD].value
+        shown = before if report.explanation.listed_ratio == _PERIOD else iteration
+        return WatchedIteration(
+            number=number,
+            utc_ns=max(int(own.utc_ns[own.number == number].max()) for own in written),
+            length_ns=iteration.end_ns - iteration.start_ns,
+            pause_ns=NONE if before is None else max(iteration.start_ns - before.end_ns, 0),
+            ranks=len(iteration.ranks),
+            world_size=self.world_size,
+            headline=report.headline,
+            ratios=ratios,
+            parts=() if shown is None else bubbles.parts_of(report, [shown]),
+            paces=_paces(report, iteration),
         )
 
     def _taken(self, iteration: WatchedIteration) -> WatchedIteration:
@@ -522,11 +450,13 @@ class Watcher:
         slow = {}
         for pace in iteration.paces:
             if pace.excess > SLOW:
-                before = self._slow.get(pace.rank)
-                since, utc_ns = iteration.number, iteration.utc_ns
-                if before is not None:
-                    since, utc_ns = before.since, before.since_utc_ns
-                slow[pace.rank] = replace(pace, since=since, since_utc_ns=utc_ns)
+                first = self._slow.get(pace.rank)
+                since = (
+                    (first.since, first.since_utc_ns)
+                    if first
+                    else (iteration.number, iteration.utc_ns)
+                )
+                slow[pace.rank] = replace(pace, since=since[0], since_utc_ns=since[1])
         self._slow = slow
         seen = replace(
             iteration, slow=tuple(slow.values()), usual_pause_ns=self._long_pause(iteration)
