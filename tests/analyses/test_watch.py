@@ -346,7 +346,7 @@ def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
     for own in sight.iterations:
         found = values[own.number, "bubbleviz/bubble_ratio/schedule"]
         assert found == pytest.approx(own.ratios["schedule"], rel=1e-6)
-        assert (own.number, "bubbleviz/iteration_seconds") in values
+        assert (own.number, "bubbleviz/iteration_duration_seconds") in values
 
 
 def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:

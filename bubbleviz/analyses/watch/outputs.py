@@ -111,7 +111,7 @@ def _json_lines(path: str) -> Iterator[Take]:
 
 @contextmanager
 def _scalars(directory: str) -> Iterator[Take]:
-    """Yield what writes ratios, causes and the length of each iteration for TensorBoard.
+    """Yield what writes the metrics of each iteration for TensorBoard.
 
     Its own writer writes them, an event file a process; it is imported when used, for it is an
     extra and takes half a second to load.
@@ -136,16 +136,10 @@ def _scalars(directory: str) -> Iterator[Take]:
 
     def take(sight: Sight) -> None:
         for own in sight.iterations:
-            known = [(name, value) for name, value in own.ratios.items() if value is not None]
-            scalars = [
-                *((f"bubble_ratio/{name}", value) for name, value in known),
-                *((f"bubble_part_ratio/{part.name}", part.share) for part in own.parts),
-                ("iteration_seconds", own.length_ns / 1e9),
-                *([("pause_seconds", own.pause_ns / 1e9)] if own.pause_ns >= 0 else []),
-                ("ranks", float(own.ranks)),
-            ]
             values = [
-                Summary.Value(tag=f"bubbleviz/{tag}", simple_value=value) for tag, value in scalars
+                Summary.Value(tag="/".join((f"bubbleviz/{name}", *labels[:1])), simple_value=value)
+                for name, _, _, measured in _gauges(own, len(sight.silent))
+                for labels, value in measured
             ]
             summary = Summary(value=values)
             writer.add_event(Event(wall_time=own.utc_ns / 1e9, step=own.number, summary=summary))
@@ -215,56 +209,43 @@ class Metrics:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         sight = self._sight
-        total = 0 if sight is None else sight.total
+        total, silent = (sight.total, len(sight.silent)) if sight else (0, 0)
         yield CounterMetricFamily("bubbleviz_iterations", "Iterations measured.", total)
-        for name, text, labels, values in (
-            () if sight is None or not sight.trend else _gauges(sight)
-        ):
+        newest = sight.trend[-1:] if sight else ()
+        for name, text, labels, values in (g for own in newest for g in _gauges(own, silent)):
             metric = GaugeMetricFamily(f"bubbleviz_{name}", text, labels=labels)
             for of_labels, value in values:
                 metric.add_metric(of_labels, value)
             yield metric
 
 
-def _gauges(sight: Sight) -> Iterator[_Gauge]:
-    newest = sight.trend[-1]
-    alone: tuple[tuple[str, str, float], ...] = (
-        ("", "Number of the newest iteration.", newest.number),
-        (
-            "_duration_seconds",
-            "First start to last end of the newest iteration on any rank.",
-            newest.length_ns / 1e9,
-        ),
-        (
-            "_timestamp_seconds",
-            "When the newest iteration was written, in seconds since 1970.",
-            newest.utc_ns / 1e9,
-        ),
-        (
-            "_pause_seconds",
-            "Last end of the iteration before to the first start of the newest one.",
-            newest.pause_ns / 1e9,
-        ),
-    )
-    for name, text, value in alone[: 4 if newest.pause_ns >= 0 else 3]:
-        yield f"iteration{name}", text, (), [((), value)]
+def _gauges(own: WatchedIteration, silent: int) -> Iterator[_Gauge]:
+    """Yield the metrics of an iteration, with so many silent ranks."""
+    for name, text, value in (
+        ("", "Number of the newest iteration.", own.number),
+        ("_duration_seconds", "First start to last end of it on any rank.", own.length_ns / 1e9),
+        ("_timestamp_seconds", "When it was written, in seconds since 1970.", own.utc_ns / 1e9),
+        ("_pause_seconds", "Last end of the one before to its first start.", own.pause_ns / 1e9),
+    ):
+        if value >= 0:
+            yield f"iteration{name}", text, (), [((), value)]
     ratios = [
-        ((name, str(name == newest.headline).lower()), value)
-        for name, value in newest.ratios.items()
+        ((name, str(name == own.headline).lower()), value)
+        for name, value in own.ratios.items()
         if value is not None
     ]
     text = "Bubble ratio of the newest iteration; headline is the one to quote."
     yield "bubble_ratio", text, ("ratio", "headline"), ratios
     text = "What the bubble is made of, as shares of the headline's window."
-    parts = [((part.name,), part.share) for part in newest.parts]
+    parts = [((part.name,), part.share) for part in own.parts]
     yield "bubble_part_ratio", text, ("cause",), parts
-    ranks = {"measured": newest.ranks, "silent": len(sight.silent), "expected": newest.world_size}
+    ranks = {"measured": own.ranks, "silent": silent, "expected": own.world_size}
     states = [((state,), float(n)) for state, n in ranks.items() if state != "expected" or n > 0]
     yield "ranks", "Ranks of the run, by state.", ("state",), states
     text = f"How much longer than others a slow rank computes; at most {_RANKS} ranks."
     slow = [
-        ((str(own.rank), private_names.anonymous(own.host)), own.excess)
-        for own in newest.slow[:_RANKS]
+        ((str(pace.rank), private_names.anonymous(pace.host)), pace.excess)
+        for pace in own.slow[:_RANKS]
     ]
     yield "rank_compute_excess_ratio", text, ("rank", "host"), slow
 
@@ -302,7 +283,7 @@ def line_of(iteration: WatchedIteration) -> str:
 def _ranks(iteration: WatchedIteration) -> str:
     if 0 < iteration.world_size != iteration.ranks:
         return f"{iteration.ranks} of {iteration.world_size} ranks"
-    return f"{iteration.ranks} {'rank' if iteration.ranks == 1 else 'ranks'}"
+    return texts.counted(iteration.ranks, "rank")
 
 
 def _slow(slow: RankPace) -> str:
@@ -366,7 +347,7 @@ def _lines(folder: str, sight: Sight, told: tuple[str, ...]) -> Iterator[Text]:
     for slow in newest.slow[:_SHOWN_RANKS]:
         yield Text(f"Slow: {_slow(slow)}", style="red")
     if sight.silent:
-        ranks = ", ".join(map(str, sight.silent[:8])) + (", ..." if len(sight.silent) > 8 else "")
+        ranks = texts.listed(map(str, sight.silent), 8)
         yield Text(f"Silent: {'rank' if len(sight.silent) == 1 else 'ranks'} {ranks}", style="red")
     if sight.advice:
         yield Text()
@@ -389,5 +370,5 @@ def _span(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return ""
-    count = f"{len(known)} {'iteration' if len(known) == 1 else 'iterations'}"
+    count = texts.counted(len(known), "iteration")
     return f"{texts.percent(min(known))} to {texts.percent(max(known))} in {count}"
