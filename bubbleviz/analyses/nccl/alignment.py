@@ -148,32 +148,25 @@ class StartPairs:
         ]
 
 
-def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints, Ints]:
-    """Return the kernel beside each operation of the same clock, and how much later it begins.
-
-    Args:
-        operations: as recorded.
-        kernels: as profiled.
-        tolerance_ns: how far apart the two may begin; -1 stands for a kernel farther off.
-    """
-    rows = np.arange(len(operations.start_ns))
-    if len(kernels.start_ns) == 0:
-        return np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
-    return StartPairs(operations, kernels, tolerance_ns).nearest(ClockLine(0, 0, 0.0), rows)
-
-
-def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
+def match(
+    operations: Starts, kernels: Starts, tolerance_ns: int, line: ClockLine | None = None
+) -> Match | None:
     """Return the line that puts most operations onto kernels; None where none puts any.
 
     Args:
         operations: as recorded.
         kernels: as profiled.
         tolerance_ns: the largest distance of an operation and its kernel.
+        line: where it is known.
     """
     count = len(operations.start_ns)
     if count == 0 or len(kernels.start_ns) == 0:
         return None
     pairs = StartPairs(operations, kernels, tolerance_ns)
+    if line is not None:
+        kernel, distance_ns = pairs.nearest(line, np.arange(count))
+        far_ns = np.abs(distance_ns[kernel != NONE])
+        return (line, kernel, far_ns, True) if len(far_ns) else None
     begins = [0]
     if count > _BLOCK_OPERATIONS:
         # Few, and spread over all.
@@ -502,10 +495,6 @@ def _durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
     return np.where((length_ns >= 0) & (length_ns <= LONGEST_NS), length_ns, NONE)
 
 
-#: A GPU's clock, and start, end and kernel of its operations on the profiles' clock.
-_Aligned = tuple[members.RecordingClock, Ints, Ints, Ints]
-
-
 def align_events(
     files: Sequence[EventFile], pool: Kernels, anchors: Sequence[Anchor]
 ) -> tuple[list[members.Communications], list[members.RecordingClock], int]:
@@ -536,25 +525,17 @@ def align_events(
             columns[name] = np.full(len(events), NONE)
         for gpu in _gpus_of(file):
             at = gpu.rows
-            aligned: _Aligned | None
-            if own:
-                aligned = _by_anchors(gpu, pool, taken, own)
-            else:
-                aligned, several = _by_kernels(gpu, pool, taken)
-                ambiguous += len(at) if several else 0
+            clock, several, start_ns, end_ns, columns["kernel"][at] = _aligned(
+                gpu, pool, taken, own
+            )
+            ambiguous += len(at) if several else 0
             number = len(clocks)
-            if aligned is not None:
-                clock, start_ns, end_ns, columns["kernel"][at] = aligned
-                clocks.append(clock)
-            else:
-                # The threads of a process share its profiler's clock.
-                start_ns, end_ns = gpu.start_ns, gpu.end_ns
-                process = str(path.with_name(_THREAD.sub("", path.name))), gpu.pid
-                if process not in process_clocks:
-                    process_clocks[process] = number
-                    label = f"{path.name} {_process_label(gpu.pid)}"
-                    clocks.append(members.RecordingClock(label, members.Alignment.UNALIGNED))
-                number = process_clocks[process]
+            # The threads of a process share its profiler's clock.
+            process = str(path.with_name(_THREAD.sub("", path.name))), gpu.pid
+            if not clock.aligned and not own:
+                number = process_clocks.setdefault(process, number)
+                clock = replace(clock, label=f"{path.name} {_process_label(gpu.pid)}")
+            clocks += [clock] if number == len(clocks) else []
             columns["start_ns"][at], columns["end_ns"][at] = start_ns, end_ns
             columns["duration_ns"][at] = _durations(gpu, start_ns, end_ns)
             columns["clock"][at], columns["timing"][at] = number, gpu.timing
@@ -575,41 +556,53 @@ def align_events(
     return tables, clocks, ambiguous
 
 
-def _by_kernels(gpu: EventGpu, pool: Kernels, taken: set[int]) -> tuple[_Aligned | None, bool]:
-    """Return a GPU aligned by the kernels of a profile, and whether several offsets fit."""
-    use_gpu = bool((gpu.gpu_ns != UNKNOWN).any())
+def _aligned(
+    gpu: EventGpu, pool: Kernels, taken: set[int], anchors: Sequence[Anchor]
+) -> tuple[members.RecordingClock, bool, Ints, Ints, Ints]:
+    """Return the clock of a GPU, aligned by anchors, else by the kernels of a profile.
+
+    Also whether several offsets fit; and start, end and kernel of its operations, on the profiles'
+    clock where it is aligned. The distances of an anchored clock are those between operations and
+    kernels where there are any, else those between the anchors.
+    """
+    line, anchored_ns = _anchored(gpu, anchors)
+    kernel = np.full(len(gpu.rows), NONE, np.int64)
+    clock = members.RecordingClock(gpu.label, members.Alignment.UNALIGNED)
+    if anchors and line is None:
+        none = np.full(len(gpu.rows), UNKNOWN)
+        return clock, False, none, none.copy(), kernel
+    use_gpu = line is None and bool((gpu.gpu_ns != UNKNOWN).any())
     rows, starts = gpu.starts(pool, gpu.gpu_ns if use_gpu else gpu.start_ns)
     tolerance_ns = GPU_TOLERANCE_NS if use_gpu else HOST_TOLERANCE_NS
-    best: tuple[Match, int] | None = None
-    several = False
-    for at in gpu.places(pool, taken):
-        candidate = match(starts, pool.starts(at), tolerance_ns)
-        if candidate is not None and not candidate[3]:
-            several = True
-        elif candidate is not None and (best is None or _quality(candidate) > _quality(best[0])):
-            best = candidate, at
-    if best is None:
-        return None, several
-    (line, nearest, far_ns, _), at = best
-    # The threads of a process with one GPU write files of their own.
-    if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
-        taken.add(at)
+    by = members.Alignment.KERNELS if line is None else members.Alignment.ANCHOR
+    found = [
+        (candidate, at)
+        for at in gpu.places(pool, taken)
+        if (candidate := match(starts, pool.starts(at), tolerance_ns, line)) is not None
+    ]
+    clear = [pair for pair in found if pair[0][3]]
+    if clear:
+        (line, nearest, far_ns, _), at = max(clear, key=lambda pair: _quality(pair[0]))
+        # The threads of a process with one GPU write files of their own.
+        if not anchors and sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
+            taken.add(at)
+        first = int(np.searchsorted(pool.place, at))
+        kernel[rows] = np.where(nearest == NONE, NONE, nearest + first)
+        clock = members.RecordingClock.measured(gpu.label, by, len(rows), far_ns, line.drift)
+    elif line is not None:
+        clock = members.RecordingClock.measured(
+            gpu.label, by, len(anchored_ns), anchored_ns, line.drift
+        )
+    else:
+        return clock, bool(found), gpu.start_ns, gpu.end_ns, kernel
     back_ns = gpu.bridge_ns if use_gpu else 0
     if back_ns is None:
         # The host's clock never meets the GPU's: what only the host saw has no time.
-        start_ns, end_ns = line.of(gpu.gpu_ns), np.full(len(gpu.rows), UNKNOWN)
-    else:
-        start_ns, end_ns = (
-            line.of(np.where(t == UNKNOWN, UNKNOWN, t - back_ns))
-            for t in (gpu.start_ns, gpu.end_ns)
-        )
-    kernel = np.full(len(start_ns), NONE, np.int64)
-    first = int(np.searchsorted(pool.place, at))
-    kernel[rows] = np.where(nearest == NONE, NONE, nearest + first)
-    clock = members.RecordingClock.measured(
-        gpu.label, members.Alignment.KERNELS, len(rows), far_ns, line.drift
+        return clock, False, line.of(gpu.gpu_ns), np.full(len(gpu.rows), UNKNOWN), kernel
+    start_ns, end_ns = (
+        line.of(np.where(t == UNKNOWN, UNKNOWN, t - back_ns)) for t in (gpu.start_ns, gpu.end_ns)
     )
-    return (clock, start_ns, end_ns, kernel), False
+    return clock, False, start_ns, end_ns, kernel
 
 
 def _quality(found: Match) -> tuple[int, int]:
@@ -617,24 +610,11 @@ def _quality(found: Match) -> tuple[int, int]:
     return len(far_ns), -round(float(np.median(far_ns))) if len(far_ns) else 0
 
 
-def _by_anchors(
-    gpu: EventGpu, pool: Kernels, taken: set[int], anchors: Sequence[Anchor]
-) -> _Aligned:
-    """Return a GPU aligned by anchors.
-
-    Its distances are those between operations and kernels where there are any, else those between
-    the anchors.
-    """
-    kernel = np.full(len(gpu.rows), NONE, np.int64)
+def _anchored(gpu: EventGpu, anchors: Sequence[Anchor]) -> tuple[ClockLine | None, Ints]:
+    """Return the line through anchors, None without any, and how far each is from it."""
     usable = [anchor for anchor in anchors if not anchor[3] or gpu.bridge_ns is not None]
     if not usable:
-        none = np.full(len(gpu.rows), UNKNOWN)
-        return (
-            members.RecordingClock(gpu.label, members.Alignment.UNALIGNED),
-            none,
-            none.copy(),
-            kernel,
-        )
+        return None, np.empty(0, np.int64)
     from_ns = [ns + (gpu.bridge_ns or 0 if on_gpu else 0) for _, ns, _, on_gpu in usable]
     to_ns = np.array([profile_ns for _, _, profile_ns, _ in usable])
     apart = to_ns - np.array(from_ns)
@@ -644,21 +624,4 @@ def _by_anchors(
         drift = float(np.polyfit(since, (apart - apart[0]).astype(float), 1)[0])
     offset_ns = int(apart[0]) if drift else round(float(np.median(apart)))
     line = ClockLine(offset_ns, from_ns[0], drift)
-    far_ns = np.abs(line.of(np.array(from_ns)) - to_ns)
-    clock = members.RecordingClock.measured(
-        gpu.label, members.Alignment.ANCHOR, len(apart), far_ns, drift
-    )
-    start_ns, end_ns = line.of(gpu.start_ns), line.of(gpu.end_ns)
-    rows, starts = gpu.starts(pool, start_ns)
-    best = 0
-    for at in gpu.places(pool, taken):
-        nearest, distance_ns = beside(starts, pool.starts(at), HOST_TOLERANCE_NS)
-        hit = nearest != NONE
-        if int(hit.sum()) > best:
-            best, first = int(hit.sum()), int(np.searchsorted(pool.place, at))
-            kernel[rows] = np.where(hit, nearest + first, NONE)
-            far_ns = np.abs(distance_ns[hit])
-            clock = members.RecordingClock.measured(
-                gpu.label, members.Alignment.ANCHOR, len(rows), far_ns, drift
-            )
-    return clock, start_ns, end_ns, kernel
+    return line, np.abs(line.of(np.array(from_ns)) - to_ns)
