@@ -18,7 +18,7 @@ import numpy as np
 
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import collectives, grouping, intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
+from bubbleviz.model.columns import NONE, Ints, Table, constant
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 # Communications: the tables of operations and of the clocks that recorded them.
@@ -328,65 +328,38 @@ def aligned_by_ends(
         clocks: that recorded them.
         bases: the clock that each one ticks with; 0 is the reference.
     """
-    known = (instance != NONE) & (table.end_ns != UNKNOWN)
-    rows = np.flatnonzero(known)
-    of_clock = np.array(bases, np.int64)
+    rows = np.flatnonzero((instance != NONE) & (table.end_ns != UNKNOWN))
+    number, of_clock = instance[rows], np.array(bases, np.int64)
     group = of_clock[table.clock[rows]] if len(rows) else rows
-    end_ns = table.end_ns.copy()
-    start_ns = table.start_ns.copy()
+    start_ns, end_ns = table.start_ns.copy(), table.end_ns.copy()
     result = list(clocks)
     rest = set(of_clock.tolist()) - {0}
     while rest:
+        # The end of each operation on the reference, by any member.
+        ended_ns = np.full(int(number.max(initial=NONE)) + 1, UNKNOWN)
         aligned = ~np.isin(group, sorted(rest))
-        best = _nearest_of(group, instance[rows], end_ns[rows], aligned)
-        if best is None:
+        ended_ns[number[aligned]] = end_ns[rows[aligned]]
+        common = np.flatnonzero(~aligned & (ended_ns[number] != UNKNOWN))
+        if len(common) == 0:
             break
-        number, apart = best
+        # That with most operations in common goes first.
+        nearest = int(np.bincount(group[common]).argmax())
+        ours = common[group[common] == nearest]
+        apart = ended_ns[number[ours]] - end_ns[rows[ours]]
         move = round(float(np.median(apart)))
-        mine = of_clock[table.clock] == number
+        mine = of_clock[table.clock] == nearest
         start_ns = np.where(mine & (start_ns != UNKNOWN), start_ns + move, start_ns)
         end_ns = np.where(mine & (end_ns != UNKNOWN), end_ns + move, end_ns)
-        far_ns = np.abs(apart - move)
-        for place in np.flatnonzero(of_clock == number).tolist():
-            if clocks[place].aligned_by not in {Alignment.UNALIGNED, Alignment.UTC}:
-                continue
-            of = int((group == number).sum())
-            result[place] = RecordingClock.measured(
-                clocks[place].label, Alignment.OPERATIONS, of, far_ns
-            )
-        rest.remove(number)
+        for place in np.flatnonzero(of_clock == nearest).tolist():
+            if clocks[place].aligned_by in {Alignment.UNALIGNED, Alignment.UTC}:
+                result[place] = RecordingClock.measured(
+                    clocks[place].label,
+                    Alignment.OPERATIONS,
+                    int((group == nearest).sum()),
+                    np.abs(apart - move),
+                )
+        rest.remove(nearest)
     return replace(table, start_ns=start_ns, end_ns=end_ns), tuple(result)
-
-
-def _nearest_of(
-    group: Ints, instance: Ints, end_ns: Ints, aligned: Bools
-) -> tuple[int, Ints] | None:
-    """Return the clock with most operations in common with aligned ones; None if none has any.
-
-    Args:
-        group: clock of each end.
-        instance: operation that it is an end of.
-        end_ns: on its clock.
-        aligned: whether that is the reference already.
-
-    Returns:
-        The clock, and how much later than on it each of these operations ended on the reference.
-    """
-    if not aligned.any():
-        return None
-    # Of two clocks that are years apart, a double holds the small differences alone.
-    size, low = int(instance.max()) + 1, int(end_ns[aligned].min())
-    count = np.bincount(instance[aligned], minlength=size)
-    total = np.bincount(instance[aligned], (end_ns[aligned] - low).astype(float), size)
-    common = np.flatnonzero(~aligned & (count[instance] > 0))
-    if len(common) == 0:
-        return None
-    clocks, ends = np.unique(group[common], return_counts=True)
-    number = int(clocks[ends.argmax()])
-    ours = common[group[common] == number]
-    mean = total[instance[ours]] / count[instance[ours]]
-    begin = int(end_ns[ours].min())
-    return number, np.rint(mean - (end_ns[ours] - begin)).astype(np.int64) + (low - begin)
 
 
 def split(

@@ -39,16 +39,12 @@ DEFINITIONS = (
 )
 
 
-def bandwidths_of(communication: Communication) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the bandwidth that each operation achieved; not a number where unknown.
+def sizes_of(communication: Communication) -> tuple[Floats, Floats]:
+    """Return the bytes that each operation moves in all, and the factor of its bus bandwidth.
 
-    As in nccl-tests (``doc/PERFORMANCE.md``): the algorithm's is bytes over time, of all ranks
-    together where each hands in a part; the bus's is that times a factor, which makes it comparable
-    with the hardware's.
-
-    Returns:
-        Bytes that move in all; and in gigabytes (10^9 bytes) a second the algorithm's over the
-        whole time, the bus's, and the bus's over the time in which data moves.
+    As in nccl-tests (``doc/PERFORMANCE.md``): the algorithm's bandwidth is bytes over time, of all
+    ranks together where each hands in a part; the bus's is that times a factor, which makes it
+    comparable with the hardware's. What is unknown is not a number.
     """
     table = communication.operations
     sizes, names = (*communication.ranks, None), (*table.names, "")
@@ -59,9 +55,7 @@ def bandwidths_of(communication: Communication) -> tuple[Floats, Floats, Floats,
     times = [ranks if name in members.EACH else 1 for name, ranks in of_pair]
     factor = np.array([members.bus_factor(*pair) for pair in of_pair], float)[pairs.of_row]
     size = np.where(table.bytes >= 0, table.bytes, np.nan) * np.array(times, float)[pairs.of_row]
-    algorithm = size / np.where(table.duration_ns > 0, table.duration_ns, np.nan)
-    moving_ns = np.where(table.moving_ns > 0, table.moving_ns, np.nan)
-    return size, algorithm, algorithm * factor, size * factor / moving_ns
+    return size, factor
 
 
 @dataclass(frozen=True)
@@ -144,7 +138,8 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
     Sends and receives of one communicator are one total each, whatever their peers.
     """
     table = communication.operations
-    sizes, names = bandwidths_of(communication)[0], (*table.names, "")
+    sizes, factors = sizes_of(communication)
+    names = (*table.names, "")
     groups = grouping.groups_of(table.communicator, table.name, table.algorithm, table.protocol)
     order = np.argsort(groups.of_row, kind="stable")
     bounds = np.searchsorted(groups.of_row[order], np.arange(len(groups) + 1)).tolist()
@@ -154,9 +149,6 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
         of_total = table.take(rows)
         number, first = int(table.communicator[rows[0]]), rows[0]
         other = np.where(of_total.peer != NONE, of_total.peer, of_total.root)
-        name = names[table.name[first]]
-        ranks = None if number == NONE else communication.ranks[number]
-        factor = members.bus_factor(name, ranks)
         whole, moving = (
             _over(sizes[rows], length_ns)
             for length_ns in (of_total.duration_ns, of_total.moving_ns)
@@ -166,14 +158,14 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
                 sums_of(of_total),
                 rows=rows,
                 communicator=None if number == NONE else table.communicators[number],
-                ranks=ranks,
-                name=name,
+                ranks=None if number == NONE else communication.ranks[number],
+                name=names[table.name[first]],
                 peers=tuple(grouping.distinct(other[other != NONE]).tolist()),
                 algorithm=names[table.algorithm[first]],
                 protocol=names[table.protocol[first]],
-                algorithm_gbps=whole,
-                bus_gbps=None if whole is None or factor is None else whole * factor,
-                moving_gbps=None if moving is None or factor is None else moving * factor,
+                algorithm_gbps=_known(whole),
+                bus_gbps=_known(whole * factors[first]),
+                moving_gbps=_known(moving * factors[first]),
             )
         )
     totals.sort(
@@ -188,12 +180,14 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
     return tuple(totals)
 
 
-def _over(size: Floats, length_ns: Ints) -> float | None:
-    """Return bytes a nanosecond over the operations with known size and time; None for none."""
+def _over(size: Floats, length_ns: Ints) -> float:
+    """Return bytes a nanosecond over the operations with known size and time."""
     known = ~np.isnan(size) & (length_ns > 0)
-    if not known.any():
-        return None
-    return float(size[known].sum() / length_ns[known].sum(dtype=float))
+    return float(size[known].sum() / length_ns[known].sum(dtype=float)) if known.any() else np.nan
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 # JSON and CSV.
@@ -286,9 +280,14 @@ def csv_of_operations(communication: Communication) -> str:
         values = getattr(table, "source" if name == "file" else name).tolist()
         none, text = UNKNOWN if name in {"start_ns", "end_ns"} else NONE, texts.get(name)
         columns.append(["" if v == none else text[v] if text else v for v in values])
+    size, factor = sizes_of(communication)
+    whole, moving = (
+        size / np.where(length_ns > 0, length_ns, np.nan)
+        for length_ns in (table.duration_ns, table.moving_ns)
+    )
     columns += (
         ["" if np.isnan(value) else round(value, 6) for value in column.tolist()]
-        for column in bandwidths_of(communication)[1:]
+        for column in (whole, whole * factor, moving * factor)
     )
     header = (*COLUMNS, *(f"{name}_ns" for name in STATES))
     return csv_text(header, zip(*columns, *table.state_ns.T.tolist(), strict=True))
