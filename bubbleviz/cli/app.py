@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from bubbleviz._version import __version__
-from bubbleviz.cli.help import HelpCommand, HelpGroup, spelled_out
+from bubbleviz.cli.help import spelled_out
 from bubbleviz.cli.terminal import complain, discard_output, failure, open_missing, usage_complaint
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
@@ -69,9 +69,8 @@ def application(arguments: Sequence[str] = (), *, completes: bool = False) -> ty
     """
     app = typer.Typer(
         name="bubbleviz",
-        cls=HelpGroup,
         add_completion=completes or not arguments or arguments[0].startswith("-"),
-        rich_markup_mode=None,
+        rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
         context_settings=_SETTINGS,
         help="How large are the pipeline bubbles of a training run, where, and why.",
@@ -84,11 +83,10 @@ def application(arguments: Sequence[str] = (), *, completes: bool = False) -> ty
         panel, example = _COMMANDS[current]
         app.command(
             name,
-            cls=HelpCommand,
             context_settings=_SETTINGS,
             hidden=name in _FORMER,
             rich_help_panel=panel,
-            epilog=f"Example: bubbleviz {name} {example}".rstrip(),
+            epilog=f"Example: bubbleviz {name} {example}".rstrip().replace("*", r"\*"),
         )(function)
     return app
 

@@ -131,7 +131,9 @@ class PictureOptions(PaperOptions):
     rows: str | None = option(
         "rank|stage|spread", "What a row is; stages above 64 ranks.", "Pictures", complete=ROWS
     )
-    communication: bool = flag("Draw a lane of communication under each rank.", "Pictures")
+    communication: bool = flag(
+        "Draw a lane of communication under each rank.", "Pictures", "--communication"
+    )
     causes: bool = flag("Colour idle time by its cause.", "Pictures", "--causes")
     heat_map: bool = flag(
         "Draw which microbatch took long on which stage.", "Pictures", "--heat-map"

@@ -39,7 +39,8 @@ def analyze(
     memory: bool = flag("Read allocations of PyTorch's traces, too.", "Reading", "--memory"),
     memory_limit: str | None = option("SIZE", "Which schedules fit in 80GB, say.", "Schedule"),
     cross_thread: bool = flag(
-        "Leave kernels of autograd's thread out of B.", "Names", default=True
+        *("Leave kernels of autograd's thread out of B.", "Names", " /--no-cross-thread"),
+        default=True,
     ),
     order: str | None = option("2,0,1", "Ranks in the order of stages, if not inferred.", "Clocks"),
     same_clock: list[str] | None = option(

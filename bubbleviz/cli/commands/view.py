@@ -15,7 +15,10 @@ from bubbleviz.model.private_names import anonymous, note_host, note_paths
 def view(
     inputs: list[str] = REPORT_OR_PROFILES,
     *,
-    browser: bool = flag("Print the address alone, and open no browser.", "Options", default=True),
+    browser: bool = flag(
+        *("Print the address alone, and open no browser.", "Options", " /--no-browser"),
+        default=True,
+    ),
     measurement: MeasurementOptions,
 ) -> None:
     """Open the interactive report in a browser, till Ctrl-C.
