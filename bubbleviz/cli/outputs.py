@@ -46,9 +46,7 @@ class Outputs:
             UsageError: an output is named twice.
             OutputError: an output exists, is an input, or its directory does not exist.
         """
-        # Formats of one file refuse a slash before.
-        folders = [file for file in self.formats if is_folder(file)]
-        check_outputs(list(self.formats), list(inputs), force=self.force, folders=folders)
+        check_outputs(list(self.formats), list(inputs), force=self.force)
 
     def deliver(
         self,
@@ -71,43 +69,27 @@ class Outputs:
         """
         with step("render"):
             contents = {file: content(name, file) for file, name in self.formats.items()}
-        deliver(contents, print_result, inputs=inputs, force=self.force, warnings=warnings)
+        files = {file: content for file, content in contents.items() if file != "-"}
+        with step("write"):
+            self.check(inputs)
+            write_outputs(files, force=self.force)
+        for warning in warnings:
+            complain(warning, 0)
+        with step("print"):
+            piped = contents.get("-")
+            if isinstance(piped, (str, bytes)):
+                pass_on(piped)
+            else:
+                print_result()
 
 
-def deliver(
-    contents: Mapping[str, str | bytes | Parts],
-    print_result: Callable[[], None],
-    *,
-    inputs: Sequence[str],
-    force: bool,
-    warnings: Sequence[str] = (),
-) -> None:
-    """Write contents by their files, as :meth:`Outputs.deliver` does."""
-    files = {file: content for file, content in contents.items() if file != "-"}
-    with step("write"):
-        folders = [file for file, content in files.items() if isinstance(content, Parts)]
-        check_outputs(list(files), inputs, force=force, folders=folders)
-        write_outputs(files, force=force)
-    for warning in warnings:
-        complain(warning, 0)
-    with step("print"):
-        piped = contents.get("-")
-        if isinstance(piped, (str, bytes)):
-            pass_on(piped)
-        else:
-            print_result()
-
-
-def check_outputs(
-    outputs: Sequence[str], inputs: Sequence[str], *, force: bool, folders: Sequence[str] = ()
-) -> None:
+def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
     """Refuse, before any work, outputs that cannot be written; ``-`` is standard output.
 
     Args:
-        outputs: files, and ``folders``.
+        outputs: files, and folders, which end in a slash.
         inputs: files that are read.
         force: whether what exists is replaced.
-        folders: those of the outputs that are written by parts.
 
     Raises:
         UsageError: an output is named twice.
@@ -128,40 +110,31 @@ def check_outputs(
                 raise UsageError(f"{output}: named by two outputs; give each its own file")
             seen.add(place)
             if isinstance(place, Path):
-                check = _check_folder if output in folders else _check_file
-                check(output, place, profiles, force=force)
+                _check(output, place, profiles, force=force)
 
 
-def _check_file(output: str, place: Path, inputs: Collection[Path], *, force: bool) -> None:
+def _check(output: str, place: Path, inputs: Collection[Path], *, force: bool) -> None:
+    """Refuse what is read, what is no part of a report, and what is in the way."""
+    folder = is_folder(output)
     if not output:
         raise OutputError("the path of an output is empty; name a file, or - for standard output")
-    if place in inputs:
+    read = {own for path in inputs for own in ((path, *path.parents) if folder else (path,))}
+    if place in read or (folder and place == place.parent):
         raise OutputError(
-            f"{output}: is an input, and inputs are never replaced; name another file"
+            f"{output}: {'holds' if folder else 'is'} an input, and inputs are never replaced; "
+            f"name another {'folder' if folder else 'file'}"
         )
-    if place.is_dir() or output.endswith("/"):
+    if folder and place.is_file():
+        raise OutputError(f"{output}: is a file; leave the slash out, or name another folder")
+    if not folder and place.is_dir():
         raise OutputError(f"{output}: is a directory; name a file in it")
     if _is_channel(output):
         return
     if not place.parent.is_dir():
         raise OutputError(f"{output}: its directory does not exist; create it first")
-    if place.exists() and not force:
-        raise _exists_already(output)
-
-
-def _check_folder(output: str, place: Path, inputs: Collection[Path], *, force: bool) -> None:
-    """Refuse a file, a folder that holds what is read or what is no part, and one in the way."""
-    if place.is_file():
-        raise OutputError(f"{output}: is a file; leave the slash out, or name another folder")
-    if not place.parent.is_dir():
-        raise OutputError(f"{output}: its directory does not exist; create it first")
-    if place == place.parent or any(place in (path, *path.parents) for path in inputs):
-        raise OutputError(
-            f"{output}: holds an input, and inputs are never replaced; name another folder"
-        )
     if not place.exists():
         return
-    names = sorted(own.name for own in place.iterdir())
+    names = sorted(own.name for own in place.iterdir()) if folder else []
     strange = next((n for n in names if not temporary_files.NAMES.fullmatch(n)), None)
     if strange is not None:
         raise OutputError(
@@ -328,7 +301,7 @@ def _place_folder(temporary: Path, output: str, *, force: bool) -> None:
     if not target.exists():
         temporary.rename(target)
         return
-    _check_folder(output, target, (), force=force)
+    _check(output, target, (), force=force)
     old = Path(temporary_files.create_folder(target.parent))
     old.rmdir()
     target.rename(old)

@@ -175,9 +175,3 @@ def test_a_file_that_is_replaced_keeps_its_permissions(mode: int, tmp_path: Path
 
     assert report.read_text() == "new"
     assert report.stat().st_mode & 0o777 == mode
-
-
-def test_a_name_of_a_directory_makes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="nosuch/: is a directory; name a file in it"):
-        check_outputs([f"{tmp_path}/nosuch/"], [], force=False)
-    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.options import ADDITIONS, FORCE, JOBS, KEEP_EXPORT, command, jobs_or_cores
-from bubbleviz.cli.outputs import check_outputs, deliver
+from bubbleviz.cli.outputs import Outputs, check_outputs
 from bubbleviz.cli.terminal import pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
@@ -113,11 +113,10 @@ def pgle(
     cost_files = list(contents)
     if comparison is not None and files.csv is not None:
         contents[files.csv] = csv_of_comparison(comparison)
-    deliver(
-        contents,
+    Outputs(dict.fromkeys(contents, ""), force).deliver(
+        lambda _, file: contents[file],
         lambda: _print_result(anonymous(costs), anonymous(comparison), anonymous(cost_files)),
         inputs=inputs,
-        force=force,
         warnings=[*text.warnings(costs.limitations), *text.unread(cost_files)],
     )
 
