@@ -48,15 +48,10 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def _listed(numbers: set[int | None]) -> str:
-    """Return numbers as ``0-3, 6``."""
-    known = sorted(number for number in numbers if number is not None)
-    runs: list[list[int]] = []
-    for number in known:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs) or "none"
+    """Return numbers as ``0-3,6``."""
+    from bubbleviz.model.collectives import stretches
+
+    return stretches(sorted(number for number in numbers if number is not None)) or "none"
 
 
 def parallel_of(text: str) -> Parallel:

@@ -273,39 +273,23 @@ def usage_complaint(error: Any) -> str:
 
     What typer suggests for a word that it does not know may be far from it.
     """
+    from bubbleviz.sources.paths import file_like
+
     context = getattr(error, "ctx", None)
-    place = context.command_path if context else "bubbleviz"
-    reason = _reason(error)
-    return reason if reason.endswith("?") else f"{reason}; see {place} --help"
-
-
-def _reason(error: Any) -> str:
-    """Return what is wrong, in our words where a minimum is missed."""
-    message: str = error.format_message().rstrip(".")
-    command = getattr(getattr(error, "ctx", None), "command", None)
+    command = getattr(context, "command", None)
+    reason: str = error.format_message().rstrip(".")
     if hasattr(error, "option_name") and hasattr(error, "possibilities"):
         parameters = getattr(command, "params", ())
         options = [option for p in parameters for option in (*p.opts, *p.secondary_opts)]
-        said = str(error.message).rstrip(".")
         near = suggestion(error.option_name, [*options, "--help"])
-        if not near and hasattr(command, "commands"):
-            return f"{said} of bubbleviz itself; others follow a path or a command"
-        return said + near
-    if unknown := _UNKNOWN_COMMAND.match(message):
-        return _unknown_word(unknown["word"], getattr(command, "commands", ()))
-    parameter = getattr(error, "param", None)
-    least = getattr(getattr(parameter, "type", None), "min", None)
-    if parameter is None or least is None or "is not in the range" not in message:
-        return message
-    return f"{max(parameter.opts, key=len)} must be {least} or more"
-
-
-def _unknown_word(word: str, commands: Iterable[str]) -> str:
-    """Return the complaint about a first word that is neither a command nor a path."""
-    from bubbleviz.sources.paths import file_like
-
-    said = f"{one_line(word, _LONGEST_WORD)!r}: no such command or file"
-    return said + (suggestion(word, commands) or file_like(word))
+        reason = str(error.message).rstrip(".") + near
+    elif unknown := _UNKNOWN_COMMAND.match(reason):
+        # The first word is neither a command nor a path.
+        word = unknown["word"]
+        near = suggestion(word, getattr(command, "commands", ())) or file_like(word)
+        reason = f"{one_line(word, _LONGEST_WORD)!r}: no such command or file{near}"
+    place = context.command_path if context else "bubbleviz"
+    return reason if reason.endswith("?") else f"{reason}; see {place} --help"
 
 
 # Standard streams that the caller closed or that take nothing more: a sentence, no traceback.

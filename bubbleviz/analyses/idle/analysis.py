@@ -29,46 +29,6 @@ from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.paths import find_profiles, read_each
 
-# Notebooks: the report on idle time that IPython shows as a fragment of HTML.
-
-
-#: Devices and activities that are listed, at most.
-_MOST_ROWS = 32
-
-
-class NotebookIdleReport(IdleReport):
-    """A report with the display methods of IPython; drawing code is loaded when they are called."""
-
-    def __repr__(self) -> str:
-        """Return the report in a line; ``print`` and the prompt show no table of a million gaps."""
-        from bubbleviz.analyses.idle.report import title_of
-
-        return f"<IdleReport: {title_of(self)}>"
-
-    def _repr_html_(self) -> str:
-        """Return shares of devices, activities of hosts, picture and advice as HTML."""
-        from bubbleviz.analyses.idle.outputs import activity_table, device_table, wait_table
-        from bubbleviz.analyses.idle.picture import draw_idle
-        from bubbleviz.analyses.idle.report import advice, title_of
-        from bubbleviz.render.document import Sentence, html
-        from bubbleviz.render.notebook import framed
-
-        tables = (
-            replace(device_table(self, _MOST_ROWS), title="Devices"),
-            *([activity_table(self, _MOST_ROWS)] if self.activities else []),
-            wait_table(self, _MOST_ROWS),
-        )
-        above = html([*map(Sentence, (title_of(self), *advice(self))), *tables])
-        below = html(Sentence(limitation.sentence) for limitation in self.limitations)
-        return framed(above, draw_idle(self), below)
-
-    def _repr_svg_(self) -> str:
-        """Return the picture as an SVG document."""
-        from bubbleviz.analyses.idle.picture import draw_idle
-
-        return draw_idle(self)
-
-
 # The analysis of all profiles.
 
 
@@ -133,7 +93,7 @@ def idle(
         counts[limitation.what, limitation.reason] += limitation.count
     totals = _summed(ranks)
     named = [a for total in totals if (a := options.activities.named(total.activity))]
-    return NotebookIdleReport(
+    return IdleReport(
         ranks=ranks,
         activities=totals,
         shortest_ns=options.shortest_ns,

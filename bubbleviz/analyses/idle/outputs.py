@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -162,63 +162,79 @@ _SHARES = {
 _DEVICE, _WHO, _WORK = 24, 30, 36
 
 
-def sections(report: IdleReport, top: int) -> Iterator[blocks.Block]:
+def sections(
+    report: IdleReport, top: int | None = None, *, everything: bool = True
+) -> Iterator[blocks.Block]:
     """Yield what to print.
 
     Args:
         report: of some profiles.
-        top: rows of a table, at most.
-    """
-    yield blocks.Sentence(
-        f"{idle_report.title_of(report)}\n"
-        f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\nspan: {DEFINITIONS['span']}.\n"
-        "span = compute + exposed communication + exposed copies + idle."
-    )
-    yield device_table(report, top)
-    yield from _side_by_side(report, top)
-    if report.activities:
-        yield activity_table(report, top)
-        yield from _waits(report, top)
-        shown = report.activities[:top]
-        short = (
-            f"below {report.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
-            "from one kernel to the next"
-        )
-        meaning = {**report.meaning, host_activities.SHORT: short}
-        known = [total.activity for total in shown if total.activity in meaning]
-        if known:
-            yield blocks.Sentence("")
-            yield blocks.Bullets([f"{activity}: {meaning[activity]}" for activity in known])
-        if examples := [_example(report, own, own.example) for own in shown if own.example]:
-            yield blocks.Heading("Longest gap by activity")
-            yield blocks.Bullets(examples)
-    by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
-    yield from _steps(report, f"Steps ({by}), most idle ones", top)
-    yield blocks.Sentence("\n" + "\n".join(idle_report.advice(report)) + "\n")
-
-
-def first_screen(report: IdleReport, top: int | None = None) -> Iterator[blocks.Block]:
-    """Yield what fits one screen.
-
-    Args:
-        report: of some profiles.
         top: rows of a table, at most; None for as many as a screen holds.
+        everything: whether to print all tables rather than what fits one screen.
     """
-    devices, activities, steps, waits = (top,) * 4 if top else _FEW if _named(report) else _SOME
-    yield blocks.Sentence(
-        f"{idle_report.title_of(report)}\nduty cycle: {DEFINITIONS['busy']}, over the span"
-    )
-    yield device_table(report, devices, " (-v)")
+    few = _FEW if _named(report) else _SOME
+    devices, activities, steps, waits = (top,) * 4 if top else few
+    hint, by = " (-v)", ""
+    if everything:
+        hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in report.ranks))})"
+    definitions = f"duty cycle: {DEFINITIONS['busy']}, over the span"
+    if everything:
+        definitions = (
+            f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\n"
+            f"span: {DEFINITIONS['span']}.\n"
+            "span = compute + exposed communication + exposed copies + idle."
+        )
+    yield blocks.Sentence(f"{idle_report.title_of(report)}\n{definitions}")
+    yield device_table(report, devices, hint)
+    if everything:
+        yield from _side_by_side(report, devices)
     if report.activities:
-        yield activity_table(report, activities, " (-v)")
-    yield from _waits(report, waits, " (-v)")
-    yield from _steps(report, "Steps, most idle ones", steps, " (-v)")
-    yield blocks.Sentence("\n" + "\n".join(idle_report.advice(report)))
-    yield blocks.Sentence(
-        "\nMore: -v (devices side by side, what activities mean, longest gaps); "
-        "-o gaps.svg draws it",
-        style="dim",
+        yield activity_table(report, activities, hint)
+    yield from _waits(report, waits, hint)
+    if everything:
+        yield from _explained(report, activities)
+    yield from _steps(report, f"Steps{by}, most idle ones", steps, hint)
+    advice = "\n".join(idle_report.advice(report))
+    yield blocks.Sentence(f"\n{advice}\n" if everything else f"\n{advice}")
+    if not everything:
+        yield blocks.Sentence(
+            "\nMore: -v (devices side by side, what activities mean, longest gaps); "
+            "-o gaps.svg draws it",
+            style="dim",
+        )
+
+
+def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
+    """Yield what the main activities mean, and where the longest gap of each is."""
+    short = (
+        f"below {report.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
+        "from one kernel to the next"
     )
+    meaning = {**report.meaning, host_activities.SHORT: short}
+    shown = report.activities[:top]
+    known = [total.activity for total in shown if total.activity in meaning]
+    if known:
+        yield blocks.Sentence("")
+        yield blocks.Bullets([f"{activity}: {meaning[activity]}" for activity in known])
+    if examples := [_example(report, own, own.example) for own in shown if own.example]:
+        yield blocks.Heading("Longest gap by activity")
+        yield blocks.Bullets(examples)
+
+
+def notebook(report: IdleReport) -> str:
+    """Return shares of devices, activities of hosts, picture and advice as HTML."""
+    from bubbleviz.analyses.idle.picture import MOST, draw_idle
+    from bubbleviz.render.notebook import framed
+
+    tables = (
+        replace(device_table(report, MOST), title="Devices"),
+        *([activity_table(report, MOST)] if report.activities else []),
+        wait_table(report, MOST),
+    )
+    lines = (idle_report.title_of(report), *idle_report.advice(report))
+    below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)
+    above = blocks.html([*map(blocks.Sentence, lines), *tables])
+    return framed(above, draw_idle(report), blocks.html(below))
 
 
 def _short(name: str, width: int = _NAME) -> str:

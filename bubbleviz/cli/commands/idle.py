@@ -45,7 +45,7 @@ def idle(
     inputs += convention or []
     outputs.check(inputs)
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps, first_screen, sections
+    from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps, sections
 
     with progress_bars() as bars:
         report = measure_idle_time(
@@ -71,7 +71,7 @@ def idle(
 
     outputs.deliver(
         content,
-        lambda: show(sections(report, rows) if everything else first_screen(report, top)),
+        lambda: show(sections(report, rows if everything else top, everything=everything)),
         inputs=inputs,
         warnings=[limitation.sentence for limitation in report.limitations],
     )
