@@ -141,9 +141,9 @@ def made_by(records: EventRecords, calls: Calls) -> Bools:
 
 def _made(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
     """Return the records whose call is known, and when it began; of several the first counts."""
-    count, ids = len(records), calls.correlation_id
-    pairs = (records.process, process_of(calls.thread)), (records.correlation_id, ids)
-    key = groups_of(*map(np.concatenate, pairs)).of_row
+    count, ids = len(records), calls.correlation_id.astype(np.int64)
+    process = np.append(records.process, process_of(calls.thread))
+    key = groups_of(process, np.append(records.correlation_id, ids)).of_row
     first = least_of_each(key[count:], int(key.max(initial=NONE)) + 1, calls.start_ns)[key[:count]]
     rows = np.flatnonzero(first != NONE)
     return records.take(rows), calls.start_ns[first[rows]]
