@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
+from bubbleviz.analyses.idle.analysis import NotebookIdleReport
 from bubbleviz.analyses.idle.report import RankIdle
 from bubbleviz.cli.app import main
 from bubbleviz.model.window import parse_window
@@ -358,6 +359,7 @@ def test_the_outputs_say_who_waited_for_what(
     assert "blocked by communication  57.1" in picture
     assert ACTIVITIES["blocked by communication"] in picture
     report = bubbleviz.idle(file)
+    assert isinstance(report, NotebookIdleReport)
     assert "GPU 1 stream 20" in report._repr_html_()
 
 

@@ -12,7 +12,14 @@ import numpy as np
 
 from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle.gaps import Device, devices_of, holding
-from bubbleviz.analyses.idle.report import ActivityIdle, Example, IdleGaps, IdleReport, RankIdle
+from bubbleviz.analyses.idle.report import (
+    ActivityIdle,
+    Example,
+    IdleGaps,
+    IdleReport,
+    RankIdle,
+    title_of,
+)
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
@@ -28,6 +35,27 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.paths import find_profiles, read_each
+
+
+class NotebookIdleReport(IdleReport):
+    """A report with the display methods of IPython; drawing code is loaded when they are called."""
+
+    def __repr__(self) -> str:
+        """Return the report in a line; ``print`` and the prompt show no table of a million gaps."""
+        return f"<IdleReport: {title_of(self)}>"
+
+    def _repr_html_(self) -> str:
+        """Return shares of devices, activities of hosts, picture and advice as HTML."""
+        from bubbleviz.analyses.idle.outputs import notebook
+
+        return notebook(self)
+
+    def _repr_svg_(self) -> str:
+        """Return the picture as an SVG document."""
+        from bubbleviz.analyses.idle.picture import draw_idle
+
+        return draw_idle(self)
+
 
 # The analysis of all profiles.
 
@@ -93,7 +121,7 @@ def idle(
         counts[limitation.what, limitation.reason] += limitation.count
     totals = _summed(ranks)
     named = [a for total in totals if (a := options.activities.named(total.activity))]
-    return IdleReport(
+    return NotebookIdleReport(
         ranks=ranks,
         activities=totals,
         shortest_ns=options.shortest_ns,

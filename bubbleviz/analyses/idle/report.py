@@ -353,22 +353,6 @@ class IdleReport:
         """Spans of all devices that ran more than a single kernel or copy."""
         return self.summed("span_ns")
 
-    def __repr__(self) -> str:
-        """Return the report in a line; ``print`` and the prompt show no table of a million gaps."""
-        return f"<IdleReport: {title_of(self)}>"
-
-    def _repr_html_(self) -> str:
-        """Return shares of devices, activities of hosts, picture and advice as HTML."""
-        from bubbleviz.analyses.idle.outputs import notebook
-
-        return notebook(self)
-
-    def _repr_svg_(self) -> str:
-        """Return the picture as an SVG document."""
-        from bubbleviz.analyses.idle.picture import draw_idle
-
-        return draw_idle(self)
-
     def device_shares(self, activities: int) -> tuple[tuple[int, ...], tuple[str, ...], Floats]:
         """Return what each device spent its span on; hosts and single kernels are left out.
 
