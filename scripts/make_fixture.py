@@ -91,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         truth = plant(replace(start, **given), options.directory)
     except (ValueError, UsageError) as error:
         parser.error(str(error))
+    _write_truth(truth, options.directory)
     for file in truth.files:
         print(f"{options.directory / file.path}: {file.kernels} kernels")
     print(f"{options.directory / 'truth.json'}: {len(truth.operations)} operations")
@@ -118,11 +119,16 @@ def _option(field: Field[Any]) -> dict[str, Any]:
     return {"type": type(field.default), "choices": CHOICES.get(field.name), "default": None}
 
 
+def _write_truth(truth: Truth, directory: Path) -> None:
+    (directory / "truth.json").write_text(truth.to_json(), encoding="utf-8")
+
+
 def write_all(directory: Path) -> None:
     """Write every fixture into a folder of its name, and the README that lists them."""
     sections = []
     for name, recipe in RECIPES.items():
         truth = plant(recipe.planting, directory / name)
+        _write_truth(truth, directory / name)
         sections.append(_section(name, recipe, truth, directory / name))
     (directory / "README.md").write_text(_INTRODUCTION + "\n".join(sections), encoding="utf-8")
 

@@ -26,7 +26,7 @@ from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.progress import Unwatched
-from tests.planting import Planting, Truth, plant, read_truth
+from tests.planting import Planting, Truth, plant
 
 #: Stages, replicas and microbatches of the runs.
 _SIZES = (
@@ -90,11 +90,11 @@ def drawn(number: int) -> tuple[Planting, bool]:
 
 def recorded(planting: Planting, folder: Path) -> tuple[Recordings, Truth]:
     """Return what is read of a planted run, and its truth."""
-    plant(planting, folder)
+    truth = plant(planting, folder)
     fleet = Fleet(1)
     options = ReadOptions(find_conventions(()), cross_thread=True, keep_export=False)
     read, _ = record_all(fleet, fleet.find([str(folder)]), options, Unwatched())
-    return read, read_truth(folder / "truth.json")
+    return read, truth
 
 
 def verdict(run: Run, truth: Truth) -> str:
@@ -110,7 +110,7 @@ def verdict(run: Run, truth: Truth) -> str:
         planted = true[rank.host, rank.pid, rank.device_id]
         own = run.operations.take(run.operations.rank == rank.index)
         # Names that are the same for all operations do not tell chunks apart.
-        named = truth.planting["names"] != "constant"
+        named = truth.planting.names != "constant"
         stages = {int(v) for v in own.virtual_stage if v >= 0}
         if rank.stage != planted.stage or (named and stages != held[planted.rank] - {None}):
             return "WRONG stages"

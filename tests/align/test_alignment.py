@@ -22,7 +22,7 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
-from tests.support.host_clocks import first_start, shown, with_period
+from tests.support.host_clocks import first_start, with_period
 from tests.support.nsys_exports import C, K, R, profile
 
 SECOND = 1_000_000_000
@@ -111,7 +111,7 @@ def error_ns(truth: Truth, own: ProfileSummary, rank: int) -> float:
     true_ns = np.array([op.start_ns for op in operations], np.int64)
     drifted = np.rint((file_ns - own.clock_t0_ns) * own.clock_drift_ppm * 1e-6)
     told_ns = file_ns + own.clock_offset_ns + drifted
-    return float(np.abs(told_ns - shown(truth.files[0], true_ns)).max())
+    return float(np.abs(told_ns - truth.files[0].clock.of(true_ns)).max())
 
 
 def permitted(truth: Truth, host: str) -> float:
@@ -159,7 +159,7 @@ def check(report: Report, truth: Truth) -> None:
         assert own.clock_uncertainty_ns is not None
         if file.host == truth.files[0].host:
             assert own.clock_uncertainty_ns == 0
-        elif not truth.planting["nested_receive_ns"]:  # such an F begins before it can
+        elif not truth.planting.nested_receive_ns:  # such an F begins before it can
             half = permitted(truth, file.host)
             assert own.clock_uncertainty_ns <= 1.1 * half + 50e-6 * capture
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
@@ -221,10 +221,10 @@ def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
     assert all(p.clock_drift_ppm == 0 for p in bubbleviz.analyze(short).profiles)
     found = bubbleviz.analyze(long).profiles
     for own, file in zip(found[1:], truth.files[1:], strict=True):
-        right = (truth.files[0].drift_ppb - file.drift_ppb) / 1000
+        right = (truth.files[0].clock.drift_ppb - file.clock.drift_ppb) / 1000
         assert own.clock_uncertainty_ns is not None
         # Both ends of the capture can be off by the uncertainty.
-        ends = 2 * own.clock_uncertainty_ns / (truth.iterations[-1].end_ns or 0) * 1e6
+        ends = 2 * own.clock_uncertainty_ns / max(op.end_ns or 0 for op in truth.operations) * 1e6
         assert own.clock_drift_ppm == pytest.approx(right, abs=ends)
 
 
@@ -250,7 +250,7 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
 
     report = bubbleviz.analyze(paths, align="utc")
 
-    started = [file.utc_epoch_ns for file in truth.files]
+    started = [file.clock.utc_epoch_ns for file in truth.files]
     assert [p.clock_offset_ns for p in report.profiles] == [s - started[0] for s in started]
     assert [p.clock_uncertainty_ns for p in report.profiles] == [0, None, None, None]
     assert report.iterations[0].ratios["schedule"].value is not None
@@ -412,7 +412,7 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     check(report, truth)
     # All that share a clock by word are put by UTC.
     report = bubbleviz.analyze(paths, same_clock=[sorted(set(hosts))])
-    started = [file.utc_epoch_ns for file in truth.files]
+    started = [file.clock.utc_epoch_ns for file in truth.files]
     assert [p.clock_offset_ns for p in report.profiles] == [s - started[0] for s in started]
     assert {p.clock_uncertainty_ns for p in report.profiles} == {0}
 

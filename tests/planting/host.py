@@ -11,11 +11,12 @@ their kernels, nest in their ranges, and ranges nest properly, whatever the devi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import Ints
 
 #: Host instants, nanoseconds: length of a launching call, and what lies between two instants.
 CALL_NS, STEP_NS = 2_500, 400
@@ -37,18 +38,17 @@ class Columns:
     """Growing integer columns, appended to in blocks."""
 
     names: tuple[str, ...]
-    blocks: dict[str, list[Ints]] = field(default_factory=dict)
+    values: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, count: int, **values: Ints | int) -> None:
         """Append ``count`` rows; a plain number stands for all of them."""
         for name in self.names:
-            block = np.broadcast_to(np.asarray(values[name], dtype=np.int64), (count,))
-            self.blocks.setdefault(name, []).append(block)
+            own = values[name]
+            self.values[name] += own.tolist() if isinstance(own, np.ndarray) else [own] * count
 
     def arrays(self) -> dict[str, Ints]:
         """Return the columns."""
-        empty = np.zeros(0, dtype=np.int64)
-        return {name: np.concatenate([empty, *self.blocks.get(name, [])]) for name in self.names}
+        return {name: np.array(self.values[name], np.int64) for name in self.names}
 
 
 class Host:
@@ -57,34 +57,28 @@ class Host:
     def __init__(self, library_depth: int, calls_per_library_range: int) -> None:
         self.depth = library_depth
         self.group = calls_per_library_range
-        self.gaps: list[Ints] = []
-        self.deadlines: list[Ints] = []
-        self.closings: list[Bools] = []
-        self.count = 0
+        self.gaps: list[int] = []
+        self.deadlines: list[int] = []
+        self.closings: list[bool] = []
         self.calls = Columns(("start", "end", "thread", "device_row"))
         self.ranges = Columns(("start", "end", "thread", "name", "library"))
         self.names: list[str] = []
         self.operations = 0
 
-    def instant(self, deadline: int = _NEVER, *, closing: bool = False) -> int:
+    def instant(
+        self, deadline: int = _NEVER, *, closing: bool = False, gap_ns: int = STEP_NS
+    ) -> int:
         """Append one instant and return its number; a closing one comes as early as it can."""
-        self._append(np.array([STEP_NS]), np.array([deadline]), np.array([closing]))
-        return self.count - 1
+        self.gaps.append(gap_ns)
+        self.deadlines.append(deadline)
+        self.closings.append(closing)
+        return len(self.gaps) - 1
 
-    def _append(self, gaps: Ints, deadlines: Ints, closings: Bools) -> None:
-        self.gaps.append(gaps)
-        self.deadlines.append(deadlines)
-        self.closings.append(closings)
-        self.count += len(gaps)
-
-    def name(self, text: str) -> int:
-        """Return the number of a range's text."""
-        self.names.append(text)
-        return len(self.names) - 1
-
-    def range(self, text: str, push: int, pop: int, thread: int = MAIN) -> None:
+    def range(self, text: str, push: int, pop: int, thread: int = MAIN, library: int = 0) -> None:
         """Record a range between two instants."""
-        self.ranges.add(1, start=push, end=pop, thread=thread, name=self.name(text), library=0)
+        name = len(self.names)
+        self.names.append(text)
+        self.ranges.add(1, start=push, end=pop, thread=thread, name=name, library=library)
 
     def launch(self, rows: Ints, deadlines: Ints, thread: int = MAIN, nested: bool = True) -> None:
         """Append one launching call a device row, in library ranges where there are any.
@@ -95,46 +89,37 @@ class Host:
             thread: thread that calls.
             nested: whether library ranges enclose the calls.
         """
-        depth = self.depth if nested else 0
-        group = self.group if depth else max(1, len(rows))
-        order = np.arange(len(rows), dtype=np.int64)
-        block = 2 * depth + 2 * group
-        start = self.count + order // group * block + depth + 2 * (order % group)
-        groups = -(-len(rows) // group)
-        total = groups * 2 * depth + 2 * len(rows)
-        gaps = np.full(total, STEP_NS, dtype=np.int64)
-        limits = np.full(total, _NEVER, dtype=np.int64)
-        gaps[start - self.count] = CALL_NS
-        limits[start + 1 - self.count] = deadlines
-        self.calls.add(len(rows), start=start, end=start + 1, thread=thread, device_row=rows)
-        first = self.count + np.arange(groups, dtype=np.int64) * block
-        last = np.minimum(first + block, self.count + total) - 1
-        closings = np.zeros(total, dtype=np.bool_)
-        for level in range(depth):
-            self._library(first + level, last - level, thread, level)
-            closings[last - level - self.count] = True
-        self._append(gaps, limits, closings)
+        levels = range(self.depth if nested else 0)
+        calls = list(zip(rows.tolist(), deadlines.tolist(), strict=True))
+        group = self.group if levels else max(1, len(calls))
+        for first in range(0, len(calls), group):
+            pushes = [self.instant() for _ in levels]
+            for row, deadline in calls[first : first + group]:
+                start = self.instant(gap_ns=CALL_NS)
+                self.calls.add(
+                    1, start=start, end=self.instant(deadline), thread=thread, device_row=row
+                )
+            pops = [self.instant(closing=True) for _ in levels][::-1]
+            for level, push, pop in zip(levels, pushes, pops, strict=True):
+                self._library(push, pop, thread, level)
 
-    def _library(self, push: Ints, pop: Ints, thread: int, level: int) -> None:
-        """Record library ranges: names that hardly repeat, as emit_nvtx writes them."""
+    def _library(self, push: int, pop: int, thread: int, level: int) -> None:
+        """Record a library range: names hardly repeat, as emit_nvtx writes them."""
         stem = ("aten::linear", "aten::addmm", "aten::mm", "forward_step_func")[level % 4]
         if thread == AUTOGRAD and level == 0:
             stem = "autograd::engine::evaluate_function: AddmmBackward0"
-        first = len(self.names)
-        tail = (f", op_id = {self.operations + n}" for n in range(len(push)))
-        self.names += [stem + text if "::" in stem else stem for text in tail]
-        self.operations += len(push)
-        names = np.arange(first, len(self.names), dtype=np.int64)
-        self.ranges.add(len(push), start=push, end=pop, thread=thread, name=names, library=1)
+        text = f"{stem}, op_id = {self.operations}" if "::" in stem else stem
+        self.operations += 1
+        self.range(text, push, pop, thread, library=1)
 
     def times(self) -> Ints:
         """Return the time of every instant."""
-        gaps, deadlines = np.concatenate(self.gaps), np.concatenate(self.deadlines)
+        gaps, deadlines = np.array(self.gaps), np.array(self.deadlines)
         elapsed = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(gaps)[:-1]])
         slack = (deadlines - elapsed)[::-1]
         latest = np.minimum.accumulate(slack)[::-1] + elapsed
         number = np.arange(len(latest), dtype=np.int64)
-        anchor = np.maximum.accumulate(np.where(np.concatenate(self.closings), 0, number))
+        anchor = np.maximum.accumulate(np.where(self.closings, 0, number))
         return np.asarray(latest[anchor] + elapsed - elapsed[anchor], dtype=np.int64)
 
 

@@ -22,11 +22,9 @@ from bubbleviz.schedules.plan import (
 )
 from bubbleviz.schedules.simulation import Simulation, device_workload, simulate
 from tests.planting.options import Planting
+from tests.planting.places import TRAINING_STARTS_NS
 from tests.planting.reductions import opens_ns, reduced_ns
 from tests.support.stage_times import stage_durations
-
-#: Global time at which the first iteration can start.
-TRAINING_STARTS_NS = 10_000_000_000
 
 
 def plan_of(planting: Planting) -> Plan:

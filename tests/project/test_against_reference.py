@@ -19,8 +19,9 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from tests.support import reference, strategies
+from tests.support.exact import Account, Span, length
 from tests.support.nsys_exports import START_END, C, K, M, R, T
-from tests.support.reference import Account, Named, parse
+from tests.support.reference import Named, parse
 from tests.support.strategies import Rows
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
     found = reference.analyse(path)
     for iteration in found.iterations or ():
         for rank in iteration.values():
-            assert rank.active <= rank.compute
-            for a in rank.accounts.values():
-                assert a.window[1] - a.window[0] == sum(a[1:])
+            assert all(a.length == sum(a[1:]) for a in rank.accounts.values())
     try:
         return api.analyze([path], convention="zero-bubble"), found
     except ProfileError:
@@ -70,7 +69,7 @@ def of_reference(found: reference.Analysis) -> Counter[tuple[object, ...]]:
     return Counter(
         (
             *(o.rank, o.phase, o.named.microbatches[0] if o.named.microbatches else NONE),
-            *(o.occurrence, o.span, reference.length(o.busy), o.active),
+            *(o.occurrence, o.span, length(o.busy), o.active),
             *(o.ranges[0].start, any(r.cut for r in o.ranges), o.ranges[0].name, len(o.kernels)),
         )
         for o in found.operations
@@ -264,7 +263,7 @@ _HOLES = (K(10, 20, 1), K(22, 23, 1), K(35, 40, 1), K(18, 30, 2, RECEIVE))
 _INSIDE = (R(0, 9, "F0.0.0"), R(3, 5, "RECV_FORWARD.0.0.0"))
 
 #: Rows, and the busy time of every operation.
-BUSY: dict[str, tuple[Rows, list[list[reference.Span]]]] = {
+BUSY: dict[str, tuple[Rows, list[list[Span]]]] = {
     # The latest end is the copy's. The second open range starts after that: no length.
     "open ranges": (
         Rows(
@@ -317,7 +316,7 @@ BUSY: dict[str, tuple[Rows, list[list[reference.Span]]]] = {
 
 
 @pytest.mark.parametrize(("rows", "busy"), BUSY.values(), ids=BUSY)
-def test_busy_times(rows: Rows, busy: list[list[reference.Span]], folder: Path) -> None:
+def test_busy_times(rows: Rows, busy: list[list[Span]], folder: Path) -> None:
     assert [list(o.busy) for o in check(rows, folder).operations] == busy
 
 
@@ -471,7 +470,14 @@ def test_random_profiles(kind: str, folder: Path) -> None:
 
 def accounts_of_reference(found: reference.Analysis) -> list[Accounts]:
     """Return for each iteration with work: by rank, its extents, sums, accounts and ratios."""
-    return [{rank: tuple(own) for rank, own in i.items()} for i in found.iterations or () if i]
+    return [
+        {
+            rank: (*own[:2], own.accounts["schedule"].compute, active[rank], *own[2:])
+            for rank, own in iteration.items()
+        }
+        for iteration, active in zip(found.iterations or (), found.active, strict=True)
+        if iteration
+    ]
 
 
 def accounts_of_report(report: Report) -> list[Accounts]:

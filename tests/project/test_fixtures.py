@@ -102,12 +102,9 @@ def test_a_receive_inside_its_operation_is_bubble(tmp_path: Path) -> None:
     before = plant(Planting(transfer_ns=400_000), tmp_path)
     inside = plant(PLANTINGS["nested receives"], tmp_path)
 
-    assert any(op.busy for op in inside.operations)
-    assert not any(op.busy for op in before.operations)
-    work = [
-        sum(rank.compute_ns for rank in truth.iterations[0].ranks) for truth in (before, inside)
-    ]
-    assert work[0] == work[1]
+    assert any(len(op.busy) > 1 for op in inside.operations)
+    assert not any(len(op.busy) > 1 for op in before.operations)
+    assert before.iterations[0].compute_ns == inside.iterations[0].compute_ns
 
 
 def test_stray_kernels_count_only_where_nothing_else_runs(tmp_path: Path) -> None:
@@ -162,8 +159,9 @@ def test_what_cannot_be_planted_is_refused(
 def test_the_truth_reads_back(tmp_path: Path) -> None:
     truth = plant(PLANTINGS["nested receives"], tmp_path)
 
-    assert read_truth(tmp_path / "truth.json").operations == truth.operations
-    assert read_truth(tmp_path / "truth.json").iterations == truth.iterations
+    (tmp_path / "truth.json").write_text(truth.to_json(), encoding="utf-8")
+
+    assert read_truth(tmp_path / "truth.json") == truth
 
 
 def test_the_same_planting_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -226,8 +224,8 @@ def test_the_command_line_takes_every_option(tmp_path: Path) -> None:
     arguments = ["--recipe", "zb-v", "--iterations", "1", "--no-barrier", "--text", "mixed"]
 
     assert main([str(tmp_path), *arguments]) == 0
-    assert read_truth(tmp_path / "truth.json").planting["text"] == "mixed"
-    assert read_truth(tmp_path / "truth.json").planting["barrier"] is False
+    assert read_truth(tmp_path / "truth.json").planting.text == "mixed"
+    assert read_truth(tmp_path / "truth.json").planting.barrier is False
 
 
 def test_a_wrong_option_is_refused_in_a_sentence(

@@ -47,8 +47,8 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     truth, report = _planted(tmp_path, **GAPPED, **run)
 
     time = kernel_time_of(report)
-    work = [o for o in truth.operations if o.phase not in {"Optimizer"} and o.busy_intervals]
-    spans = sum(end - start for o in work for start, end in o.busy_intervals)
+    work = [o for o in truth.operations if o.phase not in {"Optimizer"} and o.busy]
+    spans = sum(end - start for o in work for start, end in o.busy)
     active = sum(o.active_ns for o in work)
     assert time.gap_ns == spans - active > 0
     assert time.kernel_ns == active

@@ -184,14 +184,6 @@ def _true_iterations(report: Report, truth: Truth) -> list[int]:
     return found.tolist()
 
 
-def shown(file: TrueFile, times: Ints) -> Ints:
-    """Return a file's times of true ones."""
-    start = file.session_start_ns
-    began = start + start * file.drift_ppb // 10**9
-    steps = np.where(times >= file.step_at_ns, file.step_ns, 0) if file.step_ns else 0
-    return np.asarray(times + times * file.drift_ppb // 10**9 + steps - began, np.int64)
-
-
 def _clock_problem(report: Report, truth: Truth, own: Sequence[int]) -> str:
     """Return by how much a clock is off, if that is more than its uncertainty."""
     files = [file.path for file in truth.files]
@@ -214,7 +206,7 @@ def _clock_problem(report: Report, truth: Truth, own: Sequence[int]) -> str:
         true, file_ns = np.array(times, np.int64).T
         drifted = np.rint((file_ns - clock.clock_t0_ns) * clock.clock_drift_ppm * 1e-6)
         told = file_ns + clock.clock_offset_ns + drifted
-        error = float(np.abs(told - shown(truth.files[0], true)).max())
+        error = float(np.abs(told - truth.files[0].clock.of(true)).max())
         if error > clock.clock_uncertainty_ns + 2:
             return (
                 f"clock of {rank.host} off by {error / 1e3:.1f} us, said "
@@ -227,7 +219,7 @@ def _ratio_problem(report: Report, truth: Truth, own: Sequence[int], whole: rang
     """Return which ratio's interval lacks the true one, or is not marked where a clock stepped."""
     right = {i.index: i.bubble_ratio for i in truth.iterations}
     ranks = len(truth.ranks)
-    stepped = any(file.step_ns for file in truth.files)
+    stepped = any(file.clock.step_ns for file in truth.files)
     table = report.operations
     for iteration in report.iterations:
         rows = np.flatnonzero((table.iteration == iteration.index) & (np.array(own) >= 0))

@@ -13,26 +13,31 @@ import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.support.exact import (
+    COMPUTE,
+    COUNTED,
+    WORK,
+    RankIteration,
+    Span,
+    extent,
+    length,
+    minus,
+    numbers_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-#: A piece of time, end exclusive.
-Span = tuple[int, int]
 #: (process, device): a profile holds one host, so this is a rank.
 Rank = tuple[int, int]
 #: (process, thread).
 Thread = tuple[int, int]
 
-WORK = ("F", "B", "W", "BW", "R", "FB")
-COMPUTE = (*WORK, "Optimizer")
-COUNTED = ("F", "B", "W", "BW", "FB")
 BACKWARD = ("B", "BW", "W", "R")
-WINDOWS = ("schedule", "stage", "step", "period")
 
 
 # --- What a profile holds -----------------------------------------------------------------------
@@ -316,46 +321,9 @@ def attribute(
     return result
 
 
-# --- Sets of time -------------------------------------------------------------------------------
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    """The same time as disjoint, sorted, non-touching pieces; empty ones vanish."""
-    result: list[Span] = []
-    for start, end in sorted(s for s in spans if s[0] < s[1]):
-        if result and start <= result[-1][1]:
-            result[-1] = (result[-1][0], max(end, result[-1][1]))
-        else:
-            result.append((start, end))
-    return result
-
-
-def length(spans: Iterable[Span]) -> int:
-    """Length of the union."""
-    return sum(end - start for start, end in union(spans))
-
-
 def times(work: Iterable[Work]) -> list[Span]:
     """From when to when each ran."""
     return [(w.start, w.end) for w in work]
-
-
-def extent(spans: Iterable[Span]) -> Span | None:
-    """First start and last end."""
-    known = list(spans)
-    return (min(s for s, _ in known), max(e for _, e in known)) if known else None
-
-
-def layers(window: Span, *sets: Iterable[Span]) -> list[list[Span]]:
-    """Give every piece of the window to the first set that holds it; the last list is the rest."""
-    low, high = window
-    pieces = [union((max(s, low), min(e, high)) for s, e in spans) for spans in sets]
-    pieces.append(union([window]))
-    result: list[list[Span]] = [[] for _ in pieces]
-    for start, end in pairwise(sorted({t for spans in pieces for span in spans for t in span})):
-        holders = (any(s <= start and end <= e for s, e in spans) for spans in pieces)
-        result[next(place for place, holds in enumerate(holders) if holds)].append((start, end))
-    return [union(spans) for spans in result]
 
 
 # --- Ranges of a rank, iterations ---------------------------------------------------------------
@@ -657,10 +625,8 @@ def operation_of(
         and (a.range in ranges or any(contains(r, a.call) for r in ranges))
         and (is_communication(a.work) and is_receive(a, named))
     ]
-    busy: list[Span] = []
-    if span is not None:
-        own, _, rest = layers(span, times(kernels), times(receives if compute else ()))
-        busy = union([*own, *rest])
+    waits = minus(times(receives if compute else ()), times(kernels))
+    busy = [] if span is None else minus([span], waits)
     entry = parts[0]
     return Operation(
         *(rank, entry.iteration, entry.named, occurrence, ranges, kernels, span, tuple(busy))
@@ -668,29 +634,6 @@ def operation_of(
 
 
 # --- Iterations and their numbers ---------------------------------------------------------------
-
-
-class Account(NamedTuple):
-    """Where a window went; compute first, then own Optimizer, overlap, unattributed."""
-
-    window: Span
-    compute: int
-    optimizer: int
-    overlap: int
-    unattributed: int
-    bubble: int
-
-
-class RankIteration(NamedTuple):
-    """One rank in one iteration; a rank that lacks its F or B (``missing``) has no ratios."""
-
-    first: int
-    last: int
-    compute: int
-    active: int
-    accounts: dict[str, Account]
-    ratios: dict[str, float | None]
-    missing: bool
 
 
 class Analysis(NamedTuple):
@@ -701,6 +644,7 @@ class Analysis(NamedTuple):
     attributions: list[Attribution]
     operations: list[Operation]
     iterations: list[dict[Rank, RankIteration]] | None
+    active: list[dict[Rank, int]]
 
 
 def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int] | None:
@@ -725,93 +669,6 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
     return sorted(numbers, key=order_of if marked[taking_part[0]] else None)
 
 
-def parts_of(operations: Sequence[Operation], number: int | None) -> dict[Rank, list[Operation]]:
-    """The operations of ranks with at least one F, B, W or BW (with a span) in an iteration."""
-    own: dict[Rank, list[Operation]] = {}
-    for o in operations:
-        if o.iteration == number:
-            own.setdefault(o.rank, []).append(o)
-    return {
-        rank: own[rank]
-        for rank in sorted(own)
-        if any(o.phase in COUNTED and o.span is not None for o in own[rank])
-    }
-
-
-def spans(operations: Iterable[Operation], *phases: str) -> list[Span]:
-    """The spans of the operations of these phases."""
-    return [o.span for o in operations if o.phase in phases and o.span is not None]
-
-
-def windows_of(
-    parts: dict[Rank, list[Operation]], following: dict[Rank, list[Operation]]
-) -> dict[str, dict[Rank, Span]]:
-    """The window of every formula and rank; period only where every rank goes on."""
-    own = {r: extent(spans(p, *WORK)) or (0, 0) for r, p in parts.items()}
-    begin = min(first for first, _ in own.values())
-    end = max(last for _, last in own.values())
-    cost = max(last - first for first, last in own.values())
-    step_end = max([end, *(e for p in parts.values() for _, e in spans(p, "Optimizer"))])
-    after = {r: (extent(spans(p, *WORK)) or (0, 0))[0] for r, p in following.items()}
-    result = {
-        "schedule": dict.fromkeys(parts, (begin, end)),
-        "stage": {r: (first, first + cost) for r, (first, _) in own.items()},
-        "step": dict.fromkeys(parts, (begin, step_end)),
-    }
-    if all(r in after and first < after[r] for r, (first, _) in own.items()):
-        result["period"] = {r: (first, after[r]) for r, (first, _) in own.items()}
-    return result
-
-
-def ratio_of(name: str, found: Account) -> float | None:
-    """1 - work / window: the Optimizer is work of step and period, other iterations of period."""
-    work = found.compute
-    work += found.optimizer if name in ("step", "period") else 0
-    work += found.overlap if name == "period" else 0
-    window = found.window[1] - found.window[0]
-    return float(1 - Fraction(work, window)) if window else None
-
-
-def numbers_of(
-    number: int,
-    following: int | None,
-    operations: Sequence[Operation],
-    unattributed: Sequence[Work],
-) -> dict[Rank, RankIteration]:
-    """One iteration, by rank.
-
-    Where it has any backward it is training, and a rank lacks what it has no F or no B of.
-    """
-    parts = parts_of(operations, number)
-    if not parts:
-        return {}
-    windows = windows_of(parts, {} if following is None else parts_of(operations, following))
-    training = any(o.phase in ("B", "BW", "W") for p in parts.values() for o in p)
-    result = {}
-    for rank, part in parts.items():
-        others = [o for o in operations if o.rank == rank and o.iteration != number]
-        accounts = {}
-        for name, by_rank in windows.items():
-            shares = layers(
-                by_rank[rank],
-                [b for o in part if o.phase in WORK for b in o.busy],
-                [b for o in part if o.phase == "Optimizer" for b in o.busy],
-                [b for o in others if o.phase in COMPUTE for b in o.busy],
-                times(w for w in unattributed if w.rank == rank),
-            )
-            accounts[name] = Account(by_rank[rank], *map(length, shares))
-        missing = training and not (spans(part, "F") and spans(part, "B", "BW"))
-        first, last = extent(spans(part, *WORK)) or (0, 0)
-        ratios = {
-            name: None if missing or name not in accounts else ratio_of(name, accounts[name])
-            for name in WINDOWS
-        }
-        active = length(times(k for o in part if o.phase in WORK for k in o.kernels))
-        compute = accounts["schedule"].compute
-        result[rank] = RankIteration(first, last, compute, active, accounts, ratios, missing)
-    return result
-
-
 def analyse(path: Path, *, cross_thread: bool = True) -> Analysis:
     """The whole analysis of one profile."""
     capture = read(path)
@@ -834,19 +691,22 @@ def analyse(path: Path, *, cross_thread: bool = True) -> Analysis:
         for occurrence, parts in group(seen)
     ]
     # Compute kernels outside every compute operation, in a RECV range too.
-    unattributed = [
-        a.work
-        for a in attributions
-        if is_compute(a.work) and (a.range is None or named[a.range].phase not in COMPUTE)
-    ]
+    unattributed: dict[Rank, list[Span]] = defaultdict(list)
+    for a in attributions:
+        if is_compute(a.work) and (a.range is None or named[a.range].phase not in COMPUTE):
+            unattributed[a.work.rank] += times([a.work])
     numbers = pair(entries, marked)
     iterations = None
+    active = []
     if numbers is not None:
-        pairs = pairwise([*numbers, None])
-        iterations = [
-            numbers_of(n, after, operations, unattributed) for n, after in pairs if n is not None
-        ]
-    return Analysis(in_order, named, attributions, operations, iterations)
+        pairs = [(n, after) for n, after in pairwise([*numbers, None]) if n is not None]
+        iterations = [numbers_of(n, after, operations, unattributed) for n, after in pairs]
+        for number, found in zip(numbers, iterations, strict=True):
+            own = [o for o in operations if o.iteration == number and o.phase in WORK]
+            active.append(
+                {r: length(times(k for o in own if o.rank == r for k in o.kernels)) for r in found}
+            )
+    return Analysis(in_order, named, attributions, operations, iterations, active)
 
 
 class Coverage(NamedTuple):

@@ -1,0 +1,204 @@
+"""Windows, accounts and ratios by plain slow exact code: of what was planted, and of the reference.
+
+Every rule is one function whose docstring states it; ``bubbleviz guide ratios`` states the same
+rules for users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+#: A piece of time, end exclusive.
+Span = tuple[int, int]
+
+WORK = ("F", "B", "W", "BW", "R", "FB")
+COMPUTE = (*WORK, "Optimizer")
+COUNTED = ("F", "B", "W", "BW", "FB")
+WINDOWS = ("schedule", "stage", "step", "period")
+
+
+class Ran(Protocol):
+    """An operation of one rank. ``span`` None: it has no GPU work."""
+
+    @property
+    def rank(self) -> Any:
+        """Whatever tells ranks apart."""
+
+    @property
+    def iteration(self) -> int: ...
+
+    @property
+    def phase(self) -> str: ...
+
+    @property
+    def span(self) -> Span | None: ...
+
+    @property
+    def busy(self) -> Sequence[Span]: ...
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The same time as disjoint, sorted, non-touching pieces; empty ones vanish."""
+    result: list[Span] = []
+    for start, end in sorted(s for s in spans if s[0] < s[1]):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return result
+
+
+def length(spans: Iterable[Span]) -> int:
+    """Length of the union."""
+    return sum(end - start for start, end in union(spans))
+
+
+def clip(spans: Iterable[Span], window: Span) -> list[Span]:
+    """The parts inside the window."""
+    cut = ((max(start, window[0]), min(end, window[1])) for start, end in spans)
+    return [(start, end) for start, end in cut if start < end]
+
+
+def minus(spans: Iterable[Span], holes: Iterable[Span]) -> list[Span]:
+    """The time of the first that is none of the second."""
+    result = union(spans)
+    for low, high in holes:
+        pieces = ((s, min(e, low), max(s, high), e) for s, e in result)
+        result = [p for s, cut, on, e in pieces for p in ((s, cut), (on, e)) if p[0] < p[1]]
+    return result
+
+
+def extent(spans: Iterable[Span]) -> Span | None:
+    """First start and last end."""
+    known = list(spans)
+    return (min(s for s, _ in known), max(e for _, e in known)) if known else None
+
+
+class Account(NamedTuple):
+    """Where a window went; compute first, then own Optimizer, overlap, unattributed."""
+
+    window: Span
+    compute: int
+    optimizer: int
+    overlap: int
+    unattributed: int
+    bubble: int
+
+    @property
+    def length(self) -> int:
+        """Of the window."""
+        return self.window[1] - self.window[0]
+
+    def work(self, ratio: str) -> int:
+        """What a ratio counts: Optimizers in step and period, other iterations in period."""
+        work = self.compute
+        work += self.optimizer if ratio in ("step", "period") else 0
+        return work + (self.overlap if ratio == "period" else 0)
+
+
+class RankIteration(NamedTuple):
+    """One rank in one iteration; a rank that lacks its F or B (``missing``) has no ratios."""
+
+    first: int
+    last: int
+    accounts: dict[str, Account]
+    ratios: dict[str, float | None]
+    missing: bool
+
+
+def idle_share(work: int, window: int) -> float | None:
+    """1 - work / window, rounded once."""
+    return float(1 - Fraction(work, window)) if window else None
+
+
+def account_of(window: Span, *sets: Iterable[Span]) -> Account:
+    """Give every piece of the window to the first set that holds it; the bubble is the rest."""
+    taken: list[Span] = []
+    lengths = [0]
+    for spans in sets:
+        taken = union([*taken, *clip(spans, window)])
+        lengths.append(length(taken))
+    lengths.append(window[1] - window[0])
+    return Account(window, *(b - a for a, b in pairwise(lengths)))
+
+
+def parts_of(operations: Iterable[Ran], number: int | None) -> dict[Any, list[Ran]]:
+    """The operations of ranks with at least one F, B, W or BW (with a span) in an iteration."""
+    own: dict[Any, list[Ran]] = {}
+    for o in operations:
+        if o.iteration == number:
+            own.setdefault(o.rank, []).append(o)
+    return {
+        rank: own[rank]
+        for rank in sorted(own)
+        if any(o.phase in COUNTED and o.span is not None for o in own[rank])
+    }
+
+
+def spans(operations: Iterable[Ran], *phases: str) -> list[Span]:
+    """The spans of the operations of these phases."""
+    return [o.span for o in operations if o.phase in phases and o.span is not None]
+
+
+def windows_of(
+    parts: dict[Any, list[Ran]], following: dict[Any, list[Ran]]
+) -> dict[str, dict[Any, Span]]:
+    """The window of every formula and rank; period only where every rank goes on."""
+    own = {r: extent(spans(p, *WORK)) or (0, 0) for r, p in parts.items()}
+    begin = min(first for first, _ in own.values())
+    end = max(last for _, last in own.values())
+    cost = max(last - first for first, last in own.values())
+    step_end = max([end, *(e for p in parts.values() for _, e in spans(p, "Optimizer"))])
+    after = {r: (extent(spans(p, *WORK)) or (0, 0))[0] for r, p in following.items()}
+    result = {
+        "schedule": dict.fromkeys(parts, (begin, end)),
+        "stage": {r: (first, first + cost) for r, (first, _) in own.items()},
+        "step": dict.fromkeys(parts, (begin, step_end)),
+    }
+    if all(r in after and first < after[r] for r, (first, _) in own.items()):
+        result["period"] = {r: (first, after[r]) for r, (first, _) in own.items()}
+    return result
+
+
+def numbers_of(
+    number: int,
+    following: int | None,
+    operations: Sequence[Ran],
+    unattributed: Mapping[Any, Sequence[Span]],
+) -> dict[Any, RankIteration]:
+    """One iteration, by rank.
+
+    Where it has any backward it is training, and a rank lacks what it has no F or no B of.
+    """
+    parts = parts_of(operations, number)
+    if not parts:
+        return {}
+    windows = windows_of(parts, {} if following is None else parts_of(operations, following))
+    training = any(o.phase in ("B", "BW", "W") for p in parts.values() for o in p)
+    result = {}
+    for rank, part in parts.items():
+        sets = (
+            [b for o in part if o.phase in WORK for b in o.busy],
+            [b for o in part if o.phase == "Optimizer" for b in o.busy],
+            [
+                b
+                for o in operations
+                if o.rank == rank and o.iteration != number and o.phase in COMPUTE
+                for b in o.busy
+            ],
+            unattributed.get(rank, ()),
+        )
+        accounts = {name: account_of(own[rank], *sets) for name, own in windows.items()}
+        missing = training and not (spans(part, "F") and spans(part, "B", "BW"))
+        first, last = extent(spans(part, *WORK)) or (0, 0)
+        ratios = {
+            name: None
+            if missing or name not in accounts
+            else idle_share(accounts[name].work(name), accounts[name].length)
+            for name in WINDOWS
+        }
+        result[rank] = RankIteration(first, last, accounts, ratios, missing)
+    return result
