@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,19 @@ if threading.current_thread() is threading.main_thread():
 # What is printed fits the width that the environment gives, which workers of pytest-xdist set.
 for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
     os.environ.pop(name, None)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run on a worker more than there are cores, for some tests wait for other programs."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_core() -> Iterator[None]:
+    """Have commands read files here unless told otherwise: workers are busy with other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bubbleviz.interpret.fleet.run_recordings.cores", lambda: 1)
+        yield
 
 
 @pytest.fixture
