@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, settings
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
-# A busy machine is slow, which is no defect: no example has a deadline.
-settings.register_profile("bubbleviz", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine is slow, which is no defect: no example has a deadline. Tests whose examples take
+# more than 20 ms ask for fewer of them.
+settings.register_profile(
+    "bubbleviz", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("bubbleviz")
 
 # Under nohup, or behind "&" in a script, signals are ignored, and by processes of tests as well:

@@ -155,7 +155,7 @@ def shown(offset: list[int], drift: list[int], clock: int, time: int) -> int:
     return offset[clock] + time + time * drift[clock] // 10**9
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(worlds())
 def test_the_truth_lies_within_the_uncertainty(
     world: tuple[list[Pair], list[int], list[int], int],
@@ -179,7 +179,7 @@ def test_the_truth_lies_within_the_uncertainty(
             assert abs(moved - right) <= correction.uncertainty_ns + 6
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(worlds())
 def test_constant_offsets_are_the_middle_of_what_a_linear_program_allows(
     world: tuple[list[Pair], list[int], list[int], int],

@@ -198,7 +198,7 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
         bubbleviz.idle(file, step="a[")
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(worlds(), st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(-20, 60))
 def test_steps_add_up(world: World, lengths: list[int], begin: int) -> None:
     ranges, now = list(world.ranges), begin
@@ -233,7 +233,7 @@ def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -
         bubbleviz.idle(file, window=parse_window("time:1s-"))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(worlds(), st.integers(1, 200))
 def test_two_windows_make_the_whole(world: World, cut: int) -> None:
     if all(a == b for a, b, *_ in world.kernels):

@@ -111,7 +111,7 @@ def test_a_short_pause_is_no_lack_of_requests(tmp_path: Path) -> None:
     assert "requests" not in first
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.sampled_from((0.1, 0.5, 1.0, 2.0, 3.0)), min_size=1, max_size=9),
     st.lists(st.sampled_from((0.5, 1.0, 1.0, 2.0)), min_size=1, max_size=4),

@@ -408,7 +408,7 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     assert found.iterations[1].name == "1f1b"
 
 
-@settings(max_examples=40, deadline=None)  # searched schedules are searched first
+@settings(max_examples=20, deadline=None)  # searched schedules are searched first
 @given(
     rule=st.sampled_from(ONE_WAY),
     copies=st.integers(2, 4),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from bubbleviz.report.report import Report
 
-EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "60"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
     derandomize=True,

@@ -375,7 +375,7 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120")),
+    max_examples=int(os.environ.get("BUBBLEVIZ_EXAMPLES", "40")),
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

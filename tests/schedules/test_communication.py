@@ -369,7 +369,7 @@ def shuffled(draw: st.DrawFn) -> LoweredPlan:
     return LoweredPlan(replace(plan, orders=orders), tuple(map(tuple, lines)))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(made=shuffled(), transport=st.sampled_from(TRANSPORTS))
 def test_what_deadlocks_is_what_stepping_ranks_cannot_end(
     made: LoweredPlan, transport: Transport

@@ -22,7 +22,7 @@ from bubbleviz.schedules.search.problem import Codes, lower_bound, plan_of, prob
 from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of, peak_memory
 from tests.support.published_orders import Row, numbers, reference
 
-QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUIET = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def workload(
@@ -137,7 +137,7 @@ def test_the_best_plan_is_no_worse_than_any_fixed_one_that_fits(work: Workload) 
         checked(best.other.plan, work)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(workloads(most=2), st.booleans())
 def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool) -> None:
     work = replace(work, split=not fused)

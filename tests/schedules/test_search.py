@@ -145,7 +145,7 @@ def test_the_search_gives_the_rates_of_the_table(name: str) -> None:
         checked(found.plan, found.memory)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     rule=st.sampled_from(ALL),
     stages=st.integers(1, 4),
@@ -178,7 +178,7 @@ def test_what_is_found_is_whole_and_keeps_within_memory(
 EACH = st.lists(st.integers(1, 9), min_size=5, max_size=5)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     name=st.sampled_from([one.name for one in ALL]),
     sizes=st.tuples(st.integers(1, 5), st.integers(1, 15)),

@@ -193,7 +193,7 @@ def files(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
     return path
 
 
-@settings(max_examples=110)
+@settings(max_examples=50)
 @given(st.data(), st.booleans())
 def test_drawn_files(data: st.DataObject, odd: bool) -> None:
     """Odd ones have values of any type, which are left to SQLite."""
@@ -211,7 +211,7 @@ patterns = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @example(["[]x]"], ["]", "x", "[]x]"])
 @example(["[]x]*", "[^]F]*"], ["]", "xF", "F", "^"])
 @given(

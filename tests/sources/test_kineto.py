@@ -450,7 +450,7 @@ _SOUND = [
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None
 )
 @given(
     odd=st.lists(st.tuples(st.sampled_from(range(6)), _ODD_EVENT), max_size=5),
