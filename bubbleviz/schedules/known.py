@@ -24,8 +24,8 @@ from bubbleviz.schedules.plan import (
     looped_placement,
     v_placement,
 )
-from bubbleviz.schedules.search.climbing import search
-from bubbleviz.schedules.search.problem import plan_of, problem_of
+from bubbleviz.schedules.search.orders import shortest_orders
+from bubbleviz.schedules.search.problem import codes_of, lower_bound, plan_of, problem_of
 from bubbleviz.schedules.simulation import Workload, device_workload
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW
@@ -103,7 +103,13 @@ def searched_plan(
         UsageError: the memory holds not even one microbatch.
     """
     problem = problem_of(workload, makespan=makespan)
-    return plan_of(name, problem, search(problem, partial(known_plans, workload.placement), watch))
+    _, codes = shortest_orders(
+        problem,
+        lambda microbatches: map(codes_of, known_plans(workload.placement, microbatches)),
+        enough=lower_bound(problem),
+        watch=watch,
+    )
+    return plan_of(name, problem, codes)
 
 
 def _refuse_chunks(name: str, chunks: int, wanted: int, where: str = "a device") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,8 +11,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import in_rounds, known_plans
 from bubbleviz.schedules.optimum import optimum
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, looped_placement, v_placement
-from bubbleviz.schedules.search.climbing import repeated_blocks
+from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, looped_placement
 from bubbleviz.schedules.search.orders import shortest_orders
 from bubbleviz.schedules.search.problem import Codes, codes_of, lower_bound, plan_of, problem_of
 from bubbleviz.schedules.simulation import Outcome, Workload, outcome_of
@@ -58,10 +57,8 @@ def _in_other_groups(placement: tuple[int, ...], microbatches: int) -> list[Plan
 
 #: Names of searched orders: with the backward in one operation, and in its two halves.
 SEARCHED, SEARCHED_SPLIT = "searched", "searched-split"
-#: More operations than this take too long.
-_MOST_OPERATIONS = 200_000
-#: More than this are not begun from repeated blocks; larger searches begin with fewer microbatches.
-_MOST_IN_BLOCKS = 4_000
+#: More operations than this take too long; so many are timed in all by a search.
+_MOST_OPERATIONS, _MOST_TIMED = 200_000, 400_000_000
 
 
 @dataclass(frozen=True)
@@ -180,22 +177,15 @@ def _searched(
     bound_ns = lower_bound(problem_of(relaxed, fused=fused))
     exact = fused or relaxed == workload
 
-    def starts(microbatches: int) -> list[Codes]:
+    def starts(microbatches: int) -> Iterable[Codes]:
         if microbatches == workload.microbatches:
             plans = [each.plan for each in given if each.fits]
         else:
             plans = fixed_plans(replace(workload, microbatches=microbatches))
-        orders = [codes_of(plan) for plan in plans]
-        # Repeated blocks keep within little memory in a V.
-        of_size = replace(problem, microbatches=microbatches)
-        in_v = not fused and problem.placement == v_placement(problem.devices)
-        if in_v and of_size.operations <= _MOST_IN_BLOCKS:
-            blocks = repeated_blocks(of_size)
-            orders += [] if blocks is None else [blocks]
-        return orders
+        return map(codes_of, plans)
 
     length, codes = shortest_orders(
-        problem, starts, enough=bound_ns, weights=not fused, watch=watch
+        problem, starts, enough=bound_ns, weights=not fused, most=_MOST_TIMED, watch=watch
     )
     if prove and length > bound_ns and exact:
         solved = optimum(problem, codes, weights=not fused)

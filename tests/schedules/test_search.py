@@ -266,7 +266,7 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
         return cost(simulate_workload(plan, work)) - microbatches * 56
 
     of_few = bubble(16)
-    monkeypatch.setattr("bubbleviz.schedules.search.climbing._MANY", 0)
+    monkeypatch.setattr("bubbleviz.schedules.search.orders._MANY", 0)
     # In the steady state there is no bubble, so that what many have is what few have.
     assert bubble(40) <= of_few
 

@@ -3,8 +3,9 @@
 ::
 
     known          as they are, where they fit                 ─┐
-    greedy         B, else F, else W, over a grid of limits    ─┼─> the best few ─> improved, the
-    fewer          the same search with 2p microbatches,       ─┘   best of these at length
+    greedy         B, else F, else W, over a grid of limits    ─┤   the best few ─> improved, the
+    blocks         repeated, squeezed at their ends (in a V)   ─┼─> best of these at length
+    fewer          the same search with 2p microbatches,       ─┘
                    its middle repeated (of large ones)
 
 None is worse than a known order that fits the memory. The same call gives the same orders.
@@ -22,16 +23,19 @@ The compiled part searches a hundred times as fast and gives the same: both draw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import numpy as np
 
 from bubbleviz.native.columns import improved_orders
 from bubbleviz.native.library import library
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.schedules.plan import v_placement
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
-from bubbleviz.schedules.search.trials import Greedy, policies
+from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, blocks, policies
 
 #: How far an operation is moved; orders.c has the same.
 _STEPS = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20)
@@ -233,10 +237,12 @@ def _random(seed: int) -> Iterator[int]:
         yield (state * 2685821657736338717 & _MASK) >> 33
 
 
-#: Operations timed in all, by the compiled part and without it.
-_BUDGET, _SLOW_BUDGET = 400_000_000, 4_000_000
-#: Operations that greedy trials put down, but for those that are broken off.
-_GREEDY = 400_000
+#: Operations timed in all: usually, and at most without the compiled part.
+_TIMED, _TIMED_SLOWLY = 20_000_000, 4_000_000
+#: Operations that trials of one sort put down, but for those that are broken off.
+_TRIED = 50_000
+#: A trial costs as much as that of so many at least.
+_LEAST_TRIED = 200
 #: Starts that are improved, and the rounds: how many are left, their share of the budget, what late
 #: acceptance remembers, and by how many thousandths orders may become longer.
 _ROUNDS = ((4, 0.2, 300, 0), (2, 0.4, 1000, 10), (1, 0.4, 3000, 30))
@@ -249,10 +255,11 @@ _MANY = 10_000
 
 def shortest_orders(
     problem: Problem,
-    known: Callable[[int], Sequence[Codes]],
+    known: Callable[[int], Iterable[Codes]],
     *,
     enough: int = 0,
     weights: bool = True,
+    most: int = _TIMED,
     watch: Watch = unwatched,
 ) -> Orders:
     """Return the shortest orders of all that were tried.
@@ -262,9 +269,10 @@ def shortest_orders(
         known: orders to begin with, by the number of microbatches.
         enough: a length, in ticks, at which the search ends.
         weights: whether orders have W; else B is the whole backward.
+        most: operations that are timed in all, by the compiled part.
         watch: called with the share of the search that is done.
     """
-    starts = [*known(problem.microbatches), *_greedy(problem)]
+    starts = [*known(problem.microbatches), *_tried(problem, weights=weights)]
     few, begun = 2 * problem.devices, 0.0
     if problem.operations > _MANY and problem.microbatches > few:
         begun = 0.4
@@ -272,6 +280,7 @@ def shortest_orders(
             replace(problem, microbatches=few),
             known,
             weights=weights,
+            most=most,
             watch=lambda share: watch(0.4 * share),
         )
         starts.append(extended(codes, problem.microbatches - few))
@@ -290,7 +299,7 @@ def shortest_orders(
         starts = [[[code for code in row if code % 3 < 2] for row in codes] for codes in starts]
     best = _distinct([improve(problem, codes, 0) for codes in starts])
     watch(begun + 0.1 * (1 - begun))
-    budget = _BUDGET if library() is not None else _SLOW_BUDGET
+    budget = most if library() is not None else min(most, _TIMED_SLOWLY)
     moves = budget * (1 - begun) / problem.operations
     done = 0.0
     for kept, share, memory, rise in _ROUNDS:
@@ -317,15 +326,30 @@ def _distinct(orders: Sequence[Orders | None]) -> list[Orders]:
     return unique
 
 
-def _greedy(problem: Problem) -> list[Codes]:
-    """Return the orders of greedy policies, each better than those before."""
-    grid = list(policies(problem))
-    stride = max(1, len(grid) * problem.operations // (_GREEDY * 8))
-    found, target = [], NEVER
-    for policy in grid[::stride]:
-        if result := Greedy(problem, target, policy).result():
-            target = result.excess
-            found.append(result.codes)
+def _tried(problem: Problem, *, weights: bool) -> list[Codes]:
+    """Return the orders of trials: of greedy policies, and in a V of repeated blocks.
+
+    Each is better than those before of its sort.
+    """
+    sorts: list[list[Callable[[int], Trial]]] = [
+        [partial(Greedy, problem, policy=policy) for policy in policies(problem)]
+    ]
+    if weights and problem.placement == v_placement(problem.devices):
+        fitting = blocks(problem.devices, min(problem.rooms))
+        sorts.append(
+            [
+                partial(Squeezed, problem, block=block, manner=manner)
+                for manner, block in product(MANNERS, fitting)
+            ]
+        )
+    found = []
+    for trials in sorts:
+        target = NEVER
+        operations = max(problem.operations, _LEAST_TRIED)
+        for trial in trials[:: max(1, len(trials) * operations // (_TRIED * 8))]:
+            if result := trial(target).result():
+                target = result.excess
+                found.append(result.codes)
     return found
 
 

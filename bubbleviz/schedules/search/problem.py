@@ -95,25 +95,6 @@ class Problem:
             for device, held in zip(self.placement, self.held, strict=True)
         )
 
-    def least_excess(self) -> int:
-        """Return the least excess of any order, in ticks.
-
-        With one chunk a device it is known: from the start of its first F to the arrival of its
-        first gradient a device has nothing to run but the forwards that it has memory for.
-        """
-        if self.chunks > 1:
-            return 0
-        most, begin, rooms = 0, 0, self.rooms
-        for first in range(self.devices):
-            behind = range(first + 1, self.devices)
-            away = sum(self.lengths[3 * s] + self.lengths[3 * s + 1] for s in behind)
-            away += sum(self.down[s - 1] + self.up[s] for s in behind)
-            ahead = min(rooms[first], self.microbatches) - 1
-            idle = max(0, away - ahead * self.lengths[3 * first]) - self.slack[first]
-            most = max(most, idle + begin if self.makespan else idle)
-            begin += self.lengths[3 * first] + self.down[first]
-        return most
-
 
 def problem_of(workload: Workload, *, fused: bool = False, makespan: bool = True) -> Problem:
     """Return the problem of a workload.
@@ -212,9 +193,12 @@ def plan_of(name: str, problem: Problem, codes: Codes, *, fused: bool = False) -
 
 
 def lower_bound(problem: Problem) -> int:
-    """Return a makespan, in ticks, that no order within the memory is shorter than."""
-    if not problem.microbatches:
-        return 0
+    """Return a length, in ticks, that no order within the memory is shorter than.
+
+    Of a device's own window that is its work, since it begins and ends with an operation.
+    """
+    if not problem.microbatches or not problem.makespan:
+        return problem.most_work
     count, m = len(problem.placement), problem.microbatches
     forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
     # Of a microbatch that waits nowhere, by virtual stage: until its F and its B can start, and

@@ -10,6 +10,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cache
 from heapq import heappop, heappush
 
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
@@ -35,13 +36,10 @@ class Trial(ABC):
 
     Attributes:
         excess: when all is done, that of the device whose window is the longest, in ticks.
-        total: of all devices together.
         codes: what each device ran.
-        gaps: where F or B kept a device waiting: (device, place in the order to be kept).
     """
 
     excess: int
-    total: int
 
     def __init__(self, problem: Problem, target: int, patience: float) -> None:
         stages, devices = len(problem.placement), problem.devices
@@ -60,8 +58,6 @@ class Trial(ABC):
         #: By device: virtual stages whose W are to be run, the oldest first.
         self.owed: list[list[int]] = [[] for _ in range(devices)]
         self.codes: Codes = [[] for _ in range(devices)]
-        self.at = [0] * devices
-        self.gaps: list[tuple[int, int]] = []
         self.near = NEVER
         self._events: list[tuple[int, int]] = [(0, device) for device in range(devices)]
 
@@ -104,7 +100,7 @@ class Trial(ABC):
                 heappush(events, (self.near, device))
         if done < self.problem.operations:
             return None
-        self.excess, self.total = max(self.behind), sum(self.behind)
+        self.excess = max(self.behind)
         return self
 
     def _put(self, device: int, code: int, now: int) -> bool:
@@ -115,8 +111,6 @@ class Trial(ABC):
             if excess >= self.target:
                 return False
             self.behind[device] = excess
-            if self.codes[device] and code % 3 < 2:
-                self.gaps.append((device, self.at[device] - 1))
         end = now + self.problem.lengths[code]
         self.codes[device].append(code)
         self.free[device] = end
@@ -288,6 +282,7 @@ _PERIOD = 6
 Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
+@cache
 def blocks(devices: int, room: int) -> list[Block]:
     """Return the uniform blocks that fit into the room, those with the least memory first.
 
