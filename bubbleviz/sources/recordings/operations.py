@@ -482,7 +482,7 @@ _UNTOLD = (
 
 
 @contextmanager
-def open_recording(path: str, watch: Watch) -> Iterator[OpenTable]:
+def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  # noqa: ARG001 - one thread reads it
     """Open a recording, all of its files; they are read when they are first asked for anything."""
 
     @cache

@@ -20,6 +20,7 @@ from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents, NameCount, Profile, Source, TableCount, ToldClock
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
+from bubbleviz.sources.tables.files import read_arrow, read_delimited, read_parquet
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 #: A number, or two of an operation that names two things.
@@ -351,6 +352,8 @@ def _refuse_twice(cells: Cells, keys: model.OperationKeys, span: tuple[Ints, Int
 
 # An open table of operations.
 
+#: What reads the cells of each format.
+_READ = {"csv": read_delimited, "parquet": read_parquet, "arrow": read_arrow}
 
 #: Columns of which most tables should have some, and what to say without them.
 _UNTOLD = (
@@ -437,10 +440,8 @@ class OpenTable:
 
 
 @contextmanager
-def open_table(
-    path: str, kind: str, watch: Watch, read_cells: Callable[[str, Watch], Cells]
-) -> Iterator[OpenTable]:
-    """Open a table; it is read when it is first asked for anything."""
+def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTable]:  # noqa: ARG001 - pyarrow has threads of its own
+    """Open a table of a format; it is read when it is first asked for anything."""
     source = Source(
         path=path,
         # What stands for the host of ranks that a table names none for: any number is one run.
@@ -452,4 +453,4 @@ def open_table(
         # Tables share one clock, whatever hosts they name, unless their column clock says so.
         clock=ToldClock("tables"),
     )
-    yield OpenTable(path, lambda: operation_table(read_cells(path, watch), source))
+    yield OpenTable(path, lambda: operation_table(_READ[kind](path, watch), source))

@@ -34,9 +34,10 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import GZIP
+from bubbleviz.sources.in_memory import Decoded, DecodedFile
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
-from bubbleviz.sources.xla.profile import Loaded, XlaFile, profile_of
+from bubbleviz.sources.xla.profile import profile_of
 
 #: Messages: number, name and kind of each field; ``*`` is repeated. Texts may be no UTF-8.
 _MESSAGES = {
@@ -494,7 +495,7 @@ class PlaneReader:
             column[event[rows[known]]] = codes[known]
 
 
-def _load(space: Space, watch: Watch) -> Loaded:
+def _load(space: Space, watch: Watch) -> Decoded:
     """Read a file: first what all planes say of its clock and process, then their events.
 
     Raises:
@@ -541,7 +542,7 @@ def _load(space: Space, watch: Watch) -> Loaded:
 
 
 @contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[XlaFile]:  # noqa: ARG001 - one thread reads it
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[DecodedFile]:  # noqa: ARG001 - one thread reads it
     """Open a file.
 
     Raises:
@@ -555,4 +556,4 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Xl
         space = Space(path, file)
         if space.read(0, len(GZIP)) == GZIP:
             raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
-        yield XlaFile(partial(_load, space, watch))
+        yield DecodedFile(partial(_load, space, watch))
