@@ -280,13 +280,12 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Decoded:
         synchronisation=None if found is None else lambda: (found, ()),
         memory=lambda: kineto.read_memory(file.path, base_ns, on_host=device == HOST),
     )
-    empty = "" if len(profile.activities) else "neither kernels nor operators were recorded"
-    lacking = f"{loss or empty}; {_RECORD_AGAIN}" if loss or empty else ""
-    if file.cut and lacking:
-        loss = loss or "cut short before the first kernel or operator"
-        lacking = f"{loss}; copy the file again, or let the profiler write it to its end"
-    elif loss:
-        lacking = f"{loss}; copy the file again, or {_RECORD_AGAIN}"
+    again = f"copy the file again, or {_RECORD_AGAIN}"
+    if file.cut:
+        again = "copy the file again, or let the profiler write it to its end"
+    if not (loss or len(profile.activities)):
+        loss = "neither kernels nor operators were recorded"
+        loss = "cut short before the first kernel or operator" if file.cut else loss
     annotated = np.asarray(ranges.kind == kineto.ANNOTATION, bool)
     return Decoded(
         profile,
@@ -294,7 +293,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Decoded:
             model.TableCount(what.replace("CUDA", api), category, counts[kind] or None)
             for what, category, kind in _COUNTED
         ),
-        lacking,
+        f"{loss}; {again}" if loss else "",
         "" if len(calls) else _UNLINKED,
         # Of Python's functions, modules alone are asked for by name.
         named=np.asarray(ranges.kind != kineto.PYTHON, bool),

@@ -7,9 +7,10 @@ there, and an id that the program gives into ``correlation_id``. Times are nanos
 
 rpd is older: ``rocpd_api`` holds calls and ranges of hosts, ``rocpd_op`` work of devices,
 ``rocpd_api_ops`` which call launched which work (``rocpd_python/rocpd/schema_data/tableSchema.cmd``
-of ROCm/rocmProfileData). A range of ROCTx is a row named ``UserMarker``, whose arguments are its text
-(``rpd_tracer/RoctxDataSource.cpp``), in ``rocpd_ustring`` since its third schema. Times are those of
-the node's ``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``); no host is recorded. Its queries in ``sql/rpd`` give the columns of those in ``sql/rocpd``.
+of ROCm/rocmProfileData). A range of ROCTx is a row named ``UserMarker``, whose arguments are its
+text (``rpd_tracer/RoctxDataSource.cpp``), in ``rocpd_ustring`` since its third schema. Times are
+those of the node's ``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``); no host is
+recorded. Its queries in ``sql/rpd`` give the columns of those in ``sql/rocpd``.
 """
 
 from __future__ import annotations
