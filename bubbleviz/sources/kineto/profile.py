@@ -34,7 +34,7 @@ from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
-from bubbleviz.model.texts import encodable, listed, one_line
+from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import Decoded, DecodedFile, InMemoryCalls, InMemoryRanges
 from bubbleviz.sources.kineto import events as kineto
@@ -198,8 +198,6 @@ _OLDEST_UTC_NS = 1_262_304_000_000_000_000
 #: Sums of two such times (2116) have 64 bits.
 _LATEST_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
-#: Kinds of events that a limitation lists, and characters of each.
-_LISTED, _LONGEST_KIND = 3, 30
 
 
 def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Decoded:
@@ -330,16 +328,6 @@ def _losses(
     if collector.endless:
         reason = f"{path}: they count as 0 ns"
         yield Limitation("events without a duration", reason, collector.endless)
-    if collector.oversized:
-        reason = f"{path}: they count as missing; correlation, device and External id have 64 bits"
-        yield Limitation("identifiers of more than 64 bits", reason, collector.oversized)
-    if others := collector.others:
-        kinds = (one_line(kind, _LONGEST_KIND) or "none" for kind, _ in others.most_common())
-        reason = (
-            f"{path}: their ph or cat is none that traces have, so they are left out "
-            f"({listed(kinds, _LISTED)})"
-        )
-        yield Limitation("events of unknown kinds", reason, others.total())
 
 
 def _source(
