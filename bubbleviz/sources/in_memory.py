@@ -12,7 +12,7 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import (
     PID_MASK,
@@ -22,6 +22,7 @@ from bubbleviz.model.profile import (
     Profile,
     Ranges,
     TableCount,
+    correlations,
 )
 from bubbleviz.timing import step
 
@@ -191,18 +192,40 @@ class DecodedFile:
         )
 
 
+def calls_of(
+    start_ns: Ints, end_ns: Ints, thread: Ints, ids: Ints, name_id: Ints, texts: tuple[str, ...]
+) -> InMemoryCalls:
+    """Return calls in the order of threads and times; ``ids`` are their correlation ids."""
+    order = np.lexsort((start_ns, thread))
+    calls = Calls(
+        np.arange(len(order)),
+        start_ns[order],
+        end_ns[order],
+        thread[order],
+        correlations(ids[order]),
+    )
+    return InMemoryCalls(calls, name_id[order].astype(np.int32), texts)
+
+
 def no_calls() -> InMemoryCalls:
     """Return an empty log of calls."""
-    row, start_ns, end_ns, thread = (np.empty(0, np.int64) for _ in range(4))
-    calls = Calls(row, start_ns, end_ns, thread, np.empty(0, np.uint32))
-    return InMemoryCalls(calls, np.empty(0, np.int32), ())
+    none = np.empty(0, np.int64)
+    return calls_of(none, none, none, none, none, ())
+
+
+def plain_ranges(
+    start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...]
+) -> Ranges:
+    """Return ranges that nest and end on their threads."""
+    none = np.zeros(len(start_ns), bool)
+    end_thread = constant(NONE, len(none))
+    return Ranges(start_ns, end_ns, thread, end_thread, none, none, name_id, names)
 
 
 def no_ranges() -> Ranges:
     """Return an empty table of ranges."""
-    start_ns, end_ns, thread, end_thread, name_id = (np.empty(0, np.int64) for _ in range(5))
-    start_end, cut = np.empty(0, bool), np.empty(0, bool)
-    return Ranges(start_ns, end_ns, thread, end_thread, start_end, cut, name_id, ())
+    none = np.empty(0, np.int64)
+    return plain_ranges(none, none, none, none, ())
 
 
 def thread_numbers(pid: Ints, tid: Ints) -> Ints:

@@ -285,7 +285,7 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
         (16, b"\x09", "damaged header"),
         (10, b"\x29", "damaged header"),
         # It was copied as text.
-        (5, b"\n\x1a", "no profile, but a binary file"),
+        (5, b"\n\x1a", "no profile; give"),
     ],
 )
 def test_another_version_and_a_damaged_header_are_refused(

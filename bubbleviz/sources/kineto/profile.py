@@ -36,7 +36,14 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
 from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.in_memory import Decoded, DecodedFile, InMemoryCalls, InMemoryRanges
+from bubbleviz.sources.in_memory import (
+    Decoded,
+    DecodedFile,
+    InMemoryCalls,
+    InMemoryRanges,
+    calls_of,
+    plain_ranges,
+)
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.collectives import collectives_of, synchronisation_of, world_of
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
@@ -168,29 +175,17 @@ def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.A
 
 def _calls(calls: EventRows, threads: Ints, names: Sequence[str]) -> InMemoryCalls:
     """Return calls, by thread and time."""
-    calls = calls.take(np.lexsort((calls.start_ns, threads[calls.thread])))
-    name_id, used = _named(calls.name, names)
-    ids = model.correlations(calls.correlation)
-    table = model.Calls(
-        np.arange(len(calls)), calls.start_ns, calls.end_ns, threads[calls.thread], ids
+    thread = threads[calls.thread]
+    return calls_of(
+        calls.start_ns, calls.end_ns, thread, calls.correlation, *_named(calls.name, names)
     )
-    return InMemoryCalls(table, name_id.astype(np.int32), used)
 
 
 def _ranges(ranges: EventRows, threads: Ints, names: Sequence[str]) -> model.Ranges:
     """Return ranges, in the order of the file."""
     name_id, used = _named(ranges.name, names)
-    none = np.zeros(len(ranges), bool)
-    return model.Ranges(
-        start_ns=ranges.start_ns.copy(),
-        end_ns=ranges.end_ns.copy(),
-        thread=threads[ranges.thread],
-        end_thread=np.full(len(ranges), NONE, np.int64),
-        start_end=none,
-        cut=none.copy(),
-        name_id=name_id.astype(np.int64),
-        names=used,
-    )
+    thread = threads[ranges.thread]
+    return plain_ranges(ranges.start_ns.copy(), ranges.end_ns.copy(), thread, name_id, used)
 
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.

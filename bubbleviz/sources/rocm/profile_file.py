@@ -18,7 +18,13 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
-from bubbleviz.sources.in_memory import Decoded, DecodedFile, InMemoryCalls, InMemoryRanges
+from bubbleviz.sources.in_memory import (
+    Decoded,
+    DecodedFile,
+    InMemoryRanges,
+    calls_of,
+    plain_ranges,
+)
 from bubbleviz.sources.rocm.database_parts import ROCPROF_AGAIN, RPD_AGAIN
 from bubbleviz.sources.rocm.rocpd import RocmRecording, joined_columns, read_recording
 from bubbleviz.timing import step
@@ -99,28 +105,16 @@ def decoded(recording: RocmRecording) -> Decoded:
     starts = [block[0][block[0] > 0] for block in blocks]
     # A nanosecond before the first event of the file began, on the node's clock.
     zero_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
-    called = _sound(recording.calls, zero_ns)
-    called = called[:, np.lexsort((called[0], called[2]))]
-    calls = profile.Calls(
-        row=np.arange(called.shape[1]),
-        start_ns=called[0],
-        end_ns=called[1],
-        thread=called[2].copy(),
-        correlation_id=profile.correlations(called[3]),
-    )
+    start_ns, end_ns, thread, ids, name = _sound(recording.calls, zero_ns)
     call_names = tuple(map(encodable, recording.call_names.values))
-    ranged = _sound(recording.ranges, zero_ns)
-    ranges = profile.Ranges(
-        start_ns=ranged[0],
-        end_ns=ranged[1],
-        thread=ranged[2].copy(),
-        end_thread=np.full(ranged.shape[1], NONE, np.int64),
-        start_end=ranged[3] != 0,
-        cut=np.zeros(ranged.shape[1], bool),
-        name_id=ranged[4].copy(),
-        names=tuple(map(encodable, recording.range_names.values)),
+    calls = calls_of(start_ns, end_ns, thread, ids, name, call_names)
+    count = len(calls.calls)
+    start_ns, end_ns, thread, started, name = (r.copy() for r in _sound(recording.ranges, zero_ns))
+    range_names = tuple(map(encodable, recording.range_names.values))
+    ranges = replace(
+        plain_ranges(start_ns, end_ns, thread, name, range_names), start_end=started != 0
     )
-    work, notes = _activities(recording, zero_ns, calls.thread)
+    work, notes = _activities(recording, zero_ns, calls.calls.thread)
     left_out = [
         f"{note.count} {note.what}"
         for note in notes
@@ -128,11 +122,11 @@ def decoded(recording: RocmRecording) -> Decoded:
     ]
     lacking = unlinked = ""
     if not work.kernels:
-        but = f", but {counted(len(calls), 'HIP API call')}" if len(calls) else ""
+        but = f", but {counted(count, 'HIP API call')}" if count else ""
         lacking = f"no kernels were recorded{but}; {again}"
         if left_out:
             lacking = f"no kernel has times that can be ({', '.join(left_out)}); {again}"
-    if not len(calls):
+    if not count:
         unlinked = f"no HIP API calls were recorded, so kernels cannot be linked to ranges; {again}"
     elif not len(ranges) and recording.nameless:
         unlinked = (
@@ -162,7 +156,7 @@ def decoded(recording: RocmRecording) -> Decoded:
                 api="HIP",
             ),
             activities=work,
-            calls=InMemoryCalls(calls, called[4].astype(np.int32), call_names),
+            calls=calls,
             ranges=ranges,
             every_range=InMemoryRanges(ranges),
             overheads=profile.Overheads(none, none.copy(), none.copy()),
@@ -170,11 +164,11 @@ def decoded(recording: RocmRecording) -> Decoded:
             devices=tuple(sorted(devices, key=lambda d: (d.pid or 0, d.device_id, d.name))),
             limitations=(
                 *notes,
-                *_losses(recording, work.kernels, call_names),
+                *_losses(recording, work.kernels, calls.texts),
                 *profile.impossible_times(
                     path,
                     {
-                        "HIP API calls": _rows(recording.calls) - len(calls),
+                        "HIP API calls": _rows(recording.calls) - count,
                         "ranges": _rows(recording.ranges) - len(ranges),
                     },
                 ),

@@ -31,8 +31,6 @@ _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
 _BESIDE = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
 #: More ranks, and so stages and pipelines, than any run has.
 _MOST_RANKS = 1_000_000
-#: Up to about so many numbers of ranks are looked up in a table.
-_FEW = 1 << 20
 #: Nothing takes longer.
 _FARTHEST_NS = 1 << 62
 #: What an operation is, its times apart.
@@ -113,12 +111,8 @@ def _places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
     """
     number, known = cells.whole("rank", below=_MOST_RANKS)
     cells.refuse(~known, "rank is empty; fill it")
-    if int(number.max(initial=0)) > len(number) + _FEW:
-        values, place = np.unique(number, return_inverse=True)
-        place = place.reshape(-1).astype(np.int64)
-    else:
-        occurs = np.bincount(number) > 0
-        values, place = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[number]
+    values, place = np.unique(number, return_inverse=True)
+    place = place.reshape(-1).astype(np.int64)
     columns = ("global_rank", "stage", "pipeline", "host", "clock", "clock_uncertainty_ns")
     global_rank, stage, pipeline, host, clock, uncertainty_ns = (
         _of_ranks(cells, place, len(values), name) for name in columns

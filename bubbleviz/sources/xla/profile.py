@@ -12,12 +12,18 @@ import numpy.typing as npt
 
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges, Source
-from bubbleviz.sources.in_memory import Decoded, InMemoryCalls, InMemoryRanges, thread_numbers
+from bubbleviz.sources.in_memory import (
+    Decoded,
+    InMemoryCalls,
+    InMemoryRanges,
+    plain_ranges,
+    thread_numbers,
+)
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
@@ -52,9 +58,7 @@ def ranges_of(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Rang
     if (name_id == NONE).any():
         rows = name_id != NONE
         start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
-    none = np.zeros(len(name_id), bool)
-    unknown = constant(NONE, len(none))
-    return Ranges(start_ns, end_ns, thread, unknown, none, none, name_id, ())
+    return plain_ranges(start_ns, end_ns, thread, name_id, ())
 
 
 def leaves(events: PlaneEvents) -> Ints:
