@@ -21,7 +21,6 @@ from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import bare_name, understand
 from bubbleviz.count import ratios
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.registry import discover
 from bubbleviz.render import formats as renderers
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
 from bubbleviz.sources.nsys.queries import views_of
@@ -356,8 +355,3 @@ def test_every_ratio_has_a_definition_and_a_window() -> None:
     for ratio in ratios.ratio_definitions():
         assert ratio.definition
         assert callable(ratio.windows)
-
-
-def test_a_module_without_its_constant_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"bubbleviz\.sources\.readers\.\w+ must define NOTHING"):
-        discover("bubbleviz.sources.readers", "NOTHING", str)

@@ -1,6 +1,6 @@
 """Event files of NCCL's own profilers.
 
-Adding a format is adding a module with a ``FORMAT`` constant. NCCL's inspector writes summaries of
+Adding a format is adding a module with a ``FORMAT`` constant to ``formats``. NCCL's inspector writes summaries of
 another kind, which are not read.
 """
 
@@ -12,7 +12,6 @@ from itertools import chain
 
 from bubbleviz.errors import InputError
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
 from bubbleviz.sources.nccl.events import EventFile, NcclEventBuilder
 from bubbleviz.sources.nccl.lines import BLOCK, EventObject, EventObjects
@@ -37,7 +36,9 @@ class EventFileFormat:
 
 def formats() -> tuple[EventFileFormat, ...]:
     """Return every format."""
-    return discover(__name__, "FORMAT", EventFileFormat)
+    from bubbleviz.sources.nccl.formats import plugin, proxy
+
+    return plugin.FORMAT, proxy.FORMAT
 
 
 def format_of(head: bytes) -> EventFileFormat | None:
