@@ -1,7 +1,7 @@
 """Event files of NCCL's own profilers.
 
-Adding a format is adding a module with a ``FORMAT`` constant to ``formats``. NCCL's inspector writes summaries of
-another kind, which are not read.
+Adding a format is adding a module with a ``FORMAT`` constant, and its name to ``formats``. NCCL's
+inspector writes summaries of another kind, which are not read.
 """
 
 from __future__ import annotations
