@@ -19,7 +19,7 @@ from bubbleviz.align.staging import Staging
 from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints, constant
-from bubbleviz.model.grouping import Groups, groups_of, least_of_each, sorted_rows
+from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
@@ -394,7 +394,7 @@ def _hops(
     blocks = groups_of(microbatch, stage)
     # A block is one operation, unless replicas of a stage cannot be distinguished: then any of them
     # may be the one that the next stage waited for, and the earliest bounds it, of one clock.
-    source = least_of_each(blocks.of_row, len(blocks), operations.end_ns[rows])
+    source = first_of_each(blocks.of_row, operations.end_ns[rows])
     low, high = group_extents(blocks.of_row, len(blocks), own, own)
     source = np.where(low == high, source, NONE)
     of_block = microbatch[blocks.first]

@@ -58,31 +58,27 @@ class Recorders:
         """
         if not self._settled:
             self._settle()
-        pop = recorded = None
-        if self._push is not None:
+        ends: list[Callable[[], object]] = []
+        if self._push is not None and self._pop is not None:
             try:
                 self._push(name)
-                pop = self._pop
+                ends.append(self._pop)
             except RuntimeError:
                 # PyTorch without NVTX raises when it is called, not before.
                 self._push, self._pop = _of_package()
         if self._profiling() and self._record is not None:
             recorded = self._record(name)
             recorded.__enter__()
-        recorder = self.recorder
-        if recorder is None:
-            return pop, recorded
-        opened = recorder.open(name, launches=launches, iteration=iteration)
-        return pop, recorded, recorder, opened
+            ends.append(functools.partial(recorded.__exit__, None, None, None))
+        if self.recorder is not None:
+            opened = self.recorder.open(name, launches=launches, iteration=iteration)
+            ends.append(functools.partial(self.recorder.close, opened))
+        return tuple(ends)
 
     def close(self, opened: tuple[Any, ...]) -> None:
         """Close a range on the thread that opened it."""
-        if len(opened) == 4:
-            opened[2].close(opened[3])
-        if opened[1] is not None:
-            opened[1].__exit__(None, None, None)
-        if opened[0] is not None:
-            opened[0]()
+        for end in reversed(opened):
+            end()
 
     def _settle(self) -> None:
         """Look for PyTorch and NVTX among the modules that the script has loaded."""

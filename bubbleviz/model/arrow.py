@@ -16,9 +16,11 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 
 if TYPE_CHECKING:  # the analysis of most runs shows no table this way
-    from arro3.core import Array
+    from arro3.core import Array, Table
 
 Column: TypeAlias = "Array"
+#: Columns by name, as a table of its own.
+Columns: TypeAlias = "Table"
 
 
 class ArrowTable(ABC):
@@ -39,9 +41,14 @@ class ArrowTable(ABC):
             requested_schema: capsule of the schema that is wished for; a wish that cannot be
                 fulfilled is passed over.
         """
-        from arro3.core import Table
+        return table_of(self.arrow_columns()).__arrow_c_stream__(requested_schema)
 
-        return Table.from_pydict(dict(self.arrow_columns())).__arrow_c_stream__(requested_schema)
+
+def table_of(columns: Mapping[str, Column]) -> Columns:
+    """Return columns as a table that Arrow's libraries take."""
+    from arro3.core import Table
+
+    return Table.from_pydict(dict(columns))
 
 
 def numbers(column: Ints, known: Bools | None = None) -> Column:

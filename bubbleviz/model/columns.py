@@ -160,11 +160,12 @@ def widened(column: Codes, codes: Codes) -> Codes:
 
 def joined(tables: Sequence[TableT]) -> TableT:
     """Return the rows of some tables (at least one) as one; shared fields are the first's."""
-    first = tables[0]
-    values = dict(vars(first))
-    for names, columns in columns_of(tables):
-        values.update(dict.fromkeys(names, concatenated(columns)))
-    return type(first)(**values)
+    if len(tables) == 1:
+        return tables[0]
+    joining = Joining(tables)
+    for table in tables:
+        joining.add(table)
+    return joining.table()
 
 
 def columns_of(tables: Sequence[Table]) -> Iterator[tuple[list[str], list[npt.NDArray[Any]]]]:
@@ -177,14 +178,6 @@ def columns_of(tables: Sequence[Table]) -> Iterator[tuple[list[str], list[npt.ND
         columns = [getattr(table, name) for table in tables]
         named.setdefault(tuple(map(id, columns)), ([], columns))[0].append(name)
     yield from named.values()
-
-
-def concatenated(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT]:
-    """Return columns as one; where all hold one and the same value, that takes no memory."""
-    if len(columns) == 1:
-        return columns[0]
-    constant = one_value(columns)
-    return np.concatenate(columns) if constant is None else constant
 
 
 def one_value(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT] | None:
@@ -222,7 +215,7 @@ class Joining(Generic[TableT]):
             whole = one_value(columns)
             if whole is None:
                 kind = np.result_type(*{column.dtype for column in columns})
-                whole = np.empty(sum(map(len, columns)), kind)
+                whole = np.empty((sum(map(len, columns)), *columns[0].shape[1:]), kind)
                 self._filled.append((names[0], whole))
             self._values.update(dict.fromkeys(names, whole))
 

@@ -30,8 +30,7 @@ def create(folder: Path) -> tuple[int, str]:
     Raises:
         OSError: the folder takes no new file.
     """
-    _remove_leftovers(folder, _PREFIX)
-    return tempfile.mkstemp(prefix=f"{_PREFIX}{_host()}-{os.getpid()}-", dir=folder)
+    return tempfile.mkstemp(prefix=_beginning(folder, _PREFIX), dir=folder)
 
 
 def create_folder(folder: Path) -> str:
@@ -43,8 +42,7 @@ def create_folder(folder: Path) -> str:
     Raises:
         OSError: the folder takes no new one.
     """
-    _remove_leftovers(folder, _PREFIX)
-    return tempfile.mkdtemp(prefix=f"{_PREFIX}{_host()}-{os.getpid()}-", dir=folder)
+    return tempfile.mkdtemp(prefix=_beginning(folder, _PREFIX), dir=folder)
 
 
 @contextlib.contextmanager
@@ -54,8 +52,7 @@ def temporary_folder() -> Iterator[str]:
     Raises:
         OSError: none can be made.
     """
-    _remove_leftovers(Path(tempfile.gettempdir()), _FOLDER_PREFIX)
-    prefix = f"{_FOLDER_PREFIX}{_host()}-{os.getpid()}-"
+    prefix = _beginning(Path(tempfile.gettempdir()), _FOLDER_PREFIX)
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
         yield folder
 
@@ -74,8 +71,8 @@ def _host() -> str:
     return hashlib.blake2b(f"{platform.node()}{numbering}".encode(), digest_size=4).hexdigest()
 
 
-def _remove_leftovers(folder: Path, prefix: str) -> None:
-    """Remove what processes of this machine left that do not run any more."""
+def _beginning(folder: Path, prefix: str) -> str:
+    """Return how names of this process begin, and remove what others here left that run no more."""
     ours = f"{prefix}{_host()}-"
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(ours)]
@@ -84,6 +81,7 @@ def _remove_leftovers(folder: Path, prefix: str) -> None:
             if number.isdecimal() and not _runs(int(number)):
                 with contextlib.suppress(OSError):
                     _remove(folder / name, files=prefix == _PREFIX)
+    return f"{ours}{os.getpid()}-"
 
 
 def _remove(path: Path, *, files: bool) -> None:

@@ -224,20 +224,6 @@ def first_of_each(group: Ints, *by: Ints) -> Ints:
     return order[_begins(group[order])]
 
 
-def least_of_each(group: Ints, groups: int, values: Ints) -> Ints:
-    """Return the row of each of some groups that has the least value, the first of several.
-
-    Without sorting; -1 where a group has no rows.
-    """
-    least = np.full(groups, np.iinfo(np.int64).max)
-    np.minimum.at(least, group, values)
-    rows = np.flatnonzero(values == least[group])
-    found = np.full(groups, NONE, np.int64)
-    # Of rows that share a group the last that is written stays: the first.
-    found[group[rows[::-1]]] = rows[::-1]
-    return found
-
-
 def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
     """Return (value, rows) for each distinct value, values and rows ascending."""
     if len(column) == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -49,11 +50,11 @@ class _Names:
         self._words: dict[str, str] = {}
         self._paths: set[str] = set()
         self._folders: set[str] = set()
-        self._threads: dict[str, str] = {}
-        self._functions: dict[str, str] = {}
+        #: What stands for threads and functions.
+        self._called: dict[tuple[str, str], str] = {}
         # What stands for files, threads and functions.
         self._shown: set[str] = set()
-        self._numbers = {"host": 0, "file": 0, "directory": 0}
+        self._numbers: Counter[str] = Counter()
         self._pattern: re.Pattern[str] | None = None
 
     def host(self, name: str) -> None:
@@ -135,34 +136,31 @@ class _Names:
 
     def _as_pattern(self, name: str) -> str:
         quoted = re.escape(name)
-        if name in self._folders:
-            below = rf"(?<![A-Za-z0-9]){quoted}(?:[/\\]{_COMPONENT})+"
-            return f"{below}|{self._alone(name, quoted)}"
-        return self._alone(name, quoted)
-
-    def _alone(self, name: str, quoted: str) -> str:
+        alone = rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"
         if name in self._paths and name.isalpha():
             # A file can be named as a word of our sentences is, which begin with a path.
-            return rf"^{quoted}(?=: )"
-        return rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"
+            alone = rf"^{quoted}(?=: )"
+        if name in self._folders:
+            return rf"(?<![A-Za-z0-9]){quoted}(?:[/\\]{_COMPONENT})+|{alone}"
+        return alone
 
     def _replacement(self, match: re.Match[str]) -> str:
         return self._words.get(match[0]) or self.path(match[0])
 
     def _function(self, match: re.Match[str]) -> str:
-        return f"{match[1]}{self._word_of(match[2], self._functions, 'function')}"
+        return f"{match[1]}{self._word_of(match[2], 'function')}"
 
     def _thread(self, match: re.Match[str]) -> str:
-        return f"{match[1]} ({self._word_of(match[2], self._threads, 'thread')})"
+        return f"{match[1]} ({self._word_of(match[2], 'thread')})"
 
-    def _word_of(self, name: str, words: dict[str, str], kind: str) -> str:
+    def _word_of(self, name: str, kind: str) -> str:
         """Return what stands for a name; a text may pass here again, and keeps its words."""
         if name in self._shown:
             return name
-        if name not in words:
-            words[name] = f"{kind}{len(words) + 1}"
-            self._shown.add(words[name])
-        return words[name]
+        if (kind, name) not in self._called:
+            self._called[kind, name] = self._numbered(kind)
+            self._shown.add(self._called[kind, name])
+        return self._called[kind, name]
 
 
 _NAMES: ContextVar[_Names | None] = ContextVar("private names", default=None)

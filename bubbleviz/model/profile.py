@@ -67,33 +67,27 @@ def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
 
 def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return the limitations for rows of some kinds that were left out for their times, if any."""
-    reason = f"{path}: they lack a start, end before it, or lie years away; they are left out"
+    reason = "they lack a start, end before it, or lie years away"
+    return _left_out(path, left_out, "with impossible times", reason, LimitationKind.COSTS)
+
+
+def _left_out(
+    path: str, counts: Mapping[str, int], how: str, reason: str, kind: LimitationKind
+) -> tuple[Limitation, ...]:
+    kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
     return tuple(
         Limitation(
-            f"{what} with impossible times", reason, count, _kind_of(what, LimitationKind.COSTS)
+            f"{what} {how}", f"{path}: {reason}; they are left out", count, kinds.get(what, kind)
         )
-        for what, count in left_out.items()
+        for what, count in counts.items()
         if count
     )
-
-
-def _kind_of(what: str, otherwise: LimitationKind) -> LimitationKind:
-    return LimitationKind.KERNELS_LEFT_OUT if what == KERNELS else otherwise
 
 
 def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return the limitations for work of some kinds that has no timestamps, if any."""
-    reason = (
-        f"{path}: start and end are 0, which stands for times that could not be collected; they "
-        "are left out"
-    )
-    return tuple(
-        Limitation(
-            f"{what} without timestamps", reason, count, _kind_of(what, LimitationKind.OTHER)
-        )
-        for what, count in left_out.items()
-        if count
-    )
+    reason = "start and end are 0, which stands for times that could not be collected"
+    return _left_out(path, left_out, "without timestamps", reason, LimitationKind.OTHER)
 
 
 def outside_limitation(

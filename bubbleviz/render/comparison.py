@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDifference
 
 if TYPE_CHECKING:
-    from bubbleviz.report.comparison import RatioRow
     from bubbleviz.report.gate import Check
     from bubbleviz.report.saved import Average, SavedReport
     from bubbleviz.report.view import View
@@ -114,7 +113,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         ],
         "ratios": [
             {
-                "ratio": row.name,
+                "ratio": name,
                 "runs": [
                     {
                         "bubble_ratio": cell.ratio and asdict(cell.ratio.bubble),
@@ -122,10 +121,10 @@ def document(comparison: Comparison) -> dict[str, Any]:
                         "difference": cell.bubble and asdict(cell.bubble),
                         "window_difference_ns": cell.window_ns and asdict(cell.window_ns),
                     }
-                    for cell in row.cells
+                    for cell in cells
                 ],
             }
-            for row in comparison.rows
+            for name, cells in comparison.ratios.items()
         ],
         "notes": list(comparison.notes),
         "test": ASSUMPTIONS,
@@ -191,10 +190,10 @@ def as_markdown(comparison: Comparison) -> str:
     titles = [run.title for run in comparison.runs]
     columns = ("mean ± SD", "difference", "95 % CI", "p", "window ms")
     rows = []
-    for row in comparison.rows:
-        for title, cell in zip(titles, row.cells, strict=True):
-            printed = _printed(row.cells[0], cell)
-            rows.append((code(row.name), code(title), *(printed[column] for column in columns)))
+    for name, cells in comparison.ratios.items():
+        for title, cell in zip(titles, cells, strict=True):
+            printed = _printed(cells[0], cell)
+            rows.append((code(name), code(title), *(printed[column] for column in columns)))
     header = ("ratio", "run", columns[0], "points", *columns[2:])
     causes = (cause_line(run.saved, code(run.title)) for run in comparison.runs)
     parts = [
@@ -222,7 +221,7 @@ PICTURES = frozenset({"svg", "pdf", "png"})
 def sections(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
-    yield from _tables(list(_summary(comparison, titles)), comparison.rows, titles)
+    yield from _tables(list(_summary(comparison, titles)), comparison.ratios, titles)
     if comparison.notes:
         yield doc.Bullets([one_line(note, 600) for note in comparison.notes])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
@@ -232,20 +231,20 @@ def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield what fits one screen: of many runs the primary ratio alone, and the first of them."""
     titles = _titles(comparison)
     summary = list(_summary(comparison, titles))
-    rows, runs = comparison.rows, len(titles)
-    if len(rows) * runs > _MOST_CELLS:
+    ratios, runs = comparison.ratios, len(titles)
+    if len(ratios) * runs > _MOST_CELLS:
         headline = comparison.runs[0].saved.headline
-        rows = tuple(row for row in rows if row.name == headline)
+        ratios = {headline: ratios[headline]}
     notes = [one_line(note, 300) for note in comparison.notes]
-    left_out = runs > _MOST_RUNS or len(rows) < len(comparison.rows) or len(notes) > _MOST_NOTES
+    left_out = runs > _MOST_RUNS or len(ratios) < len(comparison.ratios) or len(notes) > _MOST_NOTES
     restricted = [line for line in summary if line.startswith("!")]
     shown = [line for line in summary if line not in restricted][:_MOST_SUMMARIES]
-    yield from _tables([*shown, *restricted], rows, titles[:_MOST_RUNS])
+    yield from _tables([*shown, *restricted], ratios, titles[:_MOST_RUNS])
     if notes:
         yield doc.Bullets(notes[:_MOST_NOTES])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
     if left_out:
-        more = f"{counted(runs, 'run')}, {counted(len(comparison.rows), 'ratio')}"
+        more = f"{counted(runs, 'run')}, {counted(len(comparison.ratios), 'ratio')}"
         notes_too = f", {counted(len(notes), 'note')}" if notes else ""
         yield doc.Sentence(f"\nMore: -v ({more}{notes_too})", style="dim")
 
@@ -255,33 +254,33 @@ def _titles(comparison: Comparison) -> list[str]:
 
 
 def _tables(
-    summary: Sequence[str], rows: Iterable[RatioRow], titles: list[str]
+    summary: Sequence[str], ratios: Mapping[str, tuple[Cell, ...]], titles: list[str]
 ) -> Iterator[doc.Block]:
     """Yield a line for each run, and the table of some ratios of the first runs."""
     yield doc.Sentence("\n".join(summary), style="bold")
     yield doc.Sentence("\nBubble ratios in %; differences to the first run in percentage points")
     columns = ("mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %")
-    cells = []
-    for row in rows:
-        for place, (title, cell) in enumerate(zip(titles, row.cells, strict=False)):
-            printed = _printed(row.cells[0], cell)
-            name = "" if place else one_line(row.name, 40)
-            cells.append({"ratio": name, "run": title, **{c: printed[c] for c in columns}})
+    rows = []
+    for ratio, cells in ratios.items():
+        for place, (title, cell) in enumerate(zip(titles, cells, strict=False)):
+            printed = _printed(cells[0], cell)
+            name = "" if place else one_line(ratio, 40)
+            rows.append({"ratio": name, "run": title, **{c: printed[c] for c in columns}})
     giving_way = ("by %", "n", "SD", "window ms", "95 % CI", "p")
-    yield doc.Table("", cells, left=("ratio", "run"), giving_way=giving_way)
+    yield doc.Table("", rows, left=("ratio", "run"), giving_way=giving_way)
 
 
 def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     """Yield a line for each run but the first: its headline ratio against the first's."""
     headline = comparison.runs[0].saved.headline
-    row = next(row for row in comparison.rows if row.name == headline)
+    cells = comparison.ratios[headline]
     restricted = [
         f"{title}: {one_line(own.text, 120)}"
         for title, run in zip(titles, comparison.runs, strict=True)
         for own in run.saved.restrictions
     ]
-    before = row.cells[0].ratio
-    for title, cell in zip(titles[1:], row.cells[1:], strict=True):
+    before = cells[0].ratio
+    for title, cell in zip(titles[1:], cells[1:], strict=True):
         old, new = (r.bubble.mean if r is not None else None for r in (before, cell.ratio))
         apart = cell.bubble
         line = f"{doc.percent(new)} in {title}, {doc.percent(old)} in {titles[0]}"

@@ -15,7 +15,7 @@ from bubbleviz.count.rank_iterations import account_column, has_account
 from bubbleviz.count.ratios import CountedWork, ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
-from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers
+from bubbleviz.model.arrow import Columns, coded, identifiers, table_of
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts, groups_of, sorted_rows
 from bubbleviz.model.intervals import last_before
@@ -302,10 +302,7 @@ def collective_cells(report: Report, beside: Ints) -> CodedTexts:
         ),
     )
     entries = [json.dumps(entry, separators=(",", ":")) for entry in zip(*columns, strict=True)]
-    first = np.flatnonzero(np.diff(row, prepend=NONE))
-    code = np.full(len(report.operations), NONE, np.int64)
-    code[row[first]] = np.arange(len(first))
-    return CodedTexts(code, _joined(entries, first.tolist()))
+    return _in_cells(len(report.operations), row, entries, "[{}]", ",")
 
 
 def _names(labels: Sequence[str]) -> list[str]:
@@ -315,12 +312,6 @@ def _names(labels: Sequence[str]) -> list[str]:
         name if name and flat.count(name) == 1 else f"{name} ({number})".strip()
         for number, name in enumerate(flat)
     ]
-
-
-def _joined(entries: Sequence[str], first: Sequence[int]) -> list[str]:
-    """Return the lists of the cells that begin at some entries."""
-    bounds = [*first, len(entries)]
-    return [f"[{','.join(entries[low:high])}]" for low, high in pairwise(bounds)]
 
 
 # Operation columns: what a table of operations holds so that it can be analysed again.
@@ -443,39 +434,40 @@ def _began_last(operations: Operations, of_rank: Ints, at_ns: Ints) -> Ints:
 
 def _cells(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTexts:
     """Return cells with times, sorted by row, for so many rows."""
+    words = [f"{low}..{high}" for low, high in zip(start_ns.tolist(), end_ns.tolist(), strict=True)]
+    return _in_cells(rows, row, words, "{}", " ")
+
+
+def _in_cells(rows: int, row: Ints, entries: Sequence[str], form: str, between: str) -> CodedTexts:
+    """Return the entries of each of so many rows in a cell; they are sorted by row."""
     first = np.flatnonzero(np.diff(row, prepend=NONE))
     bounds = [*first.tolist(), len(row)]
-    words = [f"{low}..{high}" for low, high in zip(start_ns.tolist(), end_ns.tolist(), strict=True)]
     code = np.full(rows, NONE, np.int64)
     code[row[first]] = np.arange(len(first))
-    return CodedTexts(code, [" ".join(words[low:high]) for low, high in pairwise(bounds)])
+    texts = [form.format(between.join(entries[low:high])) for low, high in pairwise(bounds)]
+    return CodedTexts(code, texts)
 
 
-class WrittenOperations(ArrowTable):
-    """The operations of a report with all columns, for Arrow's libraries.
+def written_operations(report: Report, *, tokens: bool | None = None) -> Columns:
+    """Return all operations for Arrow's libraries, with the columns of ``--csv``.
 
-    The columns are those of ``--csv``; two microbatches or chunks of one operation stand in two.
+    Two microbatches or chunks of one operation stand in two.
+
+    Args:
+        report: any report, or a part of one.
+        tokens: whether there is a column of tokens; None for where any are known.
     """
-
-    def __init__(self, report: Report, *, tokens: bool | None = None) -> None:
-        self._report, self._tokens = report, tokens
-
-    def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns by name."""
-        report = self._report
-        columns = dict(report.operations.arrow_columns())
-        columns["iteration"] = self._iterations()
-        for name, column in further_columns(report, with_tokens=self._tokens).items():
-            if isinstance(column, CodedTexts):
-                columns[name] = coded(column.code, column.texts)
-            else:
-                columns[name] = identifiers(column)
-        return columns
-
-    def _iterations(self) -> Column:
-        """Return iterations by name, as numbers where all names are."""
-        names = [iteration.name for iteration in self._report.iterations]
-        iteration = self._report.operations.iteration
-        if not all(name.isdecimal() and len(name) <= _DIGITS for name in names):
-            return coded(iteration, names)
-        return identifiers(np.array([*map(int, names), NONE], np.int64)[iteration])
+    columns = dict(report.operations.arrow_columns())
+    # Iterations by name, as numbers where all names are.
+    names = [iteration.name for iteration in report.iterations]
+    iteration = report.operations.iteration
+    if all(name.isdecimal() and len(name) <= _DIGITS for name in names):
+        columns["iteration"] = identifiers(np.array([*map(int, names), NONE], np.int64)[iteration])
+    else:
+        columns["iteration"] = coded(iteration, names)
+    for name, column in further_columns(report, with_tokens=tokens).items():
+        if isinstance(column, CodedTexts):
+            columns[name] = coded(column.code, column.texts)
+        else:
+            columns[name] = identifiers(column)
+    return table_of(columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
@@ -107,19 +107,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class RatioRow:
-    """One ratio of all runs, in their order."""
-
-    name: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Runs, their ratios by name, and notes on them, in sentences."""
+    """Runs, their ratios by name in the order of runs, and notes on them, in sentences."""
 
     runs: tuple[ComparedRun, ...]
-    rows: tuple[RatioRow, ...]
+    ratios: Mapping[str, tuple[Cell, ...]]
     notes: tuple[str, ...]
 
 
@@ -176,28 +168,23 @@ def titles_of(paths: Sequence[str]) -> tuple[str, ...]:
 def compare(runs: Sequence[ComparedRun]) -> Comparison:
     """Return the ratios of runs side by side; differences are to the first."""
     names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
-    rows = tuple(_row(name, [run.saved.ratio(name) for run in runs]) for name in names)
-    return Comparison(tuple(runs), rows, tuple(_notes(runs, rows)))
+    ratios = {name: _cells([run.saved.ratio(name) for run in runs]) for name in names}
+    return Comparison(tuple(runs), ratios, tuple(_notes(runs, ratios)))
 
 
-def _row(name: str, ratios: Sequence[SavedRatio | None]) -> RatioRow:
-    first = ratios[0]
+def _cells(ratios: Sequence[SavedRatio | None]) -> tuple[Cell, ...]:
+    first, *others = ratios
     cells = [Cell(first)]
-    for ratio in ratios[1:]:
+    for ratio in others:
         if first is None or ratio is None:
             cells.append(Cell(ratio))
             continue
-        cells.append(
-            Cell(
-                ratio,
-                difference(first.bubble, ratio.bubble),
-                difference(first.window_ns, ratio.window_ns),
-            )
-        )
-    return RatioRow(name, tuple(cells))
+        apart = difference(first.bubble, ratio.bubble)
+        cells.append(Cell(ratio, apart, difference(first.window_ns, ratio.window_ns)))
+    return tuple(cells)
 
 
-def _notes(runs: Sequence[ComparedRun], rows: Sequence[RatioRow]) -> Iterator[str]:
+def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) -> Iterator[str]:
     yield from _restrictions(runs)
     yield from (
         f"{run.title}: {one_line(run.saved.kernels, 200)}; much is lost inside operations or "
@@ -206,9 +193,9 @@ def _notes(runs: Sequence[ComparedRun], rows: Sequence[RatioRow]) -> Iterator[st
         if run.saved.kernels is not None
     )
     for place, run in enumerate(runs):
-        if gains := [row for row in rows if _longer(row, place)]:
-            yield _no_gain(runs, gains, place)
-        if doubts := [row.name for row in rows if _within_clocks(row, place)]:
+        if gains := {n: (own[0], own[place]) for n, own in ratios.items() if _longer(own[place])}:
+            yield _no_gain(runs, gains, run)
+        if doubts := [n for n, own in ratios.items() if _within_clocks(own[0], own[place])]:
             yield (
                 f"{run.title}: within clock uncertainty, {' and '.join(doubts)} may equal that of "
                 f"{runs[0].title}; the test does not include it"
@@ -239,22 +226,22 @@ def _restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
             )
 
 
-def _longer(row: RatioRow, place: int) -> bool:
+def _longer(cell: Cell) -> bool:
     """Return whether a ratio became smaller and its window longer."""
-    cell = row.cells[place]
     if cell.bubble is None or cell.window_ns is None:
         return False
     return cell.bubble.mean < 0 < cell.window_ns.mean
 
 
-def _no_gain(runs: Sequence[ComparedRun], rows: Sequence[RatioRow], place: int) -> str:
+def _no_gain(
+    runs: Sequence[ComparedRun], gains: Mapping[str, tuple[Cell, Cell]], run: ComparedRun
+) -> str:
     """Return the note on ratios that are smaller in longer windows, the headline first."""
-    ordered = sorted(rows, key=lambda row: row.name != runs[0].saved.headline)
-    before, now = (_of_window(ordered[0].cells[which].ratio) for which in (0, place))
-    others = ", ".join(row.name for row in ordered[1:])
+    name, *others = sorted(gains, key=lambda name: name != runs[0].saved.headline)
+    before, now = (_of_window(cell.ratio) for cell in gains[name])
     return (
-        f"{runs[place].title}: a smaller ratio of a longer window saves no time: "
-        f"{ordered[0].name} is {now}, was {before}" + (f"; likewise {others}" if others else "")
+        f"{run.title}: a smaller ratio of a longer window saves no time: "
+        f"{name} is {now}, was {before}" + (f"; likewise {', '.join(others)}" if others else "")
     )
 
 
@@ -264,14 +251,11 @@ def _of_window(ratio: SavedRatio | None) -> str:
     return f"{percent(ratio.bubble.mean)} of {ratio.window_ns.mean / 1e6:,.3f} ms"
 
 
-def _within_clocks(row: RatioRow, place: int) -> bool:
+def _within_clocks(first: Cell, cell: Cell) -> bool:
     """Return whether a significant difference lies within the clock bounds of both means."""
-    first, cell = row.cells[0].ratio, row.cells[place]
-    if first is None or cell.ratio is None or cell.bubble is None:
+    if first.ratio is None or cell.ratio is None or cell.bubble is None:
         return False
-    if cell.bubble.p is None or cell.bubble.p >= SIGNIFICANT:
-        return False
-    before, now = first.interval, cell.ratio.interval
-    if before is None or now is None:
+    before, now, p = first.ratio.interval, cell.ratio.interval, cell.bubble.p
+    if p is None or p >= SIGNIFICANT or before is None or now is None:
         return False
     return max(before[0], now[0]) <= min(before[1], now[1])

@@ -464,15 +464,10 @@ class KernelTime:
         return self._outweighs(self.unattributed_ns)
 
     @property
-    def beside_headline(self) -> bool:
-        """Whether the share of time in which any kernel ran stands beside the headline ratio."""
-        of_run = self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
-        return self.share is not None and (of_run or self.rank_time is not None)
-
-    @property
     def sentence(self) -> str | None:
-        """What stands beside the headline ratio; None where nothing does."""
-        if not self.beside_headline or self.share is None:
+        """What stands beside the headline ratio; None where nothing is worth it."""
+        of_run = self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
+        if self.share is None or not (of_run or self.rank_time):
             return None
         told = f"any kernel ran for {percent(self.share)} of the time"
         if self.rank_time is None or self.rank_time.share is None:
@@ -485,7 +480,7 @@ class KernelTime:
         return {
             **asdict(self),
             "share": self.share,
-            "beside_headline": self.beside_headline,
+            "beside_headline": self.sentence is not None,
             "sentence": self.sentence,
             "rank_time": self.rank_time and self.rank_time.entry,
         }

@@ -11,7 +11,6 @@ import functools
 import importlib
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -212,16 +211,6 @@ def test_the_outermost_iteration_and_optimizer_hold(recorded: Recorder) -> None:
         *("iteration 0", *once, "iteration 1", *once),
         *("iteration 40", "iteration 41"),
     ]
-
-
-def test_a_range_of_another_thread_is_none_around_this_one(recorded: Recorder) -> None:
-    with annotate.phase("Optimizer"):
-        other = threading.Thread(target=lambda: annotate.phase("Optimizer").__enter__())
-        other.start()
-        other.join()
-
-        assert recorded.lines == ["Optimizer", "  Optimizer"]
-        recorded.open_now.pop()
 
 
 def test_an_iteration_names_the_rank_of_the_run(
@@ -565,20 +554,12 @@ def test_deepspeed_counts_microbatches_whatever_the_buffers(recorded: Recorder) 
 
 
 @pytest.mark.usefixtures("fakes")
-def test_deepspeed_with_two_stages_a_rank(recorded: Recorder) -> None:
+def test_deepspeed_with_two_stages_a_rank_is_not_named(recorded: Recorder) -> None:
     engines: Any = importlib.import_module("deepspeed.runtime.pipe.dualpipev")
-    order = "C F00 F10 C F01 B01 B11 B00 C R O"
-    engine = engines.DualPipeVEngine(1, 4, [_instructions(order)])
     with annotate.deepspeed():
-        engine.train_batch()
+        engines.DualPipeVEngine(1, 4, [_instructions("F00 F10 B11 B00")]).train_batch()
 
-    there, back = "chunk=0 stage=1", "chunk=1 stage=6"
-    assert recorded.lines == [
-        *("iteration 0", "  SEND_RECV stage=1"),
-        *(f"  F mb=0 {there}", f"  F mb=1 {there}", "  SEND_RECV stage=1", f"  F mb=0 {back}"),
-        *(f"  BW mb=0 {back}", f"  BW mb=1 {back}", f"  BW mb=0 {there}"),
-        *("  SEND_RECV stage=1", "  COLLECTIVE stage=1", "  Optimizer stage=1"),
-    ]
+    assert recorded.lines == ["iteration 0"]
 
 
 # --- PyTorch, for real

@@ -381,17 +381,6 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     assert not recorder.active
 
 
-def test_a_file_in_place_of_the_folder_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "run").write_text("mine")
-    with annotate.record(tmp_path / "run"):
-        train(3)
-
-    assert len(caplog.messages) == 1
-    assert (tmp_path / "run").read_text() == "mine"
-
-
 def test_memory_stays_flat_over_thousands_of_iterations(tmp_path: Path) -> None:
     clock = Clock()
     with Recorder(

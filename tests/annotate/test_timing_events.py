@@ -159,24 +159,6 @@ def test_a_device_that_stands_still_costs_no_more_than_the_pool(
     assert (recorded.stretch.operations.host_end_ns > 0).all()
 
 
-def test_a_device_that_falls_behind_for_a_while_is_timed_again(
-    started: Callable[..., Started], tmp_path: Path
-) -> None:
-    recorder, gpu, clock = started()
-    recorder._events = TimingEvents(gpu, clock.monotonic, most=900)
-    gpu.launch(30_000_000)
-    for number in range(400):
-        iterate(recorder, gpu, number, host_ns=150_000)
-    clock.now_ns += 10_000_000
-    for number in range(400, 420):
-        iterate(recorder, gpu, number, host_ns=150_000)
-    lost = stopped(recorder, clock, tmp_path).times_lost
-
-    assert lost[:300].any()
-    assert not lost[-80:].any()
-    assert len(gpu.made) <= 900
-
-
 def test_events_are_recorded_on_the_stream_that_works(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:

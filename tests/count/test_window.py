@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.explanation import OUTSIDE
 from bubbleviz.model.columns import Ints
@@ -256,41 +254,12 @@ def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> Non
     assert "lie partly in it" in said
 
 
-def test_slowdowns_number_iterations_as_the_report_does(profiles: Path) -> None:
-    part = analysed(profiles, "iteration:9-11")
-    scenarios = part.explanation.scenarios
-    assert part.slowdowns is not None
-    assert scenarios is not None
-
-    assert list(part.slowdowns.by_iteration) == [i.index for i in part.iterations if i.averaged]
-    assert set(scenarios.work.iteration.tolist()) <= {i.index for i in part.iterations}
-
-
 def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:
     report = bubbleviz.analyze(profiles, window="iteration:9-12", skip=2)
 
     assert [i.name for i in report.iterations if i.averaged] == [
         i.name for i in analysed(profiles).iterations if i.averaged and int(i.name) > 10
     ]
-
-
-def test_outputs_of_a_window(profiles: Path, tmp_path: Path) -> None:
-    files = {
-        r.name: tmp_path / f"out.{r.name}"
-        for r in renderers()
-        if r.name
-        in ("json", "csv", "bubbles", "svg", "chrome", "slowdowns", "latex", "text", "panels")
-    }
-    options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
-    options += ["--window", "iteration:9-10", "--iteration", "all", "--causes", "--critical-path"]
-    assert main(["analyze", str(profiles), *options, "--heat-map"]) == 0
-
-    found = json.loads(files["json"].read_text(encoding="utf-8"))
-    assert [i["name"] for i in found["iterations"]] == ["9", "10"]
-    assert [i["index"] for i in found["iterations"]] == [0, 1]
-    rows = files["csv"].read_text(encoding="utf-8").splitlines()[1:]
-    assert {row.split(",")[0] for row in rows} == {"9", "10"}
-    assert OUTSIDE in files["text"].read_text(encoding="utf-8")
 
 
 def test_an_iteration_outside_the_window_cannot_be_drawn(profiles: Path, cli: CommandLine) -> None:

@@ -19,17 +19,12 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from tests.planting import plant
-from tests.support.drawn_reports import report_of
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import RUNS, ZERO_BUBBLE
 
 
 def headline_of(report: Report) -> float | None:
     return report.summary.bubble_ratio[report.bubbles.ratio].mean
-
-
-def test_no_iteration_has_no_parts() -> None:
-    assert bubble_parts(report_of([])) == ()
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-v", "zb-h2"])

@@ -83,7 +83,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def test_a_run_beside_itself_is_the_same() -> None:
     found = compare([run("a"), run("a (2)")])
-    cell = found.rows[0].cells[1]
+    cell = found.ratios["schedule"][1]
 
     assert cell.bubble is not None
     assert (cell.bubble.mean, cell.bubble.t, cell.bubble.p) == (0.0, 0.0, 1.0)
@@ -96,7 +96,7 @@ def test_a_run_beside_itself_is_the_same() -> None:
 
 def test_differences_are_those_to_the_first_run() -> None:
     found = compare([run("a", 0.25), run("b", 0.15, window_ms=30), run("c", 0.35, window_ms=36)])
-    cells = found.rows[0].cells
+    cells = found.ratios["schedule"]
 
     assert cells[0].bubble is None
     for cell, mean, window_ms in ((cells[1], -0.1, -3), (cells[2], 0.1, 3)):
@@ -130,9 +130,9 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
 def test_ratios_are_compared_with_their_own_name_only() -> None:
     found = compare([run("a", name="schedule"), run("b", name="period")])
 
-    assert [row.name for row in found.rows] == ["schedule", "period"]
-    assert all(cell.bubble is None for row in found.rows for cell in row.cells)
-    assert found.rows[0].cells[1].ratio is None
+    assert list(found.ratios) == ["schedule", "period"]
+    assert all(cell.bubble is None for cells in found.ratios.values() for cell in cells)
+    assert found.ratios["schedule"][1].ratio is None
     assert found.notes == (
         "the primary ratios differ (a schedule, b period); each ratio is compared with the same "
         "one",
@@ -143,29 +143,18 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
 
 
 def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
-    (note,) = compare([run("a", 0.25), run("b", 0.2, window_ms=34.5)]).notes
-
+    runs = [run("a", 0.25), run("b", 0.2, window_ms=34.5)]
+    (note,) = compare(runs).notes
     assert note == (
         "b: a smaller ratio of a longer window saves no time: schedule is 20.00 % of 34.500 "
         "ms, was 25.00 % of 33.000 ms"
     )
 
-
-def test_the_sentence_is_on_the_headline_and_names_the_others() -> None:
-    one, other = run("a", 0.25), run("b", 0.2, window_ms=34.5)
-    both = [
-        replace(
-            own,
-            saved=replace(
-                own.saved, ratios=(replace(own.saved.ratios[0], name="stage"), *own.saved.ratios)
-            ),
-        )
-        for own in (one, other)
-    ]
-    (note,) = compare(both).notes
-
-    assert ": schedule is 20.00 %" in note
-    assert note.endswith("33.000 ms; likewise stage")
+    # The headline comes first, and names the others.
+    for place, own in enumerate(runs):
+        ratios = (replace(own.saved.ratios[0], name="stage"), *own.saved.ratios)
+        runs[place] = replace(own, saved=replace(own.saved, ratios=ratios))
+    assert compare(runs).notes == (f"{note}; likewise stage",)
 
 
 @pytest.mark.parametrize(
@@ -293,13 +282,10 @@ def test_what_is_saved_is_what_is_read(saved: tuple[str, str]) -> None:
 
 
 def test_every_output_is_written(saved: tuple[str, str], tmp_path: Path) -> None:
-    for kind in ("json", "csv"):
-        assert main(["compare", *saved, f"--{kind}", str(tmp_path / f"x.{kind}")]) == 0
-    options = [word for k in ("svg", "pdf", "png") for word in (f"--{k}", str(tmp_path / f"x.{k}"))]
-    assert main(["compare", ONE, OTHER, *options]) == 0
-
-    assert len(list(tmp_path.iterdir())) == 5
-    assert all(file.stat().st_size for file in tmp_path.iterdir())
+    for inputs, kinds in ((saved, ("json", "csv")), ((ONE, OTHER), ("svg", "pdf", "png"))):
+        options = [word for kind in kinds for word in (f"--{kind}", str(tmp_path / f"x.{kind}"))]
+        assert main(["compare", *inputs, *options]) == 0
+    assert len([file for file in tmp_path.iterdir() if file.stat().st_size]) == 5
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
@@ -368,15 +354,6 @@ def test_no_number_is_ever_nan_or_infinite(mean: float, std: float, n: int) -> N
         assert found is not None
         numbers = [found.mean, found.t, found.df, found.p, *(found.ci95 or ())]
         assert all(np.isfinite(number) for number in numbers if number is not None)
-
-
-def test_one_run_without_spread_is_tested() -> None:
-    found = difference(average([0.5, 0.5, 0.5]), average([0.3, 0.4]))
-
-    assert found is not None
-    assert found.df == pytest.approx(1)  # that of the run with the spread
-    assert found.t == pytest.approx(-3)  # -0.15 / (0.0707 / sqrt 2)
-    assert found.p == pytest.approx(2 * math.atan(1 / 3) / math.pi)  # Cauchy's distribution
 
 
 @given(VALUES, VALUES)

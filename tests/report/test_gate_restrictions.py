@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,102 +20,39 @@ from tests.support.places import EXAMPLE, FIXTURES
 
 LIMIT = ("--max-bubble", "schedule=0.999")
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-#: Threads of the forward, by device.
-THREADS = (
-    "SELECT DISTINCT globalTid FROM NVTX_EVENTS WHERE text = 'F0.0.0' ORDER BY globalTid LIMIT 1 "
-    "OFFSET "
+
+
+OF_DEVICE_1 = f"IN (SELECT globalPid >> 24 FROM {KERNELS} WHERE deviceId = 1)"
+#: Kernels of some forwards lost their calls as well.
+LOST = (
+    "SELECT call.correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN NVTX_EVENTS AS own "
+    "ON own.globalTid = call.globalTid AND call.start BETWEEN own.start AND own.end "
+    f"WHERE own.text GLOB 'F[345].0.0' AND own.globalTid >> 24 {OF_DEVICE_1}"
 )
-NAMES = """
-name = 'plain'
-examples = ['fwd', 'bwd']
-[[pattern]]
-glob = 'fwd'
-match = '^fwd$'
-phase = 'F'
-[[pattern]]
-glob = 'bwd'
-match = '^bwd$'
-phase = 'BW'
-"""
-
-
-def _edited(folder: Path, *statements: str) -> Path:
-    return edited(folder / "node0.sqlite", *statements, source=EXAMPLE)
-
-
-def _kernels_lost(folder: Path) -> list[str]:
-    return [str(_edited(folder, f"DELETE FROM {KERNELS} WHERE rowid * 7 % 10 = 3"))]
-
-
-def _operations_lacking(folder: Path) -> list[str]:
-    rows = f"text = 'F3.0.0' AND globalTid = ({THREADS} 1)"
-    return [str(_edited(folder, f"DELETE FROM NVTX_EVENTS WHERE {rows}"))]
-
-
-def _iterations_undivided(folder: Path) -> list[str]:
-    """Return the arguments of a run whose names give no microbatch, iteration or optimizer step."""
-    naming = folder / "plain.toml"
-    naming.write_text(NAMES)
-    path = _edited(
-        folder,
-        "DELETE FROM NVTX_EVENTS WHERE text NOT GLOB '[FB][0-9]*'",
-        "UPDATE NVTX_EVENTS SET text = CASE substr(text, 1, 1) WHEN 'F' THEN 'fwd' ELSE 'bwd' END",
-    )
-    return [str(path), "--convention", str(naming), "--parallel", "tp=1,pp=4,dp=1"]
-
-
-def _stages_without_gpu_work(folder: Path) -> list[str]:
-    pid = f"SELECT DISTINCT globalPid FROM {KERNELS} WHERE deviceId = 1"
-    return [str(_edited(folder, f"DELETE FROM {KERNELS} WHERE globalPid IN ({pid})"))]
-
-
-def _kernels_left_out(folder: Path) -> list[str]:
-    early = f"UPDATE {KERNELS} SET start = start - 20000000, end = end - 20000000"
-    return [str(_edited(folder, f"{early} WHERE rowid % 47 = 1"))]
-
-
-def _operations_without_gpu_work(folder: Path) -> list[str]:
-    """Return the arguments of a run some of whose forwards lost kernels and calls alike."""
-    lost = (
-        "SELECT call.correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call "
-        "JOIN NVTX_EVENTS AS own "
-        "ON own.globalTid = call.globalTid AND call.start BETWEEN own.start AND own.end "
-        f"WHERE own.text GLOB 'F[345].0.0' AND own.globalTid = ({THREADS} 1)"
-    )
-    tables = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME")
-    edits = (f"DELETE FROM {table} WHERE correlationId IN lost" for table in tables)
-    return [str(_edited(folder, f"CREATE TEMP TABLE lost AS {lost}", *edits))]
-
-
-def _ranks_without_operations(folder: Path) -> list[str]:
-    rows = f"globalTid >> 24 IN (SELECT globalPid >> 24 FROM {KERNELS} WHERE deviceId = 1)"
-    return [str(_edited(folder, f"DELETE FROM NVTX_EVENTS WHERE {rows}"))]
-
-
-Maker = Callable[[Path], list[str]]
-#: What restricts a run: how it is made, its code and words.
-RESTRICTED: dict[str, tuple[Maker, str]] = {
+#: What restricts a run: how it is edited, and its words.
+RESTRICTED = {
     "kernels-lost": (
-        _kernels_lost,
+        [f"DELETE FROM {KERNELS} WHERE rowid * 7 % 10 = 3"],
         "incomplete: kernels that were launched are not in the profile",
     ),
-    "operations-lacking": (_operations_lacking, "some ranks lack operations"),
-    "iterations-undivided": (
-        _iterations_undivided,
-        "an iteration may be several training steps",
+    "kernels-left-out": (
+        [
+            f"UPDATE {KERNELS} SET start = start - 20000000, end = end - 20000000 "
+            "WHERE rowid % 47 = 1"
+        ],
+        "incomplete: kernels have impossible times",
     ),
-    "kernels-left-out": (_kernels_left_out, "incomplete: kernels have impossible times"),
     "operations-without-gpu-work": (
-        _operations_without_gpu_work,
+        [
+            f"CREATE TEMP TABLE lost AS {LOST}",
+            f"DELETE FROM {KERNELS} WHERE correlationId IN lost",
+            "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId IN lost",
+        ],
         "incomplete: the GPU work of some operations is not in the profile",
     ),
     "ranks-without-operations": (
-        _ranks_without_operations,
+        [f"DELETE FROM NVTX_EVENTS WHERE globalTid >> 24 {OF_DEVICE_1}"],
         "maybe incomplete: GPUs that computed as long as others take no part",
-    ),
-    "stages-without-gpu-work": (
-        _stages_without_gpu_work,
-        "incomplete: the GPU work of some stages was not recorded",
     ),
 }
 #: Those that lack ranks or stages alone.
@@ -137,19 +73,19 @@ def _gated(cli: CommandLine, report: Path, *options: str) -> tuple[int, str]:
 def test_a_restricted_ratio_fails_and_every_output_says_why(
     code: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    make, words = RESTRICTED[code]
+    statements, words = RESTRICTED[code]
+    path = edited(tmp_path / "node0.sqlite", *statements, source=EXAMPLE)
     svg, latex, report = (tmp_path / name for name in ("a.svg", "a.tex", "report.json"))
     outputs = ["--svg", str(svg), "--latex", str(latex), "--json", str(report)]
-    head = " ".join(cli.printed("analyze", *make(tmp_path), *outputs).split("\n\n")[0].split())
+    head = " ".join(cli.printed("analyze", str(path), *outputs).split("\n\n")[0].split())
 
     assert f"! {words}" in head
     assert words in svg.read_text()
     assert f"{words[0].upper()}{words[1:]}." in latex.read_text()
     assert {"code": code, "text": words} in json.loads(report.read_text())["restrictions"]
     assert words in " ".join(cli.printed("compare", str(report), str(report)).split())
-    if code != "iterations-undivided":  # which has no times by which another could be simulated
-        simulated = cli.printed("simulate", "--from", str(report), "--schedule", "1f1b")
-        assert words in " ".join(simulated.split())
+    simulated = cli.printed("simulate", "--from", str(report), "--schedule", "1f1b")
+    assert words in " ".join(simulated.split())
     exit_code, line = _gated(cli, report)
     assert (exit_code, line.partition(":")[0]) == (3, "FAILED")
     assert words in line

@@ -177,18 +177,6 @@ def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> N
     assert question.own.bounds == (0, 2, 4)
 
 
-def test_reports_without_a_memory_section_are_read(tmp_path: Path) -> None:
-    plant(BASE, tmp_path / "run")
-    file = tmp_path / "report.json"
-    assert main(["analyze", str(tmp_path / "run"), "--json", str(file)]) == 0
-
-    assert read_times(str(file)).memory is None
-    document = json.loads(file.read_text())
-    del document["memory"]
-    file.write_text(json.dumps(document))
-    assert read_times(str(file)).memory is None
-
-
 def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
     traces = planted(BASE, tmp_path)
     file = str(tmp_path / "report.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import bubbleviz
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods
@@ -69,13 +69,6 @@ def test_every_ratio_can_be_the_headline(report: Report, name: str) -> None:
     two = report.summary.bubble_ratio[name].pair is not None
     assert sentence.count("; ") == (0 if two else 1), "of the confidence interval alone"
     assert ("in two iterations)" in sentence) == two
-
-
-def test_the_schedule_is_named_where_it_is_known(report: Report) -> None:
-    for name, told in (("zb-h1", " of the schedule zb-h1"), (None, "")):
-        ran = replace(report, schedule=Recognition(name))
-
-        assert f" with 8 microbatches{told} on 4 ranks " in methods(ran)
 
 
 def test_what_is_unknown_is_left_out(report: Report) -> None:
@@ -137,6 +130,5 @@ def test_hostile_names_stay_inert_and_nothing_measured_is_nothing_to_paste(repor
     summary = replace(report.summary, bubble_ratio=nothing, bubble_low=nothing)
     hostile = replace(report, headline_reason="<b>\n\x1b[2J\x00", summary=summary)
 
-    assert "\x1b" not in render(hostile, View())
-    assert "Methods" not in render(hostile, View())
-    assert json.loads(json_renderer.render(hostile, View()))["methods"].endswith("<b>\n\x1b[2J\0.")
+    assert not re.search("\x1b|Methods", render(hostile, View()))
+    assert methods(hostile).endswith("<b>\n\x1b[2J\0.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,14 +55,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     made = document(report)
     assert made["restriction"] == INCOMPLETE
     assert all(own["incomplete"] for own in made["iterations"])
-
-
-@pytest.mark.parametrize("names", PARTIAL.values(), ids=PARTIAL)
-def test_missing_ranks_give_no_advice_on_the_schedule(names: list[str]) -> None:
-    advice = first_thing(_of(names)) or ""
-
-    for claim in ("almost no", "No single delay", "The schedule itself"):
-        assert claim.lower() not in advice.lower()
+    assert not re.search("almost no|No single delay|The schedule itself", first_thing(report) or "")
 
 
 @pytest.mark.parametrize("names", [["zb-v/rank0.sqlite"], ["zb-v/rank3.sqlite"]])
@@ -193,8 +187,10 @@ def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
     )
 
 
-@pytest.mark.parametrize("rank", range(4))
-@pytest.mark.parametrize("what", [KERNELS, "CUPTI_ACTIVITY_KIND_RUNTIME"])
+@pytest.mark.parametrize(
+    ("rank", "what"),
+    [*((rank, KERNELS) for rank in range(4)), (1, "CUPTI_ACTIVITY_KIND_RUNTIME")],
+)
 def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(_without_kernels(tmp_path, rank, what=what))
 
@@ -216,19 +212,15 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_pa
 
 def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
     whole = bubbleviz.analyze(FIXTURES / "1f1b")
-    report = bubbleviz.analyze(_without_kernels(tmp_path, 0, 2))
+    for ranks, single in (((0, 2), False), ((1, 2, 3), True)):
+        report = bubbleviz.analyze(_without_kernels(tmp_path, *ranks))
+        (note,) = (note for note in report.limitations if note.what == "stages without GPU work")
+        pids = ", ".join(str(whole.ranks[rank].pid) for rank in ranks)
 
-    (note,) = (note for note in report.limitations if note.what == "stages without GPU work")
-    assert f"processes {whole.ranks[0].pid}, {whole.ranks[2].pid}, and no kernel" in note.reason
-    assert "record CUDA in all processes" in note.reason
-
-
-def test_one_rank_with_gpu_work_is_one_stage_of_a_pipeline(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(_without_kernels(tmp_path, 1, 2, 3))
-
-    assert report.schedule is not None
-    assert not report.single_stage
-    assert report.schedule.reason.startswith("the profiles hold one stage of a pipeline")
+        assert f"processes {pids}, and no kernel" in note.reason
+        assert "record CUDA in all processes" in note.reason
+        assert report.schedule is not None
+        assert report.schedule.reason.startswith("the profiles hold one stage") == single
 
 
 def test_a_process_that_names_no_pass_is_no_stage(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import intervals, limitations
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, least_of_each, looked_up
+from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 
 #: Before any time that occurs: nothing is known of when it completed.
@@ -144,7 +144,8 @@ def _made(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
     count, ids = len(records), calls.correlation_id.astype(np.int64)
     process = np.append(records.process, process_of(calls.thread))
     key = groups_of(process, np.append(records.correlation_id, ids)).of_row
-    first = least_of_each(key[count:], int(key.max(initial=NONE)) + 1, calls.start_ns)[key[:count]]
+    least = first_of_each(key[count:], calls.start_ns)
+    first = looked_up((key[count:][least],), least, (key[:count],))
     rows = np.flatnonzero(first != NONE)
     return records.take(rows), calls.start_ns[first[rows]]
 

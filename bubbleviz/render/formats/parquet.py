@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyarrow import parquet
 
-from bubbleviz.model.arrow import ArrowTable
+from bubbleviz.model.arrow import ArrowTable, Columns
 from bubbleviz.model.files import part_name
 from bubbleviz.render.formats import File
-from bubbleviz.report.bubbles import WrittenOperations, has_tokens
+from bubbleviz.report.bubbles import has_tokens, written_operations
 from bubbleviz.report.rank_means import part_of, rank_parts, rows_of_ranks
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -23,7 +23,7 @@ from bubbleviz.report.view import View
 def operations(report: Report, view: View) -> bytes:
     """Return one row an operation."""
     del view
-    return parquet_bytes(WrittenOperations(report))
+    return parquet_bytes(written_operations(report))
 
 
 def bubbles(report: Report, view: View) -> bytes:
@@ -42,7 +42,7 @@ def operations_by_parts(report: Report) -> Iterator[File]:
     """Yield the files of a folder: the operations of some ranks each."""
     tokens = has_tokens(report)
     return _files(
-        WrittenOperations(part_of(report, first, last), tokens=tokens)
+        written_operations(part_of(report, first, last), tokens=tokens)
         for first, last in rank_parts(report)
     )
 
@@ -53,12 +53,12 @@ def bubbles_by_parts(report: Report) -> Iterator[File]:
     return _files(own.take(rows_of_ranks(own.rank, *ends)) for ends in rank_parts(report))
 
 
-def _files(tables: Iterable[ArrowTable]) -> Iterator[File]:
+def _files(tables: Iterable[ArrowTable | Columns]) -> Iterator[File]:
     for number, table in enumerate(tables):
         yield part_name(number, "parquet"), parquet_bytes(table)
 
 
-def parquet_bytes(table: ArrowTable) -> bytes:
+def parquet_bytes(table: ArrowTable | Columns) -> bytes:
     """Return a table as the bytes of a Parquet file."""
     out = io.BytesIO()
     parquet.write_table(pa.table(table), out, compression="zstd")

@@ -49,14 +49,10 @@ _COUNTED = {
 }
 
 
-def _unrecorded(export: Export, table: str) -> str:
-    """Return what is wrong where a table of kernels, calls or ranges is empty, and what to do."""
+def _unrecorded(export: Export, table: str) -> NothingToAnalyseError:
+    """Return the error of an export in which a table of kernels, calls or ranges is empty."""
     reason = "" if table == NVTX else _traced_without_kernels(export)
-    return reason or _RECORD_AGAIN[table]
-
-
-def _nothing(export: Export, table: str) -> NothingToAnalyseError:
-    return NothingToAnalyseError(f"{export.path}: {_unrecorded(export, table)}")
+    return NothingToAnalyseError(f"{export.path}: {reason or _RECORD_AGAIN[table]}")
 
 
 def _traced_without_kernels(export: Export) -> str:
@@ -101,7 +97,7 @@ def _check_recorded(export: Export) -> None:
     """Raise an error where a table or a column is absent that an analysis needs."""
     for table in _RECORD_AGAIN:
         if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
-            raise _nothing(export, table)
+            raise _unrecorded(export, table)
     for name in _needed(export):
         export.require(name)
 
@@ -115,7 +111,7 @@ def _check_ranges(export: Export) -> None:
     """
     export.require("ranges/any")
     if not export.rows("ranges/any", dict(zip(KINDS, nvtx.event_types(export), strict=True))):
-        raise _nothing(export, NVTX)
+        raise _unrecorded(export, NVTX)
     lacking = export.lacks("ranges/named")
     if lacking:
         raise SchemaError(
@@ -158,10 +154,19 @@ def _missing_data(
         lacks.extend(export.lacks("gpu_work/graphs"))
     rows = {table.table: table.rows or 0 for table in tables}
     graphs_readable = not any(lack.split(".")[0] == GRAPH for lack in lacks)
-    kernels = rows[KERNEL] or (rows[GRAPH] and graphs_readable)
-    empty = [] if kernels else [KERNEL]
-    empty += [table for table in (RUNTIME, NVTX) if not rows[table]]
-    losses = list(dict.fromkeys(_unrecorded(export, table) for table in empty))
+    traced = "" if rows[KERNEL] or rows[GRAPH] else _traced_without_kernels(export)
+    losses = []
+    if not rows[KERNEL] and not (rows[GRAPH] and graphs_readable):
+        losses.append(traced or "no CUDA kernels: profile with nsys profile -t cuda,nvtx")
+        if rows[GRAPH]:
+            losses.append("CUDA graphs were traced as a whole: add --cuda-graph-trace=node")
+    if not rows[RUNTIME]:
+        losses.append("no CUDA API calls: profile with nsys profile -t cuda,nvtx")
+    if not rows[NVTX]:
+        losses.append(
+            "no NVTX ranges: profile with nsys profile -t cuda,nvtx and switch the "
+            "framework's ranges on"
+        )
     readable = all(map(export.has, _needed(export))) and not losses
     columns = [lack for lack in dict.fromkeys(lacks) if "." in lack]
     columns = [column for column in columns if column.split(".")[0] in export.schema]
@@ -213,7 +218,7 @@ class NsysFile:
         calls = gpu_work.ExportedCalls(export, names.call_names) if called else no_calls()
         if not partial:
             if not called:
-                raise _nothing(export, RUNTIME)
+                raise _unrecorded(export, RUNTIME)
             export.begin("calls/all")
 
         def last_ns() -> int:
@@ -306,7 +311,7 @@ def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAn
         if note.kind is LimitationKind.KERNELS_LEFT_OUT
     ]
     if not left_out:
-        return _nothing(export, KERNEL)
+        return _unrecorded(export, KERNEL)
     return NothingToAnalyseError(
         f"{export.path}: no kernel has times that can be ({', '.join(left_out)}); profile again "
         "with: nsys profile -t cuda,nvtx"

@@ -1,7 +1,7 @@
 """Event files of NCCL's own profilers.
 
-Adding a format is adding a module with a ``FORMAT`` constant, and its name to ``formats``. NCCL's
-inspector writes summaries of another kind, which are not read.
+Adding a format is adding a module with a ``FORMAT`` constant. NCCL's inspector writes summaries of
+another kind, which are not read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import chain
 
 from bubbleviz.errors import InputError
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
 from bubbleviz.sources.nccl.events import EventFile, NcclEventBuilder
 from bubbleviz.sources.nccl.lines import BLOCK, EventObject, EventObjects
@@ -36,9 +37,7 @@ class EventFileFormat:
 
 def formats() -> tuple[EventFileFormat, ...]:
     """Return every format."""
-    from bubbleviz.sources.nccl.formats import plugin, proxy
-
-    return plugin.FORMAT, proxy.FORMAT
+    return discover(__name__, "FORMAT", EventFileFormat)
 
 
 def format_of(head: bytes) -> EventFileFormat | None:
