@@ -196,7 +196,7 @@ def _formats(
     for file, name in named.items():
         if name not in known:
             continue
-        if is_folder(file) and known[name].parts is None:
+        if is_folder(file) and not known[name].parts:
             raise UsageError(f"{file}: --{name} writes a file; leave the slash out")
         known[name].check()
         if known[name].binary and file == "-" and sys.stdout.isatty():

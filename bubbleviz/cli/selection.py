@@ -147,7 +147,7 @@ class PictureOptions(PaperOptions):
 
         one_of(self.rows, ROWS, "--rows")
         self.check_values()
-        drawn = frozenset().union(*(renderer.draws for renderer in outputs))
+        drawn = {name for renderer in outputs for name in renderer.draws.split()}
         overlays = {
             "causes": self.causes,
             "critical-path": self.critical_path,
@@ -157,7 +157,7 @@ class PictureOptions(PaperOptions):
         }
         for name, given in overlays.items():
             if given and name not in drawn:
-                able = [f"--{r.name}" for r in renderers() if name in r.draws]
+                able = [f"--{r.name}" for r in renderers() if name in r.draws.split()]
                 raise UsageError(
                     f"--{name}: needs a picture to draw on; add {', '.join(able[:-1])} or "
                     f"{able[-1]}"

@@ -11,76 +11,54 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
 from bubbleviz.render import document as doc
-from bubbleviz.render.markdown import code, table, text
+from bubbleviz.render.markdown import markdown
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDifference
 
 if TYPE_CHECKING:
     from bubbleviz.report.gate import Check
-    from bubbleviz.report.saved import Average, SavedReport
+    from bubbleviz.report.saved import SavedReport
     from bubbleviz.report.view import View
 
 
-# The verdict of a gate as Markdown, for the summary of a job or a pull request.
-
-
-# What summaries in Markdown of one run and of several share.
-
-
-def mean_of(average: Average) -> str:
-    """Return a mean with its standard deviation, in percent; a dash for none."""
-    if average.mean is None:
-        return "-"
-    spread = "" if average.std is None else f" ± {100 * average.std:.2f}"
-    return f"{100 * average.mean:.2f}{spread} %"
-
-
-def cause_line(saved: SavedReport, title: str = "") -> str:
-    """Return what most of a run's bubble is, and what to do first; "" where nothing is known.
-
-    Args:
-        saved: the run.
-        title: of the run, as Markdown, where there are several.
-    """
+def _causes(saved: SavedReport, title: str = "") -> list[str]:
+    """Return what most of a run's bubble is, and what to do first, behind the title of the run."""
     sentences = []
     if saved.first_cause is not None:
         label, share = saved.first_cause
         idle = "bubble" if saved.no_pipeline is None else "idle time"
-        sentences.append(f"first cause: {text(label)}, {doc.percent(share)} of the {idle}")
+        sentences.append(f"first cause: {label}, {doc.percent(share)} of the {idle}")
     if saved.advice is not None:
-        sentences.append(f"what to do first: {text(saved.advice)}")
-    if not sentences:
-        return ""
-    return "- " + (f"{title}: " if title else "") + "; ".join(sentences) + "\n"
+        sentences.append(f"what to do first: {saved.advice}")
+    return [title + "; ".join(sentences)] if sentences else []
 
 
 def gate_markdown(saved: SavedReport, checks: Sequence[Check]) -> str:
     """Return the checks of a report: the verdict, a row a limit, doubts, and the first cause."""
-    failed = sum(not check.passed for check in checks)
-    verdict = (
-        f"❌ **{counted(failed, 'bubble ratio')} above the limit, or not known to be below**"
-        if failed
-        else f"✅ **{counted(len(checks), 'bubble ratio')} within the limit**"
-    )
-    rows = []
-    for check in checks:
-        rows.append(
-            (
-                code(check.limit.ratio),
-                mean_of(check.ratio.bubble),
-                text(check.limit.written),
-                str(check.ratio.bubble.n),
-                "ok" if check.passed else "**FAILED**",
-            )
+    failed = [check for check in checks if not check.passed]
+    verdict = f"✅ {counted(len(checks), 'bubble ratio')} within the limit"
+    if failed:
+        verdict = (
+            f"❌ {counted(len(failed), 'bubble ratio')} above the limit, or not known to be below"
         )
-    parts = [
-        f"### Pipeline bubbles: {'FAILED' if failed else 'ok'}\n",
-        f"{verdict}\n",
-        table(("ratio", "mean ± SD", "limit", "iterations", "verdict"), rows),
-        "".join(f"- {text(check.line)}\n" for check in checks if not check.passed)
-        + cause_line(saved),
+    rows = [
+        {
+            "ratio": check.limit.ratio,
+            "mean": doc.in_percent(check.ratio.bubble.mean),
+            "SD": doc.in_percent(check.ratio.bubble.std),
+            "limit": check.limit.written,
+            "iterations": str(check.ratio.bubble.n),
+            "verdict": "ok" if check.passed else "FAILED",
+        }
+        for check in checks
     ]
-    return "\n".join(part for part in parts if part)
+    blocks: list[doc.Block] = [
+        doc.Heading(f"Pipeline bubbles: {'FAILED' if failed else 'ok'}"),
+        doc.Sentence(verdict, style="bold"),
+        doc.Table("", rows, left=("ratio", "verdict")),
+        doc.Bullets([*(check.line for check in failed), *_causes(saved)]),
+    ]
+    return markdown(blocks)
 
 
 SCHEMA = "bubbleviz.comparison/1"
@@ -186,23 +164,10 @@ def as_svg(comparison: Comparison, view: View) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return a comparison as a summary in Markdown: what changed, a row a ratio and run, notes."""
-    titles = [run.title for run in comparison.runs]
-    columns = ("mean ± SD", "difference", "95 % CI", "p", "window ms")
-    rows = []
-    for name, cells in comparison.ratios.items():
-        for title, cell in zip(titles, cells, strict=True):
-            printed = _printed(cells[0], cell)
-            rows.append((code(name), code(title), *(printed[column] for column in columns)))
-    header = ("ratio", "run", columns[0], "points", *columns[2:])
-    causes = (cause_line(run.saved, code(run.title)) for run in comparison.runs)
-    parts = [
-        "### Pipeline bubbles: comparison\n",
-        "".join(f"**{text(line)}**\n" for line in _summary(comparison, titles)),
-        table(header, rows),
-        "".join(causes) + "".join(f"- {text(note)}\n" for note in comparison.notes),
-    ]
-    return "\n".join(part for part in parts if part)
+    """Return a comparison as Markdown: what changed, a row a ratio and run, notes, and causes."""
+    causes = [line for run in comparison.runs for line in _causes(run.saved, f"{run.title}: ")]
+    head = doc.Heading("Pipeline bubbles: comparison")
+    return markdown([head, *sections(comparison), doc.Bullets(causes)])
 
 
 #: The outputs of a comparison, by the names of their options.
@@ -222,28 +187,23 @@ def sections(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
     yield from _tables(list(_summary(comparison, titles)), comparison.ratios, titles)
-    if comparison.notes:
-        yield doc.Bullets([one_line(note, 600) for note in comparison.notes])
+    yield doc.Bullets([one_line(note, 600) for note in comparison.notes])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
 
 
 def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield what fits one screen: of many runs the primary ratio alone, and the first of them."""
     titles = _titles(comparison)
-    summary = list(_summary(comparison, titles))
-    ratios, runs = comparison.ratios, len(titles)
+    ratios, runs, notes = comparison.ratios, len(titles), comparison.notes
     if len(ratios) * runs > _MOST_CELLS:
         headline = comparison.runs[0].saved.headline
         ratios = {headline: ratios[headline]}
-    notes = [one_line(note, 300) for note in comparison.notes]
-    left_out = runs > _MOST_RUNS or len(ratios) < len(comparison.ratios) or len(notes) > _MOST_NOTES
-    restricted = [line for line in summary if line.startswith("!")]
-    shown = [line for line in summary if line not in restricted][:_MOST_SUMMARIES]
-    yield from _tables([*shown, *restricted], ratios, titles[:_MOST_RUNS])
-    if notes:
-        yield doc.Bullets(notes[:_MOST_NOTES])
+    # What is restricted stands last.
+    *summary, last = _summary(comparison, titles)
+    yield from _tables([*summary[:_MOST_SUMMARIES], last], ratios, titles[:_MOST_RUNS])
+    yield doc.Bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
-    if left_out:
+    if runs > _MOST_RUNS or len(ratios) < len(comparison.ratios) or len(notes) > _MOST_NOTES:
         more = f"{counted(runs, 'run')}, {counted(len(comparison.ratios), 'ratio')}"
         notes_too = f", {counted(len(notes), 'note')}" if notes else ""
         yield doc.Sentence(f"\nMore: -v ({more}{notes_too})", style="dim")
@@ -302,7 +262,6 @@ def _printed(first: Cell, cell: Cell) -> dict[str, str]:
         by = _signed(100 * longer.mean / first.ratio.window_ns.mean)
     return {
         "mean": "-" if ratio is None else doc.in_percent(ratio.bubble.mean),
-        "mean ± SD": "-" if ratio is None else mean_of(ratio.bubble),
         "SD": "-" if ratio is None else doc.in_percent(ratio.bubble.std),
         "n": "0" if ratio is None else str(ratio.bubble.n),
         "difference": "" if apart is None else _signed(100 * apart.mean),

@@ -6,20 +6,15 @@ What comes from a profile or a path must not become a link, a mention, a picture
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.document import Block, Sentence, Table
+from bubbleviz.render.document import Block, Bullets, Heading, Sentence, Table
 
 #: What means something in the Markdown of GitHub.
 _SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
 #: What becomes a mention, an issue or a link, and where an empty comment parts it.
 _LINKS = re.compile(r"(?i)(?<=@)|(?<=\#)(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)")
-#: What a cell of numbers begins with, if it has anything.
-_NUMBER = re.compile(r"(?:[-+<]? ?\d|-?$)")
-_TICKS = re.compile(r"`+")
-#: Characters of a name in a cell.
-_LONGEST = 80
 
 
 def text(words: str) -> str:
@@ -28,37 +23,24 @@ def text(words: str) -> str:
     return _LINKS.sub("<!-- -->", _SPECIAL.sub(r"\\\g<0>", flat))
 
 
-def code(name: str) -> str:
-    """Return a name as code, in a table, too; a dash for an empty one."""
-    flat = one_line(name, _LONGEST).replace("|", "\\|")
-    if not flat:
-        return "-"
-    fence = "`" * (max(map(len, _TICKS.findall(flat)), default=0) + 1)
-    blank = " " if "`" in (flat[0], flat[-1]) else ""
-    return f"{fence}{blank}{flat}{blank}{fence}"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; columns of numbers stand right.
-
-    Args:
-        header: its titles.
-        rows: cells that are Markdown.
-    """
-    cells = [list(row) for row in rows]
-    columns = zip(*cells, strict=True) if cells else ((title,) for title in header)
-    rule = ["---:" if all(map(_NUMBER.match, column)) else "---" for column in columns]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *cells))
-
-
 def markdown(blocks: Iterable[Block]) -> str:
-    """Return sentences and tables of a document as Markdown, an empty line between two."""
-    parts = []
-    for block in blocks:
-        if isinstance(block, Sentence):
-            lead = f"**{text(block.lead)}**{' ' * block.text.startswith(' ')}" if block.lead else ""
-            parts.append(f"{lead}{text(block.text)}\n")
-        elif isinstance(block, Table) and block.rows:
-            rows = [[text(row.get(c, "")) for c in block.columns] for row in block.rows]
-            parts += [f"{block.title}\n", table([text(column) for column in block.columns], rows)]
-    return "\n".join(parts)
+    """Return a document as Markdown, an empty line between two blocks."""
+    return "\n".join(filter(None, map(_block, blocks)))
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Heading):
+        return f"### {text(block.text)}\n"
+    if isinstance(block, Sentence):
+        lead = f"**{text(block.lead)}**{' ' * block.text.startswith(' ')}" if block.lead else ""
+        mark = "**" if block.style == "bold" else ""
+        lines = filter(None, map(text, block.text.split("\n")))
+        return lead + "".join(f"{mark}{line}{mark}\n" for line in lines)
+    if isinstance(block, Bullets):
+        return "".join(f"- {text(entry)}\n" for entry in block.entries)
+    if not isinstance(block, Table) or not block.rows:
+        return ""
+    rule = ["---" if column in block.left else "---:" for column in block.columns]
+    rows = ([text(row.get(column, "")) for column in block.columns] for row in block.rows)
+    table = (f"| {' | '.join(row)} |\n" for row in (map(text, block.columns), rule, *rows))
+    return "".join((f"{block.title}\n\n" if block.title else "", *table))

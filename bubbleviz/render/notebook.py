@@ -19,10 +19,8 @@ from bubbleviz.report.methods import with_source
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: A picture in a notebook has at most so many rows,
+#: A picture in a notebook has at most so many rows.
 MOST_ROWS = 64
-#: and so many characters, unless a single row has more.
-MOST_CHARACTERS = 1_000_000
 
 #: Grey lines and the colours around are read on light and on dark.
 _STYLE = """
@@ -65,13 +63,9 @@ def bounded_picture(report: Report, ids: str = "bv-") -> tuple[str, int, int]:
 
     view = View(rows="stage" if by_stage(report, View()) else "rank")
     rows = rows_of(report, view)
-    shown = rows[:MOST_ROWS]
-    while True:
-        ranks = tuple(rank for row in shown for rank in row.replicas)
-        svg = picture(report, replace(view, ranks=ranks), ids)
-        if len(svg) <= MOST_CHARACTERS or len(shown) <= 1:
-            return svg, len(shown), len(rows)
-        shown = shown[: len(shown) // 2]
+    ranks = tuple(rank for row in rows[:MOST_ROWS] for rank in row.replicas)
+    svg = picture(report, replace(view, ranks=ranks), ids)
+    return svg, min(len(rows), MOST_ROWS), len(rows)
 
 
 def fragment(report: Report) -> str:

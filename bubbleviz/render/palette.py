@@ -70,9 +70,6 @@ CRITICAL = "#c2185b"
 #: Ends and middle of the scale of times: faster, usual, slower; darker, in grey too, is slower.
 _HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
-#: More chunks than this share shades.
-MAX_SHADES = 8
-
 # How far the first chunk of several goes to black, and the last to white.
 _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
@@ -224,12 +221,6 @@ def shaded(colour: str, shade: int, shades: int) -> str:
     return mix(dark, colour, 2 * place) if place < 0.5 else mix(colour, light, 2 * place - 1)
 
 
-def shade_of(place: int, count: int) -> int:
-    """Return the shade of the chunk at a place among so many; -1 where there is but one."""
-    shades = min(count, MAX_SHADES)
-    return -1 if shades <= 1 else place * (shades - 1) // (count - 1)
-
-
 def heat(place: float) -> str:
     """Return the colour of a place on the scale of times, from 0 (fast) to 1 (slow)."""
     fast, usual, slow = _HEAT
@@ -286,7 +277,7 @@ def chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) ->
         chunks: all that are drawn, ascending.
     """
     shades = [
-        shade_of(chunks.index(own), len(chunks)) if own in chunks else -1
+        chunks.index(own) if own in chunks and len(chunks) > 1 else -1
         for own in (chunk, second if phase is Phase.FB else -1)
     ]
-    return paint(phase, *shades, min(len(chunks), MAX_SHADES))
+    return paint(phase, *shades, len(chunks))

@@ -11,7 +11,10 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator
+from csv import DictReader
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bubbleviz.errors import OutputError, UsageError
@@ -23,8 +26,6 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
 #: Name and content of a file.
 File: TypeAlias = "tuple[str, str | bytes]"
 
-#: Options of the command line that are for pictures alone.
-DRAWN = frozenset({"causes", "critical-path", "heat-map", "style", "width"})
 #: Packages that are extras, and what is said where one is needed and not installed.
 _EXTRAS = {
     "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "
@@ -65,27 +66,38 @@ class Renderer:
 
     Attributes:
         name: of its option on the command line: ``--NAME FILE``.
-        summary: one line for ``--help``, of 48 characters at most.
-        suffixes: endings of files that are written so where no option names the format; of several
-            that fit a file, the longest says what it holds.
+        endings: of files that are written so where no option names the format, parted by blanks; of
+            several that fit a file, the longest says what it holds.
         function: what takes report and view and returns text or bytes, below ``bubbleviz.render``.
         needs: the extra that it needs; empty for none.
-        binary: whether it is binary data, which no terminal shows.
-        compares: whether it shows the schedule that ran at the measured times.
-        draws: which of :data:`DRAWN` it draws.
         parts: what takes the report of very many ranks and yields the files of a folder, likewise;
-            None where it is always one file.
+            empty where it is always one file.
+        draws: which options of pictures (``causes``, ``width``) it draws, parted by blanks.
+        summary: one line for ``--help``, of 48 characters at most.
     """
 
     name: str
-    summary: str
-    suffixes: tuple[str, ...]
+    endings: str
     function: str
-    needs: str = ""
-    binary: bool = False
-    compares: bool = False
-    draws: frozenset[str] = frozenset()
-    parts: str | None = None
+    needs: str
+    parts: str
+    draws: str
+    summary: str
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The endings, one by one."""
+        return tuple(self.endings.split())
+
+    @property
+    def binary(self) -> bool:
+        """Whether it is binary data, which no terminal shows."""
+        return self.needs in {"pyarrow", "perfetto", "typst"}
+
+    @property
+    def compares(self) -> bool:
+        """Whether it shows the schedule that ran at the measured times."""
+        return self.name == "panels"
 
     def check(self) -> None:
         """Check, before any work, that it can work here.
@@ -103,9 +115,9 @@ class Renderer:
 
     def content(self, report: Report, view: View, file: str) -> str | bytes | Parts:
         """Return what is written to a file, or to a folder where that ends in a slash."""
-        if (parts := self.parts) is not None and is_folder(file):
+        if self.parts and is_folder(file):
             self.check()
-            return Parts(lambda: _function(parts)(report))
+            return Parts(lambda: _function(self.parts)(report))
         content: str | bytes = self.render(report, view)
         return content
 
@@ -113,132 +125,6 @@ class Renderer:
 def _function(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(f"bubbleviz.render.{module}"), name)
-
-
-_RENDERERS = (
-    Renderer(
-        "chunk-costs",
-        "times of chunks against their tokens, as SVG",
-        (".chunks.svg",),
-        "picture.slowdowns.chunk_costs",
-    ),
-    Renderer(
-        "memory-plot",
-        "schedules: bubble against memory, as SVG",
-        (".memory.svg",),
-        "picture.memory_plot.alternatives",
-    ),
-    Renderer(
-        "panels",
-        "schedule in theory above the measurement, as SVG",
-        (".panels.svg",),
-        "picture.panels.theory",
-        compares=True,
-        draws=DRAWN - {"heat-map"},
-    ),
-    Renderer(
-        "slowdowns",
-        "slowdown of ranks and over iterations, as SVG",
-        (".slowdowns.svg",),
-        "picture.slowdowns.slowdowns",
-    ),
-    Renderer(
-        "json",
-        "report for programs (bubbleviz.report/1)",
-        (".json",),
-        "json_document.render",
-        parts="json_document.files_of",
-    ),
-    Renderer(
-        "bubbles",
-        "one row an idle interval, with its cause, as CSV",
-        (".bubbles.csv",),
-        "formats.csv.render_bubbles",
-    ),
-    Renderer(
-        "bubbles-parquet",
-        "one row an idle interval, as Parquet",
-        (".bubbles.parquet",),
-        "formats.parquet.bubbles",
-        needs="pyarrow",
-        binary=True,
-        parts="formats.parquet.bubbles_by_parts",
-    ),
-    Renderer("csv", "one row an operation", (".csv",), "formats.csv.render"),
-    Renderer(
-        "iterations-parquet",
-        "one row an iteration, with ratios, as Parquet",
-        (".iterations.parquet",),
-        "formats.parquet.iterations",
-        needs="pyarrow",
-        binary=True,
-    ),
-    Renderer(
-        "parquet",
-        "one row an operation, as Parquet",
-        (".parquet",),
-        "formats.parquet.operations",
-        needs="pyarrow",
-        binary=True,
-        parts="formats.parquet.operations_by_parts",
-    ),
-    Renderer(
-        "markdown",
-        "ratios and causes as Markdown, for a wiki",
-        (".md", ".markdown"),
-        "text.report.as_markdown",
-    ),
-    Renderer("text", "the table as plain text", (".txt",), "text.report.as_text"),
-    Renderer(
-        "latex", "table of the ratios for LaTeX with booktabs", (".tex",), "formats.latex.render"
-    ),
-    Renderer(
-        "chrome",
-        "trace for chrome://tracing, as JSON",
-        (".trace.json",),
-        "trace.json_events.render",
-    ),
-    Renderer(
-        "perfetto",
-        "trace for ui.perfetto.dev",
-        (".pftrace", ".perfetto-trace"),
-        "trace.packets.render",
-        needs="perfetto",
-        binary=True,
-    ),
-    Renderer(
-        "html",
-        "interactive report: one file for any browser",
-        (".html", ".htm"),
-        "web.page.render",
-        needs="vl_convert",
-    ),
-    Renderer(
-        "svg",
-        "picture: operations and bubbles of each GPU",
-        (".svg",),
-        "picture.legend.picture",
-        draws=DRAWN,
-    ),
-    Renderer(
-        "pdf",
-        "the same picture as PDF, for a paper",
-        (".pdf",),
-        "picture.legend.pdf",
-        needs="typst",
-        binary=True,
-        draws=DRAWN,
-    ),
-    Renderer(
-        "png",
-        "the same picture as PNG, in pixels",
-        (".png",),
-        "picture.legend.png",
-        needs="typst",
-        binary=True,
-        draws=DRAWN,
-    ),
-)
 
 
 def is_folder(file: str) -> bool:
@@ -268,9 +154,11 @@ def suffixed(file: str, names: Iterable[str]) -> str:
     raise UsageError(f"-o {file[:200]}: its suffix is none of {suffixes}")
 
 
+@cache
 def renderers() -> tuple[Renderer, ...]:
-    """Return every renderer, in display order."""
-    return _RENDERERS
+    """Return every renderer, in display order: the rows of ``formats.csv``."""
+    with Path(__file__).with_name("formats.csv").open(encoding="utf-8", newline="") as table:
+        return tuple(Renderer(**row) for row in DictReader(table))
 
 
 def renderer_named(name: str) -> Renderer:

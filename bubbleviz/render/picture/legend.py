@@ -30,6 +30,8 @@ from bubbleviz.report.view import View
 _FRAME = {"stroke": LIGHT.frame, "class_": "bv-frame"}
 #: Width of the frame of a swatch on a screen.
 _LINE = 0.7
+#: Of so many shades of a phase there are swatches.
+_MOST_SHADES = 8
 #: Between a swatch and its name.
 _BESIDE = 6.0
 _LONG_NAMES = {
@@ -135,14 +137,14 @@ def _phase_swatches(
 ) -> Iterator[_Swatch]:
     """Yield a swatch a shade of a phase that is drawn."""
     # Timelines with as many chunks have the same shades.
-    drawn = {max(own.shades, 1): own.chunks for own in rows if phase in own.kinds}
+    drawn = {max(len(own.chunks), 1): own.chunks for own in rows if phase in own.kinds}
     if phase is Phase.OPTIMIZER and drawn:
         drawn = {1: []}
     for shades, chunks in sorted(drawn.items()):
-        for shade in range(shades):
+        for shade in range(0, shades, -(-shades // _MOST_SHADES)):
             place = shade if shades > 1 else -1
             look = paint(phase, place, place if phase is Phase.FB else -1, shades)
-            number = str(chunks[shade]) if shades == len(chunks) > 1 else ""
+            number = str(chunks[shade]) if shades > 1 else ""
             each = max(0.7 * width, text_width(number, page.style.letters.legend - 1) + 4)
             fill = {"fill": page.fill(look), **_FRAME}
             yield _Swatch(each if shades > 1 else width, fill, number, look.number)
@@ -162,7 +164,6 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     brackets = len(drawn) <= MOST_BRACKETS
     shown = {rank.index for rank in selection.ranks}
     windows = (len({w for rank, w in by.items() if rank in shown}) for by in selection.windows)
-    numbered = rows.shades == len(rows.chunks)
     spanless = sum(map(len, rows.spanless.values()))
     ratio = drawn[0].ratios.get(headline) if len(drawn) == 1 else None
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
@@ -171,10 +172,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     spread = any(row.spread for row in selection.rows)
     copies = any(len(row.replicas) > 1 for row in selection.rows)
     sentences = (
-        (
-            rows.shades > 1,
-            f"Chunks run from dark to light{' (numbers in the legend)' * numbered}.",
-        ),
+        (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),
         (rows.others, "Faded: neighbouring iterations."),
         (
             brackets and max(windows) > 1,

@@ -66,7 +66,6 @@ class RowPainter:
 
     Attributes:
         chunks: the model chunks that have work on the rows, ascending.
-        shades: number of shades that distinguish them.
         merged: the marks of compute that are too narrow to be drawn one by one.
         kinds: the phases (and unattributed compute) that are drawn.
         others: whether operations of other iterations are drawn.
@@ -93,7 +92,6 @@ class RowPainter:
         worked = shown & np.isin(operations.phase, WORK)
         chunks = distinct(operations.chunk[worked], operations.second_chunk[worked])
         self.chunks: list[int] = chunks[chunks != NONE].tolist()
-        self.shades = min(len(self.chunks), palette.MAX_SHADES)
         rows = len(ranks)
         found = pixels.compute_marks(report, selection, width)
         marks, self.merged = pixels.split(found, rows, width)
@@ -329,7 +327,7 @@ class RowPainter:
         words = [Phase(int(operations.phase[operation])).label]
         if operations.microbatch[operation] != NONE:
             words.append(_pair(operations.microbatch, operations.second_microbatch, operation))
-        if operations.chunk[operation] != NONE and self.shades > 1:
+        if operations.chunk[operation] != NONE and len(self.chunks) > 1:
             words.append(f"chunk {_pair(operations.chunk, operations.second_chunk, operation)}")
         return " ".join(words)
 
@@ -409,22 +407,22 @@ def _number_styles(
         boxes: by kind, a text and the width and height that there are for it.
         letters: of the picture.
     """
-    # Of boxes with texts of one length and of one height the narrowest decides.
-    narrowest: dict[int, dict[tuple[int, float], tuple[str, float, float]]] = {}
-    for kind, some in boxes.items():
-        found = narrowest[kind] = {}
-        for own in some:
-            key = len(own[0]), own[2]
-            if key not in found or own[1] < found[key][1]:
-                found[key] = own
+    # The longest text has to fit into the narrowest box and the lowest one.
+    hardest = {
+        kind: (max(texts, key=len), min(widths), min(heights))
+        for kind, (texts, widths, heights) in (
+            (k, zip(*own, strict=True)) for k, own in boxes.items()
+        )
+    }
     sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
     for size in (*sizes, letters.least_number):
-        styles: dict[int, tuple[float, bool]] = {}
-        for kind, found in narrowest.items():
-            for style in ((size, False), (size, True)):
-                if all(_fits(style, *own) for own in found.values()):
-                    styles[kind] = style
-        if styles and all(kind in styles for kind in narrowest if kind != Phase.R):
+        styles = {
+            kind: (size, upright)
+            for kind, own in hardest.items()
+            for upright in (False, True)
+            if _fits((size, upright), *own)
+        }
+        if styles and all(kind in styles for kind in hardest if kind != Phase.R):
             return styles
     return {}
 

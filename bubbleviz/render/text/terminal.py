@@ -165,24 +165,16 @@ def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Itera
     if display is not None:
         text, width = display.shown(text), display.width
     lead = len(block.lead if display is None else display.shown(block.lead))
-    overflow = "fold" if display is None else "ellipsis"
     for line in text.split("\n"):
         fits = block.whole or (cell_width(line) <= width and "\t" not in line)
-        for part in [line] if fits else _broken(line, width, overflow):
+        blank = " " * (len(line) - len(line.lstrip()))
+        broken = wrapped(line, width - len(blank), whole=display is None)
+        for part in [line] if fits else [blank + part for part in broken]:
             if lead:
                 yield doc.Span(part[:lead], block.lead_style), doc.Span(part[lead:], block.style)
             else:
                 yield (doc.Span(part, block.style),)
             lead = max(lead - len(part), 0)
-
-
-def _broken(line: str, width: int, overflow: str) -> list[str]:
-    """Return a line that is too long as rich breaks it."""
-    from rich.console import Console
-    from rich.text import Text
-
-    parts = Text(line).wrap(Console(width=width), width, overflow=overflow)  # type: ignore[arg-type]
-    return [part.plain for part in parts]
 
 
 def _bullets(block: doc.Bullets, display: Display | None, width: int) -> Iterator[doc.Line]:

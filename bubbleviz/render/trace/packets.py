@@ -9,14 +9,13 @@ makes the packets that describe; those of slices, a million a run, are made in c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.render.trace.trace import (
     FlowEnds,
@@ -32,109 +31,50 @@ from bubbleviz.report.view import View
 
 # Messages of protobuf in columns: the same fields of many messages, written at once.
 #
-# A part of messages is matrices of bytes, a row a message, of which some are used; fields stand
-# side by side, and what is used is the encoding (https://protobuf.dev/programming-guides/encoding/)::
-#
-#     field 1 = 3       08 03 ..         field 1 = 3, field 2 = 5        08 03 .. 10 05
-#     field 1 = 300     08 AC 02         field 1 = 300                   08 AC 02 .. ..
-#
-# A library makes an object of each message, which takes ten times as long.
+# A part of messages is a column of bytes, those of one message each; parts one behind the other are
+# the encoding (https://protobuf.dev/programming-guides/encoding/). Numbers that occur often are
+# encoded once. A library makes an object of each message, which takes several times as long.
 
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+#: A part of each message; nothing of those that lack it.
+_Part: TypeAlias = npt.NDArray[np.object_]
 
 _NUMBER, _EIGHT_BYTES, _LENGTH = 0, 1, 2
-_EIGHT = 8
-_SEVEN_BITS, _MORE = 0x7F, 0x80
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A part of each message.
-
-    Attributes:
-        contents: bytes, matrices of shape (messages, width), side by side.
-        used: which of them are written, in order; likewise.
-        length: how many are, shape (messages,).
-    """
-
-    contents: tuple[Bytes, ...]
-    used: tuple[Bools, ...]
-    length: Ints
-
-    def where(self, known: Bools) -> Part:
-        """Return the part of messages that have it, nothing of the others."""
-        used = tuple(block & known[:, None] for block in self.used)
-        return Part(self.contents, used, np.where(known, self.length, 0))
-
-    def __bytes__(self) -> bytes:
-        """Return the messages, one behind the other."""
-        used = np.concatenate(self.used, axis=1)
-        return np.concatenate(self.contents, axis=1)[used].tobytes()
+def _number(field: int, values: Ints) -> _Part:
+    """Return a field of whole numbers (int64, uint64 or enumerations), shape (messages,)."""
+    return np.add(_column(_varint(field << 3 | _NUMBER)), _varints(values))
 
 
-def side_by_side(*parts: Part) -> Part:
-    """Return the parts (at least one) of the same messages as one."""
-    return Part(
-        tuple(block for part in parts for block in part.contents),
-        tuple(block for part in parts for block in part.used),
-        sum((part.length for part in parts[1:]), parts[0].length),
-    )
-
-
-def number(field: int, values: Ints | int, count: int) -> Part:
-    """Return a field of whole numbers (int64, uint64 or enumerations) in so many messages.
-
-    They are of shape (messages,), or one (0 and up) that all of them hold.
-    """
-    tag = _encoded(field << 3 | _NUMBER)
-    if isinstance(values, int):
-        return _constant(tag + _encoded(values), count)
-    return side_by_side(_constant(tag, count), _varint(values))
-
-
-def eight_bytes(field: int, values: Ints | npt.NDArray[np.float64]) -> Part:
-    """Return a field of fixed64 or double, shape (messages,)."""
-    content = values.astype(values.dtype.newbyteorder("<")).view(np.uint8).reshape(-1, _EIGHT)
-    used, length = np.ones(content.shape, bool), np.full(len(content), _EIGHT)
-    tag = _constant(_encoded(field << 3 | _EIGHT_BYTES), len(content))
-    return side_by_side(tag, Part((content,), (used,), length))
-
-
-def message(field: int, *parts: Part) -> Part:
+def _message(field: int, *parts: _Part) -> _Part:
     """Return a field that holds a message of the parts (at least one)."""
-    content = side_by_side(*parts)
-    tag = _constant(_encoded(field << 3 | _LENGTH), len(content.length))
-    return side_by_side(tag, _varint(content.length), content)
+    content = sum(parts[1:], parts[0])
+    lengths = np.fromiter(map(len, content), np.int64, len(content))
+    head = np.add(_column(_varint(field << 3 | _LENGTH)), _varints(lengths))
+    return np.add(head, content)
 
 
-def _encoded(value: int) -> bytes:
-    """Return a number (0 and up) in groups of seven bits, the lowest first."""
+def _column(content: bytes) -> _Part:
+    """Return the same bytes for any number of messages."""
+    return np.array([content], object)
+
+
+def _varints(values: Ints) -> _Part:
+    """Return numbers as :func:`_varint` does, shape (messages,)."""
+    distinct, code = np.unique(values, return_inverse=True)
+    return np.array(list(map(_varint, distinct.tolist())), object)[code]
+
+
+def _varint(value: int) -> bytes:
+    """Return a number of 64 bits in groups of seven bits, the lowest first."""
+    value &= (1 << 64) - 1
     groups = bytearray()
-    while value > _SEVEN_BITS:
-        groups.append(value & _SEVEN_BITS | _MORE)
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes((*groups, value))
-
-
-def _constant(content: bytes, count: int) -> Part:
-    """Return the same bytes for so many messages."""
-    shape = count, len(content)
-    block = np.empty(shape, np.uint8)
-    block[:] = np.frombuffer(content, np.uint8)
-    return Part((block,), (np.ones(shape, bool),), np.full(count, len(content)))
-
-
-def _varint(values: Ints) -> Part:
-    """Return numbers of 64 bits as :func:`_encoded` does; negative ones take ten bytes."""
-    rest = values.astype(np.uint64)
-    width = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
-    shifted = rest[:, None] >> np.arange(0, 7 * width, 7, dtype=np.uint64)
-    used = shifted > 0
-    used[:, 0] = True
-    content = (shifted & _SEVEN_BITS).astype(np.uint8)
-    content[:, :-1] |= used[:, 1:] * np.uint8(_MORE)
-    return Part((content,), (used,), np.count_nonzero(used, axis=1))
+    groups.append(value)
+    return bytes(groups)
 
 
 #: Every packet is of the one sequence whose strings it uses.
@@ -210,7 +150,7 @@ class _PacketWriter:
             slices = self._slices(track, lanes)
             self._describe_strings()
             yield self.described()
-            yield bytes(slices)
+            yield slices
 
     def _packet(self) -> protos.TracePacket:
         packet = self._open.packet.add()
@@ -277,60 +217,62 @@ class _PacketWriter:
         else:
             annotation.double_value = value
 
-    def _slices(self, track: SliceTrack, lanes: Sequence[int]) -> Part:
+    def _slices(self, track: SliceTrack, lanes: Sequence[int]) -> bytes:
         """Return slices, each as it begins and as it ends.
 
         Packets of one time stay in their order: that of a lane's slices is that of their packets.
         """
-        event, count = protos.TrackEvent, len(track.names)
-        uuid = number(event.TRACK_UUID_FIELD_NUMBER, np.array(lanes, np.int64)[track.lane], count)
-        category = self._number(_CATEGORIES, track.category)
+        event = protos.TrackEvent
+        uuid = _number(event.TRACK_UUID_FIELD_NUMBER, np.array(lanes, np.int64)[track.lane])
+        category = np.array([self._number(_CATEGORIES, track.category)])
         begin = (
-            number(event.CATEGORY_IIDS_FIELD_NUMBER, category, count),
+            _number(event.CATEGORY_IIDS_FIELD_NUMBER, category),
             *(self._argument(*argument) for argument in track.arguments.items()),
-            number(event.TYPE_FIELD_NUMBER, _BEGIN, count),
-            number(event.NAME_IID_FIELD_NUMBER, self._coded(_NAMES, track.names), count),
+            _number(event.TYPE_FIELD_NUMBER, np.array([_BEGIN])),
+            _number(event.NAME_IID_FIELD_NUMBER, self._coded(_NAMES, track.names)),
             uuid,
-            *_flows(event.FLOW_IDS_FIELD_NUMBER, track.leaving, count),
-            *_flows(event.TERMINATING_FLOW_IDS_FIELD_NUMBER, track.entering, count),
+            *_flows(event.FLOW_IDS_FIELD_NUMBER, track.leaving, len(uuid)),
+            *_flows(event.TERMINATING_FLOW_IDS_FIELD_NUMBER, track.entering, len(uuid)),
         )
-        end = (number(event.TYPE_FIELD_NUMBER, _END, count), uuid)
-        return side_by_side(_packets(track.start_ns, begin), _packets(track.end_ns, end))
+        end = (_number(event.TYPE_FIELD_NUMBER, np.array([_END])), uuid)
+        packets = _packets(track.start_ns, begin) + _packets(track.end_ns, end)
+        return b"".join(packets.tolist())
 
-    def _argument(self, name: str, values: CodedTexts | Numbers) -> Part:
-        """Return an argument of each slice."""
-        kind, known, count = protos.DebugAnnotation, values.known, len(values)
+    def _argument(self, name: str, values: CodedTexts | Numbers) -> _Part:
+        """Return an argument of each slice: each of its values is encoded once."""
+        given: Sequence[Value]
         if isinstance(values, CodedTexts):
-            texts = self._coded(_TEXTS, values)
-            value = number(kind.STRING_VALUE_IID_FIELD_NUMBER, texts, count)
-        elif values.values.dtype == np.int64:
-            whole = np.where(known, values.values, 0)
-            value = number(kind.INT_VALUE_FIELD_NUMBER, whole, count)
+            given, code = values.texts, values.code
         else:
-            value = eight_bytes(kind.DOUBLE_VALUE_FIELD_NUMBER, values.values)
-        named = number(kind.NAME_IID_FIELD_NUMBER, self._number(_KEYS, name), count)
-        return message(protos.TrackEvent.DEBUG_ANNOTATIONS_FIELD_NUMBER, named, value).where(known)
+            distinct, code = np.unique(values.values, return_inverse=True)
+            given = distinct.tolist()
+        encoded = []
+        for value in given:
+            event = protos.TrackEvent()
+            self._annotate(event.debug_annotations.add(), name, value)
+            encoded.append(event.SerializeToString())
+        return np.where(values.known, np.array([*encoded, b""], object)[code], b"")
 
     def _coded(self, kind: str, texts: CodedTexts) -> Ints:
         """Return the numbers of strings, shape (slices,); 0 where a slice has none."""
         return np.array([*(self._number(kind, text) for text in texts.texts), 0])[texts.code]
 
 
-def _flows(field: int, ends: FlowEnds, count: int) -> Iterator[Part]:
+def _flows(field: int, ends: FlowEnds, count: int) -> Iterator[_Part]:
     """Yield the first flow of each slice, then the second ones, and so on."""
     for some in ends.turns():
-        flow = np.zeros(count, np.int64)
-        flow[some.place] = some.flow
-        yield eight_bytes(field, flow).where(flow > 0)
+        part = np.full(count, b"", object)
+        part[some.place] = some.flow.view("V8").astype(object)
+        yield np.where(part == b"", b"", _column(_varint(field << 3 | _EIGHT_BYTES)) + part)
 
 
-def _packets(time_ns: Ints, event: Sequence[Part]) -> Part:
+def _packets(time_ns: Ints, event: Sequence[_Part]) -> _Part:
     """Return the packets of events."""
-    packet, count = protos.TracePacket, len(time_ns)
-    return message(
+    packet = protos.TracePacket
+    return _message(
         protos.Trace.PACKET_FIELD_NUMBER,
-        number(packet.TIMESTAMP_FIELD_NUMBER, time_ns, count),
-        number(packet.TRUSTED_PACKET_SEQUENCE_ID_FIELD_NUMBER, _SEQUENCE, count),
-        message(packet.TRACK_EVENT_FIELD_NUMBER, *event),
-        number(packet.SEQUENCE_FLAGS_FIELD_NUMBER, _NEEDED, count),
+        _number(packet.TIMESTAMP_FIELD_NUMBER, time_ns),
+        _number(packet.TRUSTED_PACKET_SEQUENCE_ID_FIELD_NUMBER, np.array([_SEQUENCE])),
+        _message(packet.TRACK_EVENT_FIELD_NUMBER, *event),
+        _number(packet.SEQUENCE_FLAGS_FIELD_NUMBER, np.array([_NEEDED])),
     )

@@ -134,20 +134,6 @@ def lanes_of(start_ns: Ints, end_ns: Ints) -> Ints:
         start_ns: in order of (start, end), shape (slices,).
         end_ns: likewise.
     """
-    lane = np.zeros(len(start_ns), np.int64)
-    ended_ns = np.maximum.accumulate(end_ns)
-    # Slices between two instants at which all lanes are free are a cluster.
-    begins = np.concatenate((np.ones(1, bool), start_ns[1:] >= ended_ns[:-1]))[: len(lane)]
-    cluster = np.cumsum(begins) - 1
-    size = np.bincount(cluster)[cluster]
-    lane[(size == 2) & ~begins] = 1
-    several = np.flatnonzero(size > 2)
-    lane[several] = _greedy_lanes(start_ns[several], end_ns[several])
-    return lane
-
-
-def _greedy_lanes(start_ns: Ints, end_ns: Ints) -> list[int]:
-    """Return the lane of each slice, looking at one after the other."""
     lane: list[int] = []
     busy: list[tuple[int, int]] = []
     free: list[int] = []
@@ -156,7 +142,7 @@ def _greedy_lanes(start_ns: Ints, end_ns: Ints) -> list[int]:
             heappush(free, heappop(busy)[1])
         lane.append(heappop(free) if free else len(busy))
         heappush(busy, (end, lane[-1]))
-    return lane
+    return np.array(lane, np.int64)
 
 
 #: Of a name from a profile, characters; viewers show less, and each repetition takes room.

@@ -17,11 +17,7 @@ from __future__ import annotations
 
 import html
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -86,13 +82,6 @@ _SCRIPTS = (
 )
 #: What the page calls of the charting library.
 ENTRY = "window.vegaEmbed = vegaEmbed;"
-#: Writes the bundle of its argument, and that it is whole.
-_BUNDLING = """
-import sys
-from vl_convert import javascript_bundle
-sys.stdout.buffer.write(javascript_bundle(sys.argv[1]).encode() + b"// whole")
-"""
-_WHOLE = b"// whole"
 _FALLBACK = (
     "This report is drawn by a script, which this browser does not run. "
     "bubbleviz analyze --text FILE writes its tables, and --svg FILE its picture."
@@ -169,32 +158,10 @@ def _charting() -> str:
     """
     check_installed("vl_convert")
     # Nothing in it may end the element that holds it.
-    script = bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")
-    return f"/*\n{_part('licences.txt')}*/\n{script}"
-
-
-def bundle() -> str:
-    """Return Vega, Vega-Lite, Vega-Embed and what they import as one script.
-
-    Another process makes it, where there can be one: it takes seconds, in which the library lets
-    no signal through.
-    """
-    made = b""
-    with suppress(OSError, subprocess.CalledProcessError):
-        made = subprocess.run(
-            # None where Python is part of another program.
-            [sys.executable or os.devnull, "-c", _BUNDLING, ENTRY],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        ).stdout
-    if made.endswith(_WHOLE):
-        return made[: -len(_WHOLE)].decode()
     from vl_convert import javascript_bundle
 
-    script: str = javascript_bundle(ENTRY)
-    return script
+    script = javascript_bundle(ENTRY).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return f"/*\n{_part('licences.txt')}*/\n{script}"
 
 
 # Data: what the page carries.
