@@ -31,9 +31,11 @@ the start: :mod:`bubbleviz.render.text.terminal_timeline`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+from unicodedata import combining, east_asian_width
 
 from bubbleviz.model import texts
 
@@ -182,6 +184,66 @@ def shortened(text: str, width: int) -> str:
         return text
     tail = (width - 1) * 2 // 3
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+# Texts in a width: of columns of a terminal, or of letters on a page.
+
+
+#: Blanks that no line breaks at: between a number and its unit.
+_GLUE = re.compile(r"(?<=\d) (?=(?:%|ms|us)(?:\W|$))|(?<=±) (?=\d)")
+
+
+def cell_width(text: str) -> int:
+    """Return the columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
+
+
+def fitting(text: str, width: float, measure: Callable[[str], float] = cell_width) -> str:
+    """Return a text of at most so many columns, or of another measure, its end left out."""
+    if measure(text) <= width:
+        return text
+    while text and measure(text + "…") > width:
+        text = text[:-1]
+    return f"{text.rstrip()}…" if text else ""
+
+
+def wrapped(
+    text: str,
+    width: float,
+    *,
+    most: int | None = None,
+    hanging: int = 0,
+    whole: bool = False,
+    measure: Callable[[str], float] = cell_width,
+) -> list[str]:
+    """Return a text in lines that break between words alone.
+
+    Args:
+        text: on one line.
+        width: of a line; a longer word is shortened.
+        most: lines; the last one ends with an ellipsis where there are more.
+        hanging: blanks in front of each line but the first.
+        whole: whether a longer word stays as it is.
+        measure: of a text: columns, or a width on a page.
+    """
+    lines: list[str] = []
+    line = ""
+    for glued in filter(None, re.split("[ \t\n]+", _GLUE.sub("\0", text))):
+        word = glued.replace("\0", " ")
+        lead = " " * hanging if lines else ""
+        piece = word if whole else fitting(word, width - hanging, measure)
+        if line and measure(f"{line} {piece}") > width:
+            lines.append(line)
+            line = " " * hanging + piece
+        else:
+            line = f"{line} {piece}" if line else lead + piece
+    lines += [line] if line else []
+    if most is not None and len(lines) > most:
+        rest = f"{lines[most - 1]} …"
+        lines[most - 1 :] = [rest if measure(rest) <= width else fitting(rest, width, measure)]
+    return lines
 
 
 # HTML: the elements of a notebook.

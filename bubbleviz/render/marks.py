@@ -26,8 +26,9 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
 
-#: Kind of a mark that is compute outside every operation; the other kinds are phase codes.
-UNATTRIBUTED_KIND = len(Phase)
+#: Kinds of marks that are compute outside every operation, or of iterations that are not drawn; the
+#: other kinds are phase codes.
+UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
 #: Marks are made of so many busy intervals at a time: as columns they take some tens of MB.
 _BLOCK = 1 << 19
 #: Narrower than this (px), and a mark is merged with its neighbours: half a px is a dot of a
@@ -39,7 +40,7 @@ MARKS_IN_ALL = 100_000
 #: What is stacked on what where marks are merged, from the bottom up.
 _STACK = (
     *(Phase.F, Phase.R, Phase.FB, Phase.B, Phase.BW, Phase.W, Phase.OPTIMIZER, UNATTRIBUTED_KIND),
-    *COMMUNICATION,
+    *(OTHER_ITERATION, *COMMUNICATION),
 )
 # Less than this is left over from sums of floating-point numbers: a nanosecond is more in any
 # picture of less than ten minutes.
@@ -52,9 +53,8 @@ class Marks(Table):
 
     Attributes:
         row: row of the picture.
-        kind: phase code, or ``UNATTRIBUTED_KIND``.
+        kind: phase code, or one of those above.
         operation: row of the operations table, ``-1`` for none.
-        other: 1 where it belongs to an iteration that is not drawn.
         left: px from the left edge of the plot.
         right: likewise.
     """
@@ -62,7 +62,6 @@ class Marks(Table):
     row: Ints
     kind: Ints
     operation: Ints
-    other: Ints
     left: Floats
     right: Floats
 
@@ -72,9 +71,8 @@ def compute_marks(report: Report, selection: Selection, width: float) -> Iterato
     yield from _of_operations(report, selection, width, COMPUTE, report.busy)
     rest = report.unattributed
     none = np.full(len(rest), NONE, np.int64)
-    what = {"kind": np.full_like(none, UNATTRIBUTED_KIND), "other": np.zeros_like(none)}
-    times = rest.start_ns, rest.end_ns
-    yield _placed(selection, width, rest.rank, *times, operation=none, **what)
+    kind, times = np.full_like(none, UNATTRIBUTED_KIND), (rest.start_ns, rest.end_ns)
+    yield _placed(selection, width, rest.rank, *times, kind=kind, operation=none)
 
 
 def communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
@@ -103,14 +101,21 @@ def _of_operations(
         near &= (own.end_ns > selection.start_ns) & (own.start_ns < selection.end_ns)
         own = own.take(near)
         row = own.operation
-        other = (~selection.drawn(operations.iteration[row])).astype(np.int64)
-        what = {"kind": operations.phase[row], "operation": row, "other": other}
-        rank = operations.rank[row]
-        yield _placed(selection, width, rank, own.start_ns, own.end_ns, **what)
+        drawn = selection.drawn(operations.iteration[row])
+        kind = np.where(drawn, operations.phase[row], OTHER_ITERATION)
+        rank, times = operations.rank[row], (own.start_ns, own.end_ns)
+        yield _placed(selection, width, rank, *times, kind=kind, operation=row)
 
 
 def _placed(
-    selection: Selection, width: float, rank: Ints, start: Ints, end: Ints, **others: Ints
+    selection: Selection,
+    width: float,
+    rank: Ints,
+    start: Ints,
+    end: Ints,
+    *,
+    kind: Ints,
+    operation: Ints,
 ) -> Marks:
     """Return intervals of ranks, ns, as marks on rows, px."""
     rows = selection.row_of_rank
@@ -118,14 +123,14 @@ def _placed(
     scale = width / selection.span_ns
     left = np.maximum(start - selection.start_ns, 0) * scale
     right = (np.minimum(end, selection.end_ns) - selection.start_ns) * scale
-    marks = Marks(row=row, left=left, right=right, **others)
+    marks = Marks(row, kind, operation, left, right)
     return marks.take((row != NONE) & (right >= left))
 
 
 def marks_in(blocks: Iterable[Marks]) -> Marks:
     """Join blocks of marks into one table, in their order."""
     none, nowhere = np.zeros(0, np.int64), np.zeros(0)
-    return joined((Marks(none, none, none, none, nowhere, nowhere), *blocks))
+    return joined((Marks(none, none, none, nowhere, nowhere), *blocks))
 
 
 def coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floats:
@@ -186,14 +191,14 @@ class MergedMarks:
     """The marks that are too narrow to be drawn alone, as shares of time.
 
     Attributes:
-        kinds: (kind, other) of the layers, from the bottom up.
+        kinds: of the layers, from the bottom up.
         share: by row, layer and column: the share of the time, summing to at most 1.
         column: width of a column in px.
         counts: operations, or intervals of unattributed compute, by kind.
         narrower: all merged marks are narrower than this, px.
     """
 
-    kinds: tuple[tuple[int, int], ...]
+    kinds: tuple[int, ...]
     share: Floats
     column: int
     counts: Counter[int]
@@ -211,7 +216,7 @@ def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, Merg
     narrowest = max(NARROWEST, rows * width / MARKS_IN_ALL)
     column = math.ceil(narrowest)
     columns = math.ceil(width / column)
-    covered: dict[tuple[int, int], Floats] = {}
+    covered: dict[int, Floats] = {}
     counts: Counter[int] = Counter()
     wide = []
     for marks in blocks:
@@ -222,13 +227,12 @@ def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, Merg
         first = np.ones(len(narrow), np.bool_)
         first[1:] = np.diff(narrow.operation) != 0
         first |= narrow.operation == NONE
-        layers = narrow.kind * 2 + narrow.other
-        for layer in distinct(layers).tolist():
-            own, kind = layers == layer, divmod(layer, 2)
+        for kind in distinct(narrow.kind).tolist():
+            own = narrow.kind == kind
             time = coverage(narrow.take(own), rows, columns, column)
             covered[kind] = covered.get(kind, np.zeros_like(time)) + time
-            counts[kind[0]] += int(np.count_nonzero(own & first))
-    kinds = sorted(covered, key=lambda kind: (_STACK.index(kind[0]), kind[1]))
+            counts[kind] += int(np.count_nonzero(own & first))
+    kinds = sorted(covered, key=_STACK.index)
     share = np.array([covered[kind] for kind in kinds]).reshape(len(kinds), rows, columns)
     # Overlapping operations can add up to more than there is: then they share all of it.
     share = share / np.maximum(share.sum(axis=0), 1.0)

@@ -35,6 +35,7 @@ PALE_INPUT = "#dbf3f5"
 OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
+OTHER_ITERATION = "#d3d7dc"
 
 #: What a device did, and what its host did while it was idle: devices at work are pale, what can
 #: be mended is not. Other activities take the colours behind these, in turn.

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import account_column, has_account, indices_of, rank_column
+from bubbleviz.count.rank_iterations import (
+    account_column,
+    has_account,
+    indices_of,
+    own_ratios,
+    rank_column,
+)
 from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
@@ -192,6 +198,35 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     start = min(it.start_ns for it in iterations)
     end = max(*(it.end_ns for it in iterations), *ends, start + 1)
     return Selection(rows, iterations, windows, start, end)
+
+
+def row_ratios(
+    report: Report, selection: Selection
+) -> list[tuple[float | None, tuple[float, float] | None]]:
+    """Return the bubble ratio of each row, and the least and the most of its ranks.
+
+    The ratio is the mean over its replicas and the drawn iterations; of several iterations only
+    those that are averaged count, as in the caption.
+    """
+    drawn = selection.iterations
+    by_iteration = {
+        i.index: dict(zip(indices_of(i.ranks), own_ratios(i.ranks, report.headline), strict=True))
+        for i in drawn
+    }
+    counting = [i.index for i in drawn if i.averaged] or list(by_iteration)
+    rows: list[tuple[float | None, tuple[float, float] | None]] = []
+    for row in selection.rows:
+        means, every = [], []
+        for index, by_rank in by_iteration.items():
+            ratios = [by_rank[rank] for rank in row.replicas if rank in by_rank]
+            known = [ratio for ratio in ratios if ratio is not None]
+            every += known
+            # As in the table: a mean needs the ratio of every replica.
+            if index in counting and known and len(known) == len(ratios):
+                means.append(sum(known) / len(known))
+        mean = sum(means) / len(means) if means else None
+        rows.append((mean, (min(every), max(every)) if every else None))
+    return rows
 
 
 def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:

@@ -6,10 +6,6 @@ import base64
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,7 +28,7 @@ from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
-from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.places import FIXTURES
 
 EMPTY = report_of([])
 ONE = FIXTURES / "1f1b"
@@ -251,53 +247,3 @@ def test_the_page_carries_the_licences_of_its_libraries(notice: str) -> None:
 
     assert notice in whole
     assert whole.index(notice) < whole.index("vegaEmbed")
-
-
-# Signals while it is written
-
-#: Stands for the charting library, whose bundle no signal of Python interrupts.
-SLOW_LIBRARY = """
-import pathlib, signal, time
-def javascript_bundle(script):
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
-    pathlib.Path({mark!r}).touch()
-    time.sleep(300)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_page_while_its_charts_are_made(
-    number: signal.Signals, tmp_path: Path
-) -> None:
-    mark, file = tmp_path / "mark", tmp_path / "r.html"
-    library = tmp_path / "library"
-    library.mkdir()
-    (library / "vl_convert.py").write_text(SLOW_LIBRARY.format(mark=str(mark)), encoding="utf-8")
-    command = [sys.executable, "-m", "bubbleviz", "analyze", str(ONE), "--html", str(file)]
-    with subprocess.Popen(
-        command,
-        cwd=CHECKOUT,
-        env={**os.environ, "PYTHONPATH": str(library)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        while not mark.exists():
-            assert running.poll() is None
-            time.sleep(0.01)
-        running.send_signal(number)
-        _, errors = running.communicate(timeout=120)
-
-    assert errors == "bubbleviz: interrupted; results are incomplete, run again\n"
-    assert running.returncode == 128 + number
-    assert not file.exists()
-
-
-def test_without_another_interpreter_the_bundle_is_made_here(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    expected = web_page.bundle()
-
-    for executable in (None, "", "/bin/false", "/nowhere/python"):
-        monkeypatch.setattr(sys, "executable", executable)
-        assert web_page.bundle() == expected

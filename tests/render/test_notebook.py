@@ -12,9 +12,7 @@ from IPython.core.formatters import DisplayFormatter
 import bubbleviz
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.render import notebook
 from bubbleviz.render.notebook import (
-    MOST_CHARACTERS,
     MOST_ROWS,
     bounded_picture,
     fragment,
@@ -145,21 +143,6 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
 
     assert drawn == [MOST_ROWS, 300 if stage is None else 150]
     assert f"The first 64 of {drawn[1]} rows" in Read(fragment(many)).text
-
-
-def test_a_picture_of_very_many_operations_has_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops = [Op(rank, Phase.F, m, 10 * m, 10 * m + 9) for rank in range(32) for m in range(60)]
-    many = report_of(ops)
-    whole = len(bounded_picture(many)[0])
-    monkeypatch.setattr(notebook, "MOST_CHARACTERS", whole // 3)
-
-    picture, *drawn = bounded_picture(many)
-
-    assert whole < MOST_CHARACTERS
-    assert drawn == [8, 32]
-    assert len(picture) <= whole // 3
-    monkeypatch.setattr(notebook, "MOST_CHARACTERS", 10)
-    assert bounded_picture(many)[1] == 1
 
 
 # --- in IPython

@@ -21,14 +21,12 @@ from bubbleviz.render.palette import (
     CAUSES,
     COMMUNICATION,
     FORWARD,
-    MAX_SHADES,
     OPTIMIZER,
     RECOMPUTE,
     UNATTRIBUTED,
     contrast,
     heat,
     luminance,
-    shade_of,
 )
 from bubbleviz.render.trace.json_events import RESERVED
 
@@ -124,14 +122,6 @@ def test_slower_is_darker_in_grey_too() -> None:
 
     assert shades == sorted(shades, reverse=True)
     assert contrast(heat(0.5), heat(1.0)) > 4
-
-
-def test_one_chunk_has_no_shade_and_many_share_all() -> None:
-    assert shade_of(0, 1) == -1
-    assert [shade_of(place, 3) for place in range(3)] == [0, 1, 2]
-    many = [shade_of(place, 20) for place in range(20)]
-    assert (many[0], many[-1]) == (0, MAX_SHADES - 1)
-    assert many == sorted(many)
 
 
 def test_chrome_has_a_colour_of_its_own_for_every_phase_and_cause() -> None:

@@ -13,11 +13,12 @@ import pytest
 from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.model.phases import Phase
+from bubbleviz.render.document import cell_width
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.ranks import histogram
 from bubbleviz.render.text.report import MOST_LINES, details, first_screen, sections
-from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, plain_text
+from bubbleviz.render.text.terminal import Display, plain_lines, plain_text
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.rank_means import standouts
@@ -131,7 +132,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
     text = plain_text(sections(planted, View()))
 
-    assert "idle time by cause by stage (mean of its ranks), ms" in text
+    assert "idle time by cause and stage (mean of its replicas), ms" in text
     assert "How the 20 ranks are spread" in text
     assert re.search(r"^pipeline 9 +2 .* takes 1.[45][0-9] times", text, re.MULTILINE)
     assert not re.search(r"^17 ", text, re.MULTILINE)

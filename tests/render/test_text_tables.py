@@ -63,7 +63,7 @@ def test_a_list_is_what_rich_would_print(lines: list[str], width: int) -> None:
     assert printed(Bullets(lines), of_file=width) == as_rich_prints(grid, width)
 
 
-@given(st.lists(WORDS, max_size=3).map("\n".join), WORDS, st.integers(3, 30))
+@given(st.lists(WORDS, max_size=3).map("\n".join), WORDS, st.integers(9, 30))
 def test_a_sentence_is_what_rich_would_print(text: str, lead: str, width: int) -> None:
     sentence = Sentence(text, lead=lead)
     both = Text.assemble((lead, "bold"), text)

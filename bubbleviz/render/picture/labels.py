@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.count.iterations import Iteration, Ratio
-from bubbleviz.count.rank_iterations import indices_of, own_ratios
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.page import (
@@ -20,7 +19,7 @@ from bubbleviz.render.picture.page import (
     text_width,
 )
 from bubbleviz.render.picture.rows import LANE_GAP
-from bubbleviz.render.rows import RankRow, Selection
+from bubbleviz.render.rows import RankRow, Selection, row_ratios
 from bubbleviz.report.rank_means import kernel_time_of, measure_of
 from bubbleviz.report.report import Report
 
@@ -104,35 +103,6 @@ def iteration_ratio(report: Report, iteration: Iteration) -> str:
     return f"{low}{percent(ratio.value)}{mark}"
 
 
-def _row_ratios(
-    report: Report, selection: Selection
-) -> list[tuple[float | None, tuple[float, float] | None]]:
-    """Return the bubble ratio of each row, and the least and the most of its ranks.
-
-    The ratio is the mean over its replicas and the drawn iterations; of several iterations only
-    those that are averaged count, as in the caption.
-    """
-    drawn = selection.iterations
-    by_iteration = {
-        i.index: dict(zip(indices_of(i.ranks), own_ratios(i.ranks, report.headline), strict=True))
-        for i in drawn
-    }
-    counting = [i.index for i in drawn if i.averaged] or list(by_iteration)
-    rows: list[tuple[float | None, tuple[float, float] | None]] = []
-    for row in selection.rows:
-        means, every = [], []
-        for index, by_rank in by_iteration.items():
-            ratios = [by_rank[rank] for rank in row.replicas if rank in by_rank]
-            known = [ratio for ratio in ratios if ratio is not None]
-            every += known
-            # As in the table: a mean needs the ratio of every replica.
-            if index in counting and known and len(known) == len(ratios):
-                means.append(sum(known) / len(known))
-        mean = sum(means) / len(means) if means else None
-        rows.append((mean, (min(every), max(every)) if every else None))
-    return rows
-
-
 # Clock uncertainty: a note beside the first row of each clock, and error bars on the rows.
 
 
@@ -186,9 +156,9 @@ def labels_of(
     # Rows of many copies have no pipeline.
     single = {own.rank.pipeline for own in selection.rows if not own.spread}
     several = len(single) > 1 or len(single) < len({rank.pipeline for rank in ranks})
-    row_ratios = _row_ratios(report, selection)
+    ratios = row_ratios(report, selection)
     stages, names = [], []
-    for row, (own, (_, ends)) in enumerate(zip(selection.rows, row_ratios, strict=True)):
+    for row, (own, (_, ends)) in enumerate(zip(selection.rows, ratios, strict=True)):
         rank = own.rank
         stage = "" if rank.stage is None else f"stage {rank.stage}"
         if rank.pipeline is not None and several and not own.spread:
@@ -210,7 +180,7 @@ def labels_of(
         )
         names = ["" if apart else number for number in numbers]
     mark = " !" if report.contradicted(report.headline) else ""
-    return stages, names, [percent(ratio) + mark for ratio, _ in row_ratios]
+    return stages, names, [percent(ratio) + mark for ratio, _ in ratios]
 
 
 def _name(row: RankRow, clock: str) -> str:

@@ -9,8 +9,9 @@ import drawsvg
 
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render import marks
 from bubbleviz.render.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.palette import COMMUNICATION, FORWARD, LIGHT, UNATTRIBUTED, paint
+from bubbleviz.render.palette import COMMUNICATION, LIGHT, OTHER_ITERATION, UNATTRIBUTED, paint
 from bubbleviz.render.picture.labels import (
     MOST_BRACKETS,
     Layout,
@@ -120,9 +121,8 @@ def _entries(
     if any(painter.communication for painter in rows):
         thin = {"fill": COMMUNICATION, **_FRAME, "stroke_width": 0.3}
         yield [_Swatch(width, thin)], "communication (thin lane)"
-    if not page.style.notes and any(painter.others for painter in rows):
-        faded = {"fill": FORWARD, "fill_opacity": 0.3, **_FRAME, "stroke_opacity": 0.45}
-        yield [_Swatch(width, faded)], "neighbouring iterations"
+    if any(marks.OTHER_ITERATION in painter.kinds for painter in rows):
+        yield [_Swatch(width, {"fill": OTHER_ITERATION, **_FRAME})], "other iteration"
     if merging := [painter for painter in rows if painter.merged_words]:
         halves = [
             _Swatch(width / 2, {"fill": fill}, dotted=True) for fill in merging[0].merged_colours
@@ -173,7 +173,6 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     copies = any(len(row.replicas) > 1 for row in selection.rows)
     sentences = (
         (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),
-        (rows.others, "Faded: neighbouring iterations."),
         (
             brackets and max(windows) > 1,
             "Rows have different windows: brackets span the first row's and give the mean length.",

@@ -14,7 +14,7 @@ from typing import Any
 
 import drawsvg
 
-from bubbleviz.render.document import round_step
+from bubbleviz.render.document import fitting, round_step, wrapped
 from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, luminance
 from bubbleviz.report.view import View
 
@@ -76,11 +76,7 @@ def _advance(character: str) -> float:
 
 def fitted(text: str, size: float, width: float) -> str:
     """Return ``text``, cut so that it is at most ``width`` px wide."""
-    if text_width(text, size) <= width:
-        return text
-    while text and text_width(text + "…", size) > width:
-        text = text[:-1]
-    return text.rstrip() + "…" if text else ""
+    return fitting(text, width, lambda shown: text_width(shown, size))
 
 
 # Styles: how a picture is set, on a screen or at the width of a column of a paper.
@@ -338,17 +334,9 @@ class Page:
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
         """Write a text over the width of the page, on at most ``lines`` lines."""
         width = self.right - self.left
-        words = text.split(" ")
-        for number in range(lines):
-            if not words:
-                return
-            count = 1
-            while count < len(words) and text_width(" ".join(words[: count + 1]), size) <= width:
-                count += 1
-            count = len(words) if number == lines - 1 else count
-            line, words = " ".join(words[:count]), words[count:]
+        for line in wrapped(text, width, most=lines, measure=lambda shown: text_width(shown, size)):
             self.y += size * 1.35
-            self.text(fitted(line, size, width), self.left, self.y - size * 0.3, size, ink=ink)
+            self.text(line, self.left, self.y - size * 0.3, size, ink=ink)
 
     def fill(self, paint: Paint) -> str:
         """Return the ``fill`` of a paint, defining it where it has several bands."""

@@ -1,8 +1,8 @@
 """The rows of a picture: the operations of each rank to scale, and their numbers.
 
-A row from back to front: merged marks (dotted below), operations of other iterations (faded),
-operations, and in its lower half what runs while another operation does; then the numbers, a hollow
-mark for what has no device time, and below the row a thin lane of communication.
+A row from back to front: merged marks (dotted below), operations, and in its lower half what runs
+while another operation does; then the numbers, a hollow mark for what has no device time, and below
+the row a thin lane of communication.
 
 Microbatch numbers stand in the boxes of all operations or of none. One size serves the picture, and
 each phase is written upright or sideways. Recomputation, which is often too short for a number, has
@@ -26,7 +26,7 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
-from bubbleviz.render.marks import UNATTRIBUTED_KIND, Marks, MergedMarks
+from bubbleviz.render.marks import OTHER_ITERATION, UNATTRIBUTED_KIND, Marks, MergedMarks
 from bubbleviz.render.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, WHITE, Paint
 from bubbleviz.render.picture.page import Lettering, Page, box, px, text_width
 from bubbleviz.render.rows import Selection
@@ -67,8 +67,7 @@ class RowPainter:
     Attributes:
         chunks: the model chunks that have work on the rows, ascending.
         merged: the marks of compute that are too narrow to be drawn one by one.
-        kinds: the phases (and unattributed compute) that are drawn.
-        others: whether operations of other iterations are drawn.
+        kinds: the phases (and unattributed compute, and other iterations) that are drawn.
         spanless: operations without device time, by row.
         communication: whether any is in the lane.
         merged_words: the number of merged operations, communication included; empty for none.
@@ -99,8 +98,7 @@ class RowPainter:
         sent = pixels.communication_marks(report, selection, width) if lane else ()
         self._lane = lane_marks, merged_lane = pixels.split(sent, rows, width)
         self.communication = bool(len(lane_marks) or merged_lane.kinds)
-        self.kinds = set(marks.kind.tolist()) | {kind for kind, _ in self.merged.kinds}
-        self.others = bool(marks.other.any()) or any(other for _, other in self.merged.kinds)
+        self.kinds = {*marks.kind.tolist(), *self.merged.kinds}
         self.narrower = max(self.merged.narrower, merged_lane.narrower)
         merged = self.merged.counts + merged_lane.counts
         outside = merged.pop(UNATTRIBUTED_KIND, 0)
@@ -133,13 +131,15 @@ class RowPainter:
     @property
     def merged_colours(self) -> list[str]:
         """Two colours that stand for the merged operations."""
-        kinds = list(dict.fromkeys(kind for kind, _ in self.merged.kinds)) or [Phase.COLLECTIVE]
+        kinds = list(self.merged.kinds) or [Phase.COLLECTIVE]
         return [self._paint(kind, NONE).main for kind in (kinds[0], kinds[1 % len(kinds)])]
 
     def _paint(self, kind: int, operation: int) -> Paint:
         """Return the paint of a mark; that of its phase alone where it has no operation."""
         if kind == UNATTRIBUTED_KIND:
             return palette.plain_paint("unattributed", UNATTRIBUTED)
+        if kind == OTHER_ITERATION:
+            return palette.plain_paint("other-iteration", palette.OTHER_ITERATION)
         if operation == NONE:
             return palette.paint(Phase(kind))
         chunk, second = (
@@ -169,14 +169,10 @@ class RowPainter:
         merged, height = self.merged, self._height
         steps = np.cumsum(np.round(merged.share[row] * height, 1), axis=0)
         for layer in reversed(range(len(merged.kinds))):
-            kind, other = merged.kinds[layer]
             heights = np.where(merged.share[row, layer] > 0, steps[layer], 0.0)
-            if not (path := _silhouette(heights, height, merged.column, self._width)):
-                continue
-            if other:
-                group.append(drawsvg.Path(path, fill=LIGHT.paper, class_="bv-paper"))
-            colour, opacity = self._paint(kind, NONE).main, 0.3 if other else None
-            group.append(drawsvg.Path(path, fill=colour, fill_opacity=opacity, class_="bv-merged"))
+            if path := _silhouette(heights, height, merged.column, self._width):
+                colour = self._paint(merged.kinds[layer], NONE).main
+                group.append(drawsvg.Path(path, fill=colour, class_="bv-merged"))
         self._dot(group, merged, row, height)
 
     def _dot(self, group: Any, merged: MergedMarks, row: int, bottom: float) -> None:
@@ -194,19 +190,13 @@ class RowPainter:
     # Boxes: one an operation.
 
     def _draw_marks(self, group: Any, indices: range) -> None:
-        """Draw the marks of one row in layers: inside others last, other iterations first."""
-        layers: dict[tuple[bool, bool], list[int]] = defaultdict(list)
+        """Draw the marks of one row: those inside others last, in its lower half."""
+        within = [index for index in indices if self._inside[index]]
+        self._draw_layer(group, [index for index in indices if not self._inside[index]], 0.0)
         # A box of half the height leaves no bubble above it.
-        if inner := self._boxes([i for i in indices if self._inside[i]], 0.0, self._height):
+        if inner := self._boxes(within, 0.0, self._height):
             group.append(drawsvg.Path(inner, fill=LIGHT.paper, class_="bv-paper"))
-        for index in indices:
-            layers[bool(self._inside[index]), not self._marks.other[index]].append(index)
-        for (inside, selected), members in sorted(layers.items()):
-            top = self._height / 2 if inside else 0.0
-            if not selected:
-                under = self._boxes(members, top, self._height)
-                group.append(drawsvg.Path(under, fill=LIGHT.paper, class_="bv-paper"))
-            self._draw_layer(group, members, top, faded=not selected)
+        self._draw_layer(group, within, self._height / 2)
 
     def _edges(self, index: int) -> tuple[float, float]:
         return float(self._marks.left[index]), float(self._marks.right[index])
@@ -215,14 +205,12 @@ class RowPainter:
         edges = map(self._edges, indices)
         return "".join(box(left, top, right, bottom) for left, right in edges)
 
-    def _draw_layer(self, group: Any, members: list[int], top: float, *, faded: bool) -> None:
+    def _draw_layer(self, group: Any, members: list[int], top: float) -> None:
         """Draw marks as boxes: one path an operation, or one a paint where there are many."""
         marks, height = self._marks, self._height
         look: dict[str, Any] = {}
         if self._frame:
             look = {"class_": "bv-frame", "stroke": LIGHT.frame, "stroke_width": self._frame}
-        if faded:
-            look |= {"fill_opacity": 0.3, "stroke_opacity": 0.45}
         layer = drawsvg.Group(**look)
         boxes: dict[tuple[int, Paint], list[int]] = defaultdict(list)
         for index in members:
@@ -244,7 +232,8 @@ class RowPainter:
                 hole = f"M{px(marks.right[before])} {px((top + height) / 2)}"
                 hole += f"H{px(marks.left[after])}"
                 layer.append(drawsvg.Path(hole, stroke=paint.main, stroke_width=1.5))
-        group.append(layer)
+        if layer.children:
+            group.append(layer)
 
     # Numbers: the microbatch of each operation of the drawn iterations, in its widest mark.
 
@@ -430,7 +419,7 @@ def _number_styles(
 def _microbatches(operations: Operations, marks: Marks) -> dict[int, str]:
     """Return by mark the number of its operation, for the widest mark of each."""
     length = marks.right - marks.left
-    wide = (length >= _NARROWEST) & np.isin(marks.kind, WORK) & (marks.other == 0)
+    wide = (length >= _NARROWEST) & np.isin(marks.kind, WORK)
     places = np.flatnonzero(wide)
     places = places[np.argsort(length[places], kind="stable")]
     widest = dict(zip(marks.operation[places].tolist(), places.tolist(), strict=True))

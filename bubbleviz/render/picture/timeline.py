@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,14 +14,19 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phases import COMPUTE, COUNTED
-from bubbleviz.render.marks import NARROWEST
+from bubbleviz.model.phases import COUNTED
+from bubbleviz.render.marks import (
+    NARROWEST,
+    UNATTRIBUTED_KIND,
+    compute_marks,
+    coverage,
+)
 from bubbleviz.render.palette import CRITICAL, LIGHT
 from bubbleviz.render.picture import labels
 from bubbleviz.render.picture.page import Page, box, duration, fitted, px, text_width
 from bubbleviz.render.picture.plots import draw_cells, draw_names
 from bubbleviz.render.picture.rows import RowPainter, bridged
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.rows import RankRow, Selection
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -316,22 +322,20 @@ def _draw_spread(page: Page, report: Report, selection: Selection, layout: label
         F0 ██████   F1 ██████      the median copy
            ▟████▙      ▟████▙      all copies: steep where they are together, flat where not
     """
-    operations, busy = report.operations, report.busy
-    shown = np.isin(operations.phase, COMPUTE)[busy.operation]
-    shown &= (busy.end_ns > selection.start_ns) & (busy.start_ns < selection.end_ns)
-    rank: Ints = operations.rank[busy.operation[shown]]
     parts = max(1, int(layout.width / _PART))
     width = layout.width / parts
-    edges_ns = np.linspace(selection.start_ns, selection.end_ns, parts + 1)
-    for row, top in zip(selection.rows, layout.tops, strict=True):
-        if not row.spread:
-            continue
-        among = np.zeros(len(report.ranks), bool)
-        among[list(row.replicas)] = True
-        own = among[rank]
-        worked_ns = _until(edges_ns, busy.start_ns[shown][own])
-        worked_ns -= _until(edges_ns, busy.end_ns[shown][own])
-        shares = np.diff(worked_ns) / np.diff(edges_ns) / len(row.replicas)
+    spread = [
+        (row, top) for row, top in zip(selection.rows, layout.tops, strict=True) if row.spread
+    ]
+    copies = [RankRow(report.ranks[rank], (rank,)) for row, _ in spread for rank in row.replicas]
+    every = replace(selection, rows=tuple(copies))
+    of_row = np.repeat(np.arange(len(spread)), [len(row.replicas) for row, _ in spread])
+    covered = np.zeros((len(spread), parts))
+    for marks in compute_marks(report, every, layout.width):
+        own = marks.take(marks.kind != UNATTRIBUTED_KIND)
+        covered += coverage(replace(own, row=of_row[own.row]), len(spread), parts, width)
+    for (row, top), share in zip(spread, covered, strict=True):
+        shares = share / len(row.replicas)
         # To a tenth of a unit.
         heights = np.round(np.clip(shares, 0, 1) * layout.strip, 1).tolist()
         bottom, path, last = top + layout.row + 1 + layout.strip, "", 0.0
@@ -341,11 +345,3 @@ def _draw_spread(page: Page, report: Report, selection: Selection, layout: label
             last = height
         start, end = f"M{px(layout.left)} {px(bottom)}", f"H{px(layout.right)}V{px(bottom)}z"
         page.path(f"{start}{path}{end}", fill=LIGHT.quiet, class_="bv-quiet")
-
-
-def _until(edges_ns: Floats, times_ns: Ints) -> Floats:
-    """Return, for each edge, the sum of how long before it each of some times lies."""
-    times = np.sort(times_ns)
-    sums = np.concatenate((np.zeros(1), np.cumsum(times, dtype=np.float64)))
-    before = np.searchsorted(times, edges_ns)
-    return np.asarray(before * edges_ns - sums[before], np.float64)

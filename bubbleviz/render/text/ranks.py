@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +15,9 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.render import document as doc
-from bubbleviz.render.rows import rows_of
-from bubbleviz.render.text.terminal import Display, cell_width, paragraph
+from bubbleviz.render.document import cell_width
+from bubbleviz.render.rows import RankRow, rows_of
+from bubbleviz.render.text.terminal import Display, paragraph
 from bubbleviz.report.rank_means import distribution, many_ranks, rank_means, sentence_of, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -35,29 +35,30 @@ def summarised(report: Report, view: View) -> bool:
 
 def listed_ranks(
     report: Report, view: View, iteration: Iteration
-) -> tuple[list[tuple[dict[str, str], list[int]]], list[Mapping[str, str]], str]:
-    """Return the rows of an iteration's ranks: the first of them, or a stage each of very many.
+) -> tuple[list[RankRow], int, str]:
+    """Return the rows of an iteration's ranks that are listed: a rank each, or a stage of many.
 
-    A row is its first two cells, and the ranks that it is the mean of. Behind these: the row of
-    cells that counts the ranks that are not listed, if any, and what a row is, for the title, where
-    it is no rank.
+    Their replicas are those at work. Behind them: how many more rows there are, and what a row is.
     """
-    at_work = indices_of(iteration.ranks)
-    if summarised(report, view):
-        stages: dict[int | None, list[int]] = {}
-        for rank in at_work:
-            stages.setdefault(report.ranks[rank].stage, []).append(rank)
-        rows = [({"#": "", "stage": doc.numbered(stage)}, own) for stage, own in stages.items()]
-        return rows, [], " by stage (mean of its ranks)"
-    many = many_ranks(len(report.ranks))
-    wanted = set(view.ranks or at_work)
-    shown = [rank for rank in at_work if rank in wanted] if many else at_work[: doc.MOST_ROWS]
+    # Of very many ranks those that are asked for are all listed.
+    many, at_work = many_ranks(len(report.ranks)), set(indices_of(iteration.ranks))
+    listed = view if many else replace(view, ranks=())
+    if many and view.ranks and view.rows is None:
+        listed = replace(view, rows="rank")
     rows = [
-        ({"#": str(rank), "stage": doc.numbered(report.ranks[rank].stage)}, [rank])
-        for rank in shown
+        replace(row, replicas=tuple(rank for rank in row.replicas if rank in at_work))
+        for row in rows_of(report, listed)
+        if not at_work.isdisjoint(row.replicas)
     ]
-    omitted = 0 if many else len(at_work) - len(shown)
-    return rows, [{"stage": f"… {omitted} more"}] if omitted else [], ""
+    shown = rows if many and not summarised(report, view) else rows[: doc.MOST_ROWS]
+    by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its replicas)"
+    return shown, len(rows) - len(shown), by
+
+
+def _head(row: RankRow) -> dict[str, str]:
+    """Return the first cells of a row."""
+    alone = str(row.rank.index) if len(row.replicas) == 1 else ""
+    return {"#": alone, "stage": doc.numbered(row.rank.stage)}
 
 
 def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
@@ -68,13 +69,14 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bl
     columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
     if not columns:
         return
-    listed, more, of_what = listed_ranks(report, view, iteration)
-    rows: list[Mapping[str, str]] = []
-    for head, ranks in listed:
-        means_ns = idle_ns[ranks].mean(axis=0).tolist()
-        rows.append(head | {cause.label: doc.milliseconds(means_ns[cause]) for cause in columns})
-    of = f"idle time by cause{of_what}, ms ({name} window)"
-    yield doc.Table(f"Iteration {one_line(iteration.name, 60)}: {of}", [*rows, *more])
+    listed, omitted, by = listed_ranks(report, view, iteration)
+    rows = []
+    for row in listed:
+        means_ns = idle_ns[list(row.replicas)].mean(axis=0).tolist()
+        times = {cause.label: doc.milliseconds(means_ns[cause]) for cause in columns}
+        rows.append(_head(row) | times)
+    of = f"idle time by cause and {by}, ms ({name} window)"
+    yield doc.Table(f"Iteration {one_line(iteration.name, 60)}: {of}", rows, omitted=omitted)
 
 
 #: The columns of communication.
@@ -98,9 +100,10 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
     # be waiting or transfer.
     known = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
     columns = times.wait_ns, times.transfer_ns, times.communication_ns, times.exposed_ns
-    rows: list[Mapping[str, str]] = []
-    listed, more, of_what = listed_ranks(report, view, iteration)
-    for head, ranks in listed:
+    rows = []
+    listed, omitted, by = listed_ranks(report, view, iteration)
+    for row in listed:
+        ranks = list(row.replicas)
         wait_ns, transfer_ns, whole_ns, exposed_ns, overlapped_ns = (
             float(column[at, ranks].mean()) for column in (*columns, times.overlapped_ns)
         )
@@ -113,9 +116,9 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
             "kernels": doc.milliseconds(whole_ns),
             "overlap %": doc.in_percent((whole_ns - alone_ns) / whole_ns if whole_ns else None),
         }
-        rows.append(head | cells)
-    title = f"Iteration {one_line(iteration.name, 60)}: communication{of_what}, ms"
-    yield doc.Table(title, [*rows, *more])
+        rows.append(_head(row) | cells)
+    title = f"Iteration {one_line(iteration.name, 60)}: communication by {by}, ms"
+    yield doc.Table(title, rows, omitted=omitted)
     yield doc.Sentence(_COMMUNICATION)
 
 
@@ -201,18 +204,20 @@ def histogram(values: Floats) -> str:
 
 
 def first_lines(report: Report, display: Display) -> list[doc.Line]:
-    """Return how ranks are spread, and what stands out most, for the first screen."""
+    """Return how very many ranks are spread, and what of any stands out, for the first screen."""
     means = rank_means(report)
     own = distribution(means.bubble_ratio)
     if own is None:
         return []
-    bars = display.shown(histogram(means.bubble_ratio))
-    lead = f"The {counted(len(report.ranks), 'rank')}: "
-    text = f"{percent(own.low)} {bars} {percent(own.high)}, median {percent(own.median)}"
-    if cell_width(lead + text) > display.width:
-        text = f"{percent(own.low)} to {percent(own.high)}"
-    # Blanks of the histogram stay.
-    lines: list[doc.Line] = [(doc.Span(lead, "bold"), doc.Span(text))]
+    lines: list[doc.Line] = []
+    if many_ranks(len(report.ranks)):
+        bars = display.shown(histogram(means.bubble_ratio))
+        lead = f"The {counted(len(report.ranks), 'rank')}: "
+        text = f"{percent(own.low)} {bars} {percent(own.high)}, median {percent(own.median)}"
+        if cell_width(lead + text) > display.width:
+            text = f"{percent(own.low)} to {percent(own.high)}"
+        # Blanks of the histogram stay.
+        lines.append((doc.Span(lead, "bold"), doc.Span(text)))
     found = standouts(report, means)
     named = [sentence_of(standout) for standout in found[:_NAMED]]
     if len(found) > _NAMED:
@@ -237,17 +242,9 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     name = report.headline
     if not rank_iterations.has_account(iteration.ranks, name):
         name = "schedule"
-    at_work = set(indices_of(iteration.ranks))
-    # Of very many ranks those that are asked for are all listed.
-    many = many_ranks(len(report.ranks))
-    listed = view if many else replace(view, ranks=())
-    if many and view.ranks and view.rows is None:
-        listed = replace(view, rows="rank")
-    rows = [row for row in rows_of(report, listed) if any(r in at_work for r in row.replicas)]
-    if not rows:
+    shown, omitted, by = listed_ranks(report, view, iteration)
+    if not shown:
         return
-    most = len(rows) if many and not summarised(report, view) else doc.MOST_ROWS
-    shown = rows[:most]
     cells = _cells(report, iteration, name, [row.replicas for row in shown])
     columns = [
         column
@@ -262,17 +259,8 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     table = []
     for row, label, values in zip(shown, labels, cells, strict=True):
         replicas = len(row.replicas)
-        table.append(
-            {
-                "#": str(row.rank.index) if replicas == 1 else "",
-                "stage": doc.numbered(row.rank.stage),
-                "rank": label if replicas == 1 else f"{replicas} replicas",
-                **{column: values[column] for column in columns},
-            }
-        )
-    if len(rows) > most:
-        table.append({"rank": f"… and {len(rows) - most} more in --json"})
-    by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its replicas)"
+        named = {"rank": label if replicas == 1 else f"{replicas} replicas"}
+        table.append(_head(row) | named | {column: values[column] for column in columns})
     # Where a terminal is narrow, phases go, and in the end the rank.
     first = [c for c in ("overlap", "unattrib.", "launch-gap %", "attributed %") if c in columns]
     phases = [c for c in columns if c not in {*first, "bubble", "ratio %"}]
@@ -282,6 +270,8 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
         table,
         left=("rank",),
         giving_way=[*first, *reversed(phases), "stage", "rank", "bubble", "ratio %"],
+        omitted=omitted,
+        hint=" in --json",
     )
     if summarised(report, view):
         yield from spread_of_ranks(report)
@@ -358,55 +348,3 @@ def rank_labels(report: Report, ranks: list[int], width: int) -> list[str]:
         if len(set(labels)) == len(set(whole)):
             return labels
     return whole
-
-
-# The worst ranks: those whose bubble is well above the others', and what most of it is.
-
-
-#: Causes that are named of a rank, and the share of its window below which none is.
-_CAUSES, _NOTICEABLE = 2, 0.005
-
-
-def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> list[str]:
-    """Return sentences on the ranks whose bubble is above the median of all, the most first.
-
-    Args:
-        report: any report.
-        iteration: looked at where none is averaged.
-        above: by how much, as a fraction of 1.
-    """
-    name = report.explanation.listed_ratio
-    iterations = [i for i in report.iterations if i.averaged] or [i for i in (iteration,) if i]
-    values: dict[int, list[float]] = {}
-    for shown in iterations:
-        own = zip(indices_of(shown.ranks), own_ratios(shown.ranks, name), strict=True)
-        for rank, value in own:
-            if value is not None:
-                values.setdefault(rank, []).append(value)
-    means = {rank: sum(known) / len(known) for rank, known in values.items()}
-    if not means:
-        return []
-    limit = statistics.median(means.values()) + above
-    worst = sorted((rank for rank in means if means[rank] >= limit), key=lambda r: (-means[r], r))
-    sentences = []
-    for rank in worst[:10]:
-        stage = report.ranks[rank].stage
-        named = f"rank {rank} ({one_line(report.ranks[rank].label, 40)})"
-        named += "" if stage is None else f", stage {stage}"
-        sentences.append(f"{percent(means[rank])} {named}{_causes(report, rank, iterations)}")
-    return sentences
-
-
-def _causes(report: Report, rank: int, iterations: Sequence[Iteration]) -> str:
-    """Return what most of the idle time of a rank is, in % of its window."""
-    name = report.explanation.listed_ratio
-    index = np.array([i.index for i in iterations], np.int64)
-    idle_ns = report.explanation.causes.idle_ns[name][index, rank].sum(axis=0)
-    own = (rank_iterations.with_index(i.ranks, rank) for i in iterations)
-    window_ns = sum(each.accounts[name].window_ns for each in own if each and name in each.accounts)
-    named = [
-        f"{Cause(code).label} {100 * idle_ns[code] / window_ns:.2f}"
-        for code in np.argsort(-idle_ns, kind="stable")[:_CAUSES].tolist()
-        if window_ns and idle_ns[code] >= _NOTICEABLE * window_ns
-    ]
-    return f": {', '.join(named)}" if named else ""

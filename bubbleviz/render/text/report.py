@@ -95,19 +95,17 @@ def advice_sentence(report: Report) -> str | None:
 # The first screen: what one wants to know of a run, in at most 40 lines of 80 columns.
 #
 # From top to bottom: the headline with its definition, what restricts it, the run; the typical
-# iteration; what the bubble is made of; what to do first; the worst ranks; what else matters.
+# iteration; what the bubble is made of; what to do first; which ranks stand out; what else matters.
 
 
 #: Lines of the screen, where it has 80 columns or more.
 MOST_LINES = 40
-#: Rows of the timeline and worst ranks, from the fullest screen to the barest one.
-_FITS = ((10, 5), (8, 5), (8, 3), (6, 3), (6, 1), (5, 0), (4, 0), (2, 0))
+#: Rows of the timeline, from the fullest screen to the barest one.
+_FITS = (10, 8, 6, 5, 4, 2)
 #: Share of compute time attributed to operations, below which coverage matters.
 _COVERED = 0.95
 #: How much clocks may leave open before they matter.
 _CLOCK_BOUNDS = 0.005
-#: A rank whose ratio is above the median by so much is one of the worst.
-_WORSE = 0.01
 #: Colour of a restriction.
 _WARNING = "bold yellow"
 
@@ -122,8 +120,6 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
     """
     iteration = own.shown_iteration(report, view)
     selection = None if iteration is None else timeline.timeline_selection(report, view, iteration)
-    many = many_ranks(len(report.ranks))
-    worst = [] if many else ranks.worst_ranks(report, iteration, _WORSE)
     advice = advice_sentence(report)
     more = (
         "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
@@ -134,19 +130,14 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
         [],
         _bubble(report, display),
         paragraph(advice, display, lead="What to do first:", most=7) if advice else [],
-        ranks.first_lines(report, display) if many else [],
+        ranks.first_lines(report, display),
         [*_doubts(report, display)],
         paragraph(more, display, lead="More:", style="dim"),
     ]
     lines: list[doc.Line] = []
-    for rows, most in _FITS:
+    for rows in _FITS:
         if selection is not None:
             blocks[1] = timeline.terminal_timeline(report, selection, display, rows)
-        if not many:
-            title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
-            blocks[4] = paragraph(title, display, style="bold") if worst[:most] else []
-            for each in worst[:most]:
-                blocks[4] += paragraph(each, display, most=1)
         # An empty line stands between two blocks.
         lines = [line for block in filter(None, blocks) for line in ((), *block)][1:]
         if len(lines) <= MOST_LINES:

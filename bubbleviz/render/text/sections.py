@@ -497,6 +497,8 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
 
 
 _MOST_LINES = 12
+#: What may be the path of a profile.
+_PATHS = re.compile(r"(?<!\S)\S+?(?=[:;,)]*(?:\s|$))")
 
 
 def limitation_lines(
@@ -519,17 +521,11 @@ def limitation_lines(
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
     names = Counter(Path(path).name for path in paths)
-    # A pattern of thousands of paths takes seconds to compile; few are in any text.
-    text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
-    short = {
-        path: Path(path).name for path in paths if path in text and names[Path(path).name] == 1
-    }
-    longest_first = "|".join(re.escape(path) for path in sorted(short, key=len, reverse=True))
-    pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?=$|[\s:;,)])") if short else None
+    short = {path: Path(path).name for path in paths if names[Path(path).name] == 1}
     merged: dict[str, tuple[list[str], int]] = {}
     for entry in report.limitations if chosen is None else chosen:
         what, reason = (
-            pattern.sub(lambda match: short[match[0]], words) if pattern else words
+            _PATHS.sub(lambda match: short.get(match[0], match[0]), words)
             for words in (entry.what, entry.reason)
         )
         subjects, count = merged.get(reason, ([], 0))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from unicodedata import combining, east_asian_width
 
 from bubbleviz.render import document as doc
+from bubbleviz.render.document import cell_width, wrapped
 
 #: Width of the text where it is not shown on a terminal.
 WIDTH = 110
@@ -26,8 +26,6 @@ _ASCII = (
     | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
     | str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 )
-#: Blanks that no line breaks at: between a number and its unit.
-_GLUE = re.compile(r"(?<=\d) (?=(?:%|ms|us)(?:\W|$))|(?<=±) (?=\d)")
 #: Between two columns.
 _GAP = "  "
 #: In front of the first line of an entry of a list, and of its other lines.
@@ -62,13 +60,6 @@ class Display:
         if self.unicode:
             return text
         return text.translate(_ASCII).encode("ascii", "replace").decode()
-
-
-def cell_width(text: str) -> int:
-    """Return the columns that a text takes on a terminal."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
 
 
 def plain_lines(lines: Iterable[doc.Line]) -> str:
@@ -118,46 +109,6 @@ def lines_of(
 
 
 # Sentences and lists.
-
-
-def fitting(text: str, width: int) -> str:
-    """Return a text of at most so many columns, its end left out."""
-    if cell_width(text) <= width:
-        return text
-    kept = text[: max(width - 1, 0)]
-    while kept and cell_width(kept) > width - 1:
-        kept = kept[:-1]
-    return kept.rstrip() + "…"
-
-
-def wrapped(
-    text: str, width: int, *, most: int | None = None, hanging: int = 0, whole: bool = False
-) -> list[str]:
-    """Return a text in lines that break between words alone.
-
-    Args:
-        text: on one line.
-        width: of a line; a longer word is shortened.
-        most: lines; the last one ends with an ellipsis where there are more.
-        hanging: blanks in front of each line but the first.
-        whole: whether a longer word stays as it is.
-    """
-    lines: list[str] = []
-    line = ""
-    for glued in _GLUE.sub("\0", text).split():
-        word = glued.replace("\0", " ")
-        lead = " " * hanging if lines else ""
-        piece = word if whole else fitting(word, width - hanging)
-        if line and cell_width(line) + 1 + cell_width(piece) > width:
-            lines.append(line)
-            line = " " * hanging + piece
-        else:
-            line = f"{line} {piece}" if line else lead + piece
-    lines += [line] if line else []
-    if most is not None and len(lines) > most:
-        rest = f"{lines[most - 1]} …"
-        lines[most - 1 :] = [rest if cell_width(rest) <= width else fitting(rest, width)]
-    return lines
 
 
 def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:

@@ -19,12 +19,18 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import indices_of, own_ratios
+from bubbleviz.count.rank_iterations import indices_of
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.render.document import Line, Span, round_step
-from bubbleviz.render.marks import UNATTRIBUTED_KIND, compute_marks, coverage, marks_in
+from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step
+from bubbleviz.render.marks import (
+    OTHER_ITERATION,
+    UNATTRIBUTED_KIND,
+    compute_marks,
+    coverage,
+    marks_in,
+)
 from bubbleviz.render.palette import (
     BACKWARD_INPUT,
     BLACK,
@@ -35,16 +41,16 @@ from bubbleviz.render.palette import (
     mix,
     paint,
 )
-from bubbleviz.render.rows import RankRow, Selection, select
+from bubbleviz.render.rows import RankRow, Selection, row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
-from bubbleviz.render.text.terminal import Display, cell_width, fitting, flowing
+from bubbleviz.render.text.terminal import Display, flowing
 from bubbleviz.report.rank_means import idle_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 #: What a cell holds beside the kinds of marks, whose codes are smaller.
-_OTHER_ITERATION, _BUBBLE, _OUTSIDE = 20, 21, 22
-_BUSY = (*map(int, COMPUTE), _OTHER_ITERATION, UNATTRIBUTED_KIND)
+_BUBBLE, _OUTSIDE = 20, 21
+_BUSY = (*map(int, COMPUTE), OTHER_ITERATION, UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
 #: A shade of each kind, and where there is ASCII alone a letter.
 _SIGNS: Mapping[int, str] = {
@@ -55,14 +61,14 @@ _SIGNS: Mapping[int, str] = {
     Phase.R: "▚R",
     Phase.FB: "▞X",
     Phase.OPTIMIZER: "▄O",
-    _OTHER_ITERATION: "--",
+    OTHER_ITERATION: "--",
     UNATTRIBUTED_KIND: "??",
     _BUBBLE: "·.",
     _OUTSIDE: "  ",
 }
 #: What a legend calls what is no phase.
 _CALLED = {
-    _OTHER_ITERATION: "other iteration",
+    OTHER_ITERATION: "other iteration",
     UNATTRIBUTED_KIND: "unattributed",
     _BUBBLE: "bubble",
 }
@@ -144,14 +150,7 @@ def _cells(report: Report, selection: Selection, most_rows: int, columns: int) -
             evenly spaced between.
         columns: cells of a row.
     """
-    (iteration,) = selection.iterations
-    each = own_ratios(iteration.ranks, report.headline)
-    of_rank = dict(zip(indices_of(iteration.ranks), each, strict=True))
-    ratios: list[float | None] = []
-    for row in selection.rows:
-        own = [of_rank[rank] for rank in row.replicas if rank in of_rank]
-        known = [value for value in own if value is not None]
-        ratios.append(sum(known) / len(known) if known and len(known) == len(own) else None)
+    ratios = [ratio for ratio, _ in row_ratios(report, selection)]
     kept = _kept(ratios, most_rows)
     rows = tuple(selection.rows[at] for at in kept)
     kinds = _diffused(_shares(report, replace(selection, rows=rows), columns)).tolist()
@@ -177,9 +176,9 @@ def _kept(ratios: list[float | None], most: int) -> list[int]:
 def _shares(report: Report, selection: Selection, columns: int) -> Floats:
     """Return how much of each cell each of the kinds takes, shape (rows, kinds, cells)."""
     marks, rows = marks_in(compute_marks(report, selection, columns)), len(selection.rows)
-    kind = np.where(marks.other == 1, _OTHER_ITERATION, marks.kind)
     # Communication is no work: where nothing else runs, it is bubble.
-    busy = np.stack([coverage(marks.take(kind == code), rows, columns) for code in _BUSY], axis=1)
+    by_kind = (marks.take(marks.kind == code) for code in _BUSY)
+    busy = np.stack([coverage(own, rows, columns) for own in by_kind], axis=1)
     occupied = np.maximum(busy.sum(axis=1), 1.0)
     busy /= occupied[:, np.newaxis]
     (windows,) = selection.windows
@@ -253,7 +252,7 @@ def _colour(kind: int) -> str:
     others = {
         _OUTSIDE: "",
         _BUBBLE: "dim",
-        _OTHER_ITERATION: UNATTRIBUTED,
+        OTHER_ITERATION: UNATTRIBUTED,
         UNATTRIBUTED_KIND: mix(UNATTRIBUTED, "#ff0000", 0.4),
         Phase.FB: mix(FORWARD, BACKWARD_INPUT, 0.5),
     }
@@ -326,9 +325,11 @@ def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) 
         else:
             glyphs.append("█" if display.colour else _BAR_SHADES[number % len(_BAR_SHADES)])
     colours = [legible(colour) if display.colour else "" for *_, colour in parts]
-    lengths = _lengths([share for _, share, *_ in parts], display.text_width)
-    drawn = zip(glyphs, colours, lengths, strict=True)
-    bar = tuple(Span(glyph * length, colour) for glyph, colour, length in drawn if length)
+    upto = np.cumsum([0.0, *(share for _, share, *_ in parts)])
+    # Each part has a cell at least.
+    ends = np.round(upto / upto[-1] * (display.text_width - len(parts))).astype(np.int64)
+    drawn = zip(glyphs, colours, np.diff(ends).tolist(), strict=True)
+    bar = tuple(Span(glyph * (length + 1), colour) for glyph, colour, length in drawn)
     legend = [
         (Span(glyph, colour), Span(f" {name} {shown}"))
         for (name, _, shown, _), glyph, colour in zip(parts, glyphs, colours, strict=True)
@@ -341,19 +342,3 @@ def legible(colour: str) -> str:
     if luminance(colour) > _PALE:
         return mix(colour, BLACK, 0.12)
     return mix(colour, WHITE, 0.25) if luminance(colour) < _DARK else colour
-
-
-def _lengths(shares: Sequence[float], width: int) -> list[int]:
-    """Return the length of each part; those that would be none but one rounding are one cell."""
-    total = sum(shares)
-    lengths, used, upto = [], 0, 0.0
-    for share in shares:
-        upto += share
-        end = round(upto / total * width) if total else 0
-        lengths.append(max(end - used, 0))
-        used = max(end, used)
-    for at, share in enumerate(shares):
-        longest = max(range(len(lengths)), key=lambda place: lengths[place])
-        if share > 0 and lengths[at] == 0 and lengths[longest] > 2:
-            lengths[at], lengths[longest] = 1, lengths[longest] - 1
-    return lengths
