@@ -132,7 +132,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
     text = plain_text(sections(planted, View()))
 
-    assert "idle time by cause and stage (mean of its replicas), ms" in text
+    assert "idle time by cause by stage (mean of its replicas), ms" in text
     assert "How the 20 ranks are spread" in text
     assert re.search(r"^pipeline 9 +2 .* takes 1.[45][0-9] times", text, re.MULTILINE)
     assert not re.search(r"^17 ", text, re.MULTILINE)

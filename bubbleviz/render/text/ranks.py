@@ -61,6 +61,11 @@ def _head(row: RankRow) -> dict[str, str]:
     return {"#": alone, "stage": doc.numbered(row.rank.stage)}
 
 
+def _of(by: str) -> str:
+    """Return what a row is, for titles, where it is no rank."""
+    return "" if by == "rank" else f" by {by}"
+
+
 def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
     """Yield the causes of each rank's idle time in an iteration; of each stage's, of very many."""
     name = report.explanation.listed_ratio
@@ -75,7 +80,7 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bl
         means_ns = idle_ns[list(row.replicas)].mean(axis=0).tolist()
         times = {cause.label: doc.milliseconds(means_ns[cause]) for cause in columns}
         rows.append(_head(row) | times)
-    of = f"idle time by cause and {by}, ms ({name} window)"
+    of = f"idle time by cause{_of(by)}, ms ({name} window)"
     yield doc.Table(f"Iteration {one_line(iteration.name, 60)}: {of}", rows, omitted=omitted)
 
 
@@ -117,7 +122,7 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
             "overlap %": doc.in_percent((whole_ns - alone_ns) / whole_ns if whole_ns else None),
         }
         rows.append(_head(row) | cells)
-    title = f"Iteration {one_line(iteration.name, 60)}: communication by {by}, ms"
+    title = f"Iteration {one_line(iteration.name, 60)}: communication{_of(by)}, ms"
     yield doc.Table(title, rows, omitted=omitted)
     yield doc.Sentence(_COMMUNICATION)
 
