@@ -8,11 +8,16 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, texts
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
-from bubbleviz.schedules import simulation as simulated
 from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport, makespan_of
 from bubbleviz.schedules.measured_times import StageTimes, ticks_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
-from bubbleviz.schedules.simulation import Simulation, Workload, device_workload
+from bubbleviz.schedules.simulation import (
+    Simulation,
+    Workload,
+    device_workload,
+    peak_memory,
+    simulate,
+)
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000
@@ -175,19 +180,19 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
     """
     v, activations = plan.chunks, memory or Memory()
     _check_sizes(plan.stages, plan.microbatches, v)
-    simulation = simulated.simulate_workload(plan, ideal_workload(plan, times))
+    simulation = simulate(plan, ideal_workload(plan, times))
 
     def peaks(backward: float, weight: float) -> tuple[float, ...]:
         of_stages = ((each,) * plan.virtual_stages for each in (backward, weight))
-        return tuple(peak / v for peak in simulated.peak_memory(plan, *of_stages))
+        return tuple(peak / v for peak in peak_memory(plan, *of_stages))
 
     return Ideal(
         plan,
         simulation,
-        simulated.cost(simulation) / v / 1e6,
-        simulated.makespan(simulation) / v / 1e6,
-        simulated.stage_ratio(simulation),
-        simulated.schedule_ratio(simulation),
+        simulation.cost_ns / v / 1e6,
+        simulation.makespan_ns / v / 1e6,
+        simulation.stage_ratio,
+        simulation.schedule_ratio,
         peaks(1.0, 1.0),
         activations,
         peaks(activations.backward, activations.weight),

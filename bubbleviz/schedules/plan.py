@@ -7,10 +7,9 @@ times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 
 
@@ -171,78 +170,3 @@ def looped_placement(stages: int, chunks: int) -> tuple[int, ...]:
 def v_placement(stages: int) -> tuple[int, ...]:
     """Return the placement of V schedules: 0 1 .. p-1 and back, p-1 .. 1 0."""
     return (*range(stages), *reversed(range(stages)))
-
-
-# A program: iterations of plans back to back, and how long each of its tasks takes.
-
-
-@dataclass(frozen=True, order=True)
-class Task:
-    """One operation of one iteration of a program."""
-
-    iteration: int
-    operation: PlannedOperation
-
-
-#: How long a task keeps its device, in nanoseconds.
-Duration = Callable[[Task], int]
-#: Microbatch of the optimizer task that ends an iteration, and of the part of it that runs
-#: inside the next iteration.
-STEP, POSTPONED = 0, 1
-
-
-@dataclass(frozen=True)
-class Program:
-    """Iterations back to back: what each device runs, in order.
-
-    Attributes:
-        placement: device of each virtual stage.
-        tasks: one sequence a device.
-        length: number of virtual stages of one pipeline.
-        together: forwards that run beside the backward that follows them; see
-            :class:`bubbleviz.schedules.plan.Plan`.
-    """
-
-    placement: tuple[int, ...]
-    tasks: tuple[tuple[Task, ...], ...]
-    length: int
-    together: frozenset[PlannedOperation] = frozenset()
-
-
-def program_of(
-    plans: Sequence[Plan], *, optimizer: bool = False, postponed: bool = False
-) -> Program:
-    """Return the program that runs one iteration a plan, back to back.
-
-    Args:
-        plans: one plan an iteration, all with one placement.
-        optimizer: end each iteration that trains with an Optimizer task.
-        postponed: run a second part of each Optimizer after the first operation of the next
-            iteration, as post-validation does (arXiv 2401.10241, section 4).
-
-    Raises:
-        MismatchError: the plans differ in their placement.
-    """
-    if len({plan.placement for plan in plans}) != 1:
-        raise MismatchError("the plans of a program place their virtual stages differently")
-    placement = plans[0].placement
-    first = {device: stage for stage, device in reversed(list(enumerate(placement)))}
-    tasks: list[tuple[Task, ...]] = []
-    for device in range(plans[0].stages):
-        own: list[Task] = []
-        pending: int | None = None
-        for iteration, plan in enumerate(plans):
-            work = [Task(iteration, operation) for operation in plan.orders[device]]
-            trains = any(task.operation.phase is not Phase.F for task in work)
-            if pending is not None:
-                late = PlannedOperation(first[device], Phase.OPTIMIZER, POSTPONED)
-                work.insert(1, Task(pending, late))
-                pending = None
-            own += work
-            if optimizer and trains:
-                step = PlannedOperation(first[device], Phase.OPTIMIZER, STEP)
-                own.append(Task(iteration, step))
-                pending = iteration if postponed else None
-        tasks.append(tuple(own))
-    together = frozenset().union(*(plan.together for plan in plans))
-    return Program(placement, tuple(tasks), len(placement) // plans[0].replicas, together)

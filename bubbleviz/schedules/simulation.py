@@ -1,320 +1,158 @@
 """Time a plan: each device runs its order, and waits for inputs that have not arrived.
 
-Inputs, for one microbatch of one iteration: F of virtual stage v needs F of v-1; B and BW need
-F of v and B or BW of v+1; W needs B of v. An input from another device arrives ``transfer_ns``
-after its producer ended, and the transfer keeps no device busy.
+Inputs, for one microbatch: F of virtual stage v needs F of v-1; B and BW need F of v and B or BW of
+v+1; W needs B of v. An input from another device arrives some time after its producer ended, and
+the transfer keeps no device busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.memory_sizes import memory_text
-from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.schedules.plan import Duration, Memory, Plan, Program, Task, program_of
-
-#: When an Optimizer can start; see :func:`simulate`.
-Gate = Callable[[int, int, Mapping[tuple[int, int], int]], "int | None"]
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation
 
 
 @dataclass(frozen=True)
 class Simulation(Table):
-    """When every task ran; in order of device, then of time.
+    """When every operation ran; in order of device, then of time.
 
     Attributes:
         device: device that ran it.
-        virtual_stage: virtual stage; of an Optimizer, the device's first.
+        virtual_stage: virtual stage.
         phase: code of :class:`bubbleviz.model.phases.Phase`.
-        microbatch: microbatch; of an Optimizer, ``STEP`` or ``POSTPONED``.
-        iteration: iteration, from 0.
+        microbatch: microbatch.
         start_ns: start.
-        pause_ns: where a task waited for its input after a part that needs none, the start of
-            that wait, else equal to ``start_ns``.
-        resume_ns: the end of that wait, else equal to ``start_ns``.
         end_ns: end, exclusive.
-        arrival_ns: when its last remote input arrived, or -1 where it has none.
-        placement: device of each virtual stage.
-        length: number of virtual stages of one pipeline.
     """
 
     device: Ints
     virtual_stage: Ints
     phase: Ints
     microbatch: Ints
-    iteration: Ints
     start_ns: Ints
-    pause_ns: Ints
-    resume_ns: Ints
     end_ns: Ints
-    arrival_ns: Ints
-    placement: tuple[int, ...] = field(metadata={"shared": True})
-    length: int = field(metadata={"shared": True})
 
     @property
-    def busy_ns(self) -> Ints:
-        """How long each task kept its device busy: its length less its wait."""
-        return self.end_ns - self.start_ns - (self.resume_ns - self.pause_ns)
+    def makespan_ns(self) -> int:
+        """The length of one window over all devices."""
+        return int(self.end_ns.max() - self.start_ns.min()) if len(self) else 0
+
+    @property
+    def cost_ns(self) -> int:
+        """The longest of the devices' own windows (arXiv 2401.10241, section 5.3)."""
+        first = np.flatnonzero(np.diff(self.device, prepend=-1))
+        last = np.append(first[1:], len(self)) - 1
+        return int((self.end_ns[last] - self.start_ns[first]).max()) if len(first) else 0
+
+    @property
+    def schedule_ratio(self) -> float | None:
+        """The bubble ratio in the window of all devices, or None without work."""
+        return self._ratio(self.makespan_ns)
+
+    @property
+    def stage_ratio(self) -> float | None:
+        """The bubble ratio in the longest of the devices' own windows, or None."""
+        return self._ratio(self.cost_ns)
+
+    def _ratio(self, window_ns: int) -> float | None:
+        whole_ns = len(np.unique(self.device)) * window_ns
+        return 1 - int((self.end_ns - self.start_ns).sum()) / whole_ns if whole_ns else None
 
 
-def _no_time(_: Task) -> int:
-    return 0
+#: A result: whether it is that of an F, its virtual stage and microbatch.
+_Result = tuple[bool, int, int]
 
 
-class _Run:
-    """The state of one simulation: what ended when, and how far each device is."""
-
-    def __init__(
-        self,
-        program: Program,
-        duration: Duration,
-        transfer_ns: int | Duration = 0,
-        barrier: bool = False,
-        prelude: Duration | None = None,
-        delay: Duration | None = None,
-        gate: Gate | None = None,
-    ) -> None:
-        self.program, self.duration = program, duration
-        self.prelude, self.delay = prelude or _no_time, delay or _no_time
-        self.transfer_ns = transfer_ns if callable(transfer_ns) else lambda _: transfer_ns
-        self.gate = self._opens_when_all_are_done if barrier else gate
-        #: Work tasks that have not run, by iteration and device; devices that have some left.
-        self.left: dict[tuple[int, int], int] = {}
-        self.done: dict[tuple[int, int], int] = {}  # when a device ended an iteration's work
-        for device, tasks in enumerate(program.tasks):
-            for task in tasks:
-                if task.operation.phase in WORK:
-                    own = task.iteration, device
-                    self.left[own] = self.left.get(own, 0) + 1
-        self.open: dict[int, int] = {}
-        for iteration, _ in self.left:
-            self.open[iteration] = self.open.get(iteration, 0) + 1
-        self.free = [0] * len(program.tasks)
-        self.next = [0] * len(program.tasks)
-        #: By iteration, whether it is an F, virtual stage and microbatch.
-        self.ended: dict[tuple[int, bool, int, int], int] = {}
-        #: The columns of a simulation up to ``arrival_ns``, in the order in which tasks ran.
-        self.rows: list[tuple[int, ...]] = []
-        self._run()
-
-    def _opens_when_all_are_done(
-        self, iteration: int, _: int, done: Mapping[tuple[int, int], int]
-    ) -> int | None:
-        if self.open.get(iteration):
-            return None
-        devices = range(len(self.free))
-        return max(done.get((iteration, device), 0) for device in devices)
-
-    def _run(self) -> None:
-        todo = list(range(len(self.program.tasks)))
-        while todo:
-            device = todo.pop()
-            while tasks := self._step(device):
-                for task in tasks:
-                    todo += self._woken(task)
-        for device, of_device in enumerate(self.program.tasks):
-            if self.next[device] < len(of_device):
-                stuck = of_device[self.next[device]]
-                raise MismatchError(
-                    f"the order deadlocks: device {device} waits for ever for the inputs of "
-                    f"{stuck.operation} in iteration {stuck.iteration}"
-                )
-
-    def _step(self, device: int) -> tuple[Task, ...]:
-        """Run the device's next task if its inputs are there, or the next two if they go together.
-
-        Two are put down one after the other, so that each has its time::
-
-            inputs of both   │
-            put down         ├─F──┤├─B──────┤
-            results                         │ of both
-
-        Returns what has run.
-        """
-        group = self._next_group(device)
-        if not group:
-            return ()
-        start, remotes = self.free[device], []
-        for task in group:
-            ready = self._ready(device, task)
-            if ready is None:
-                return ()
-            start = max(start, ready[0])
-            remotes.append(ready[1])
-        alone = len(group) == 1 and remotes[0] != NONE
-        ahead = self.prelude(group[0]) if alone else 0
-        start = start if ahead else max(start, *remotes)
-        start += self.delay(group[0])
-        for task, remote in zip(group, remotes, strict=True):
-            pause = start + ahead
-            resume = max(pause, remote) if ahead else pause
-            end = resume + self.duration(task) - ahead
-            if resume == pause:
-                pause = resume = start
-            op, iteration = task.operation, task.iteration
-            key = op.virtual_stage, int(op.phase), op.microbatch, iteration
-            self.rows.append((device, *key, start, pause, resume, end, remote))
-            if op.phase in WORK:
-                self.left[iteration, device] -= 1
-                if not self.left[iteration, device]:
-                    self.open[iteration] -= 1
-                    self.done[iteration, device] = end
-            start = end
-        for task in group:
-            op = task.operation
-            if op.phase in (Phase.F, Phase.B, Phase.BW):
-                result = task.iteration, op.phase is Phase.F, op.virtual_stage, op.microbatch
-                self.ended[result] = end
-        self.free[device] = end
-        self.next[device] += len(group)
-        return group
-
-    def _next_group(self, device: int) -> tuple[Task, ...]:
-        """Return the device's next task, or the next two if they go together."""
-        tasks, at = self.program.tasks[device], self.next[device]
-        group = tasks[at : at + 1]
-        if group and group[0].operation in self.program.together:
-            # A forward of an evaluation has no backward beside it.
-            group += tuple(t for t in tasks[at + 1 : at + 2] if t.operation.phase is not Phase.F)
-        return group
-
-    def _ready(self, device: int, task: Task) -> tuple[int, int] | None:
-        """Return when the local and the remote inputs are there (-1: none), or None."""
-        op, k, length = task.operation, task.iteration, self.program.length
-        stage, phase = op.virtual_stage, op.phase
-        local = remote = NONE
-        if phase is Phase.OPTIMIZER:
-            opens = self.gate(k, device, self.done) if self.gate else local
-            return None if opens is None else (opens, remote)
-        needs: list[tuple[bool, int]] = []
-        if phase is Phase.F:
-            needs = [(True, stage - 1)] if stage % length else []
-        elif phase in (Phase.B, Phase.BW):
-            needs = [(True, stage), *([(False, stage + 1)] if (stage + 1) % length else [])]
-        elif phase is Phase.W:
-            needs = [(False, stage)]
-        for forward, source in needs:
-            end = self.ended.get((k, forward, source, op.microbatch))
-            if end is None:
-                return None
-            if self.program.placement[source] == device:
-                local = max(local, end)
-            else:
-                remote = max(remote, end + self.transfer_ns(task))
-        return local, remote
-
-    def _woken(self, task: Task) -> list[int]:
-        """Return the devices whose next task may have waited for this one."""
-        op, length = task.operation, self.program.length
-        neighbour = op.virtual_stage + (1 if op.phase is Phase.F else -1)
-        if self.gate and not self.open.get(task.iteration):
-            return list(range(len(self.program.tasks)))
-        inside = neighbour // length == op.virtual_stage // length and op.phase is not Phase.W
-        return [self.program.placement[neighbour]] if inside else []
+def _needs(operation: PlannedOperation, length: int) -> list[_Result]:
+    """Return the results that an operation takes, in pipelines of so many virtual stages."""
+    stage, phase, microbatch = operation.virtual_stage, operation.phase, operation.microbatch
+    if phase is Phase.F:
+        return [(True, stage - 1, microbatch)] if stage % length else []
+    if phase is Phase.W:
+        return [(False, stage, microbatch)]
+    behind = [(False, stage + 1, microbatch)] if (stage + 1) % length else []
+    return [(True, stage, microbatch), *behind]
 
 
-def run_order(plan: Plan) -> list[tuple[int, int, Phase, int]]:
+def simulate(plan: Plan, workload: Workload) -> Simulation:
+    """Return when a plan runs at a workload.
+
+    Two operations that run together are put down one after the other, so that each has its time::
+
+        inputs of both   │
+        put down         ├─F──┤├─B──────┤
+        results                         │ of both
+
+    Raises:
+        MismatchError: an operation waits for ever for another.
+    """
+    ran = _run(plan, workload)
+    ran.sort(key=lambda row: row[0])
+    columns = np.array(ran, np.int64).reshape(-1, 6).T
+    return Simulation(*map(np.ascontiguousarray, columns))
+
+
+def run_order(plan: Plan) -> list[PlannedOperation]:
     """Return operations in an order in which each comes behind what it needs.
 
-    Each as device, virtual stage, phase and microbatch; what runs together follows each other.
+    What runs together follows each other.
 
     Raises:
         MismatchError: there is none.
     """
-    rows = _Run(program_of([plan]), _no_time).rows
-    return [(device, stage, Phase(phase), mb) for device, stage, phase, mb, *_ in rows]
+    none = (0,) * plan.virtual_stages
+    nothing = (0.0,) * plan.virtual_stages
+    free = Workload(plan.placement, plan.microbatches, *(none,) * 6, nothing, nothing)
+    return [PlannedOperation(stage, phase, mb) for _, stage, phase, mb, *_ in _run(plan, free)]
 
 
-def simulate(
-    program: Program | Plan,
-    duration: Duration,
-    *,
-    transfer_ns: int | Duration = 0,
-    barrier: bool = False,
-    prelude: Duration | None = None,
-    delay: Duration | None = None,
-    gate: Gate | None = None,
-) -> Simulation:
-    """Return when every task runs.
+def _run(plan: Plan, workload: Workload) -> list[tuple[int, int, Phase, int, int, int]]:
+    """Return the rows of a simulation, each behind what it needs."""
+    length, times = plan.virtual_stages // plan.replicas, phase_times(workload)
+    rows: list[tuple[int, int, Phase, int, int, int]] = []
+    ended: dict[_Result, int] = {}
+    free_ns, reached, todo = [0] * plan.stages, [0] * plan.stages, list(range(plan.stages))
 
-    Args:
-        program: what runs; a plan stands for one iteration of it without Optimizer.
-        duration: how long each task takes, in nanoseconds.
-        transfer_ns: latency of every edge between two devices (T_comm), one number or one by the
-            task that waits.
-        barrier: an Optimizer waits until all devices ended the work of its iteration, as an
-            all-reduce of the gradient norm makes it.
-        prelude: the part of a task that runs before its remote input is needed; a task with
-            such a part starts without it and waits in the middle.
-        delay: how long after it could have started a task starts (a host that launches late).
-        gate: gives for an iteration and a device when its Optimizer can start at the earliest, from
-            when devices ended the iteration's work, by iteration and device; None where that is
-            open yet. It opens at the latest once all have.
+    def arrival_ns(result: _Result, device: int) -> int:
+        forward, stage, _ = result
+        on_its_way = workload.down_ns if forward else workload.up_ns
+        return ended[result] + (on_its_way[stage] if plan.placement[stage] != device else 0)
 
-    Raises:
-        MismatchError: the order deadlocks.
-    """
-    if isinstance(program, Plan):
-        program = program_of([program])
-    rows = _Run(program, duration, transfer_ns, barrier, prelude, delay, gate).rows
-    names = Simulation.column_names()
-    table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    columns = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
-    return Simulation(**columns, placement=program.placement, length=program.length)
-
-
-# Metrics of one iteration: makespan, cost and bubble ratios, the optimizer excluded.
-
-
-def makespan(simulation: Simulation, iteration: int = 0) -> int:
-    """Return the length of one window over all devices, in nanoseconds."""
-    work = _work_of(simulation, iteration)
-    return int(work.end_ns.max() - work.start_ns.min()) if len(work) else 0
-
-
-def cost(simulation: Simulation, iteration: int = 0) -> int:
-    """Return the longest of the devices' own windows, in nanoseconds.
-
-    That is the cost of arXiv 2401.10241, section 5.3.
-    """
-    work = _work_of(simulation, iteration)
-    first = np.flatnonzero(np.diff(work.device, prepend=NONE))
-    if not len(first):
-        return 0
-    ends, starts = (
-        np.maximum.reduceat(work.end_ns, first),
-        np.minimum.reduceat(work.start_ns, first),
-    )
-    return int((ends - starts).max())
-
-
-def schedule_ratio(simulation: Simulation, iteration: int = 0) -> float | None:
-    """Return the bubble ratio in the window of all devices, or None without work."""
-    return _ratio(_work_of(simulation, iteration), makespan(simulation, iteration))
-
-
-def stage_ratio(simulation: Simulation, iteration: int = 0) -> float | None:
-    """Return the bubble ratio in the longest of the devices' own windows, or None."""
-    return _ratio(_work_of(simulation, iteration), cost(simulation, iteration))
-
-
-def _work_of(simulation: Simulation, iteration: int) -> Simulation:
-    """Return the F, B, W and BW of one iteration."""
-    rows = np.isin(simulation.phase, WORK) & (simulation.iteration == iteration)
-    return simulation.take(rows)
-
-
-def _ratio(work: Simulation, window_ns: int) -> float | None:
-    devices = len(np.unique(work.device))
-    if not devices or not window_ns:
-        return None
-    return 1 - int(work.busy_ns.sum()) / (devices * window_ns)
+    while todo:
+        device = todo.pop()
+        order = plan.orders[device]
+        while reached[device] < len(order):
+            at = reached[device]
+            group = order[at : at + 1 + (order[at] in plan.together)]
+            needs = [result for operation in group for result in _needs(operation, length)]
+            if any(result not in ended for result in needs):
+                break
+            now_ns = max([free_ns[device], *(arrival_ns(result, device) for result in needs)])
+            for op in group:
+                end_ns = now_ns + times[op.phase][op.virtual_stage]
+                rows.append((device, op.virtual_stage, op.phase, op.microbatch, now_ns, end_ns))
+                now_ns = end_ns
+            for op in group:
+                if op.phase is not Phase.W:
+                    ended[op.phase is Phase.F, op.virtual_stage, op.microbatch] = now_ns
+                    if 0 <= op.receiver < plan.virtual_stages:
+                        todo.append(plan.placement[op.receiver])
+            free_ns[device], reached[device] = now_ns, at + len(group)
+    stuck = [(d, o[n]) for d, (o, n) in enumerate(zip(plan.orders, reached, strict=True)) if o[n:]]
+    if stuck:
+        raise MismatchError(
+            f"the order deadlocks: device {stuck[0][0]} waits for ever for the inputs of "
+            f"{stuck[0][1]}"
+        )
+    return rows
 
 
 # A workload: what every virtual stage of a run takes, and plans timed and weighed by it.
@@ -462,26 +300,6 @@ def phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:
     }
 
 
-def simulate_workload(plan: Plan, workload: Workload) -> Simulation:
-    """Return when a plan runs at a workload.
-
-    Raises:
-        MismatchError: an operation waits for ever for another.
-    """
-    times = phase_times(workload)
-
-    def duration(task: Task) -> int:
-        return times[task.operation.phase][task.operation.virtual_stage]
-
-    def transfer(task: Task) -> int:
-        stage = task.operation.virtual_stage
-        if task.operation.phase is Phase.F:
-            return workload.down_ns[stage - 1]
-        return workload.up_ns[stage + 1]
-
-    return simulate(plan, duration, transfer_ns=transfer)
-
-
 def outcome_of(plan: Plan, workload: Workload) -> Outcome:
     """Return what a plan takes at a workload.
 
@@ -494,15 +312,15 @@ def outcome_of(plan: Plan, workload: Workload) -> Outcome:
             f"{plan.name} places {plan.virtual_stages} virtual stages otherwise than the run; "
             "give a plan of the same placement"
         )
-    simulation = simulate_workload(plan, workload)
+    simulation = simulate(plan, workload)
     peaks = peak_memory(plan, workload.activation, workload.kept)
     return Outcome(
         plan,
         simulation,
-        makespan(simulation),
-        cost(simulation),
-        schedule_ratio(simulation),
-        stage_ratio(simulation),
+        simulation.makespan_ns,
+        simulation.cost_ns,
+        simulation.schedule_ratio,
+        simulation.stage_ratio,
         peaks,
         fits(peaks, workload.limit),
     )

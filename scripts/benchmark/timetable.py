@@ -8,8 +8,7 @@ import numpy as np
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.plan import Task, program_of
-from bubbleviz.schedules.simulation import Simulation, schedule_ratio, simulate
+from tests.planting.programs import Simulation, Task, program_of, simulate
 
 DEVICES, MICROBATCHES = 8, 16
 #: F and B of every microbatch, and one Optimizer, on every device.
@@ -74,8 +73,12 @@ class Timetable:
     @property
     def bubble_ratio(self) -> float:
         """Mean over iterations of the bubble ratio in the window of all devices."""
-        ratios = [schedule_ratio(iteration) for iteration in self.iterations]
-        return float(np.mean([ratio for ratio in ratios if ratio is not None]))
+        ratios = []
+        for iteration in self.iterations:
+            work = iteration.take(iteration.phase != Phase.OPTIMIZER)
+            window_ns = int(work.end_ns.max() - work.start_ns.min())
+            ratios.append(1 - int(work.busy_ns.sum()) / (DEVICES * window_ns))
+        return float(np.mean(ratios))
 
     @property
     def operations(self) -> int:

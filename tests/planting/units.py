@@ -11,18 +11,18 @@ import numpy as np
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.schedules.known import placement_of, schedule_named, searched_plan
-from bubbleviz.schedules.plan import (
-    POSTPONED,
-    Duration,
-    Memory,
-    Plan,
-    PlannedOperation,
-    Task,
-    program_of,
-)
-from bubbleviz.schedules.simulation import Simulation, device_workload, simulate
+from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation
+from bubbleviz.schedules.simulation import device_workload
 from tests.planting.options import Planting
 from tests.planting.places import TRAINING_STARTS_NS
+from tests.planting.programs import (
+    POSTPONED,
+    Duration,
+    Simulation,
+    Task,
+    program_of,
+    simulate,
+)
 from tests.planting.reductions import opens_ns, reduced_ns
 from tests.support.stage_times import stage_durations
 

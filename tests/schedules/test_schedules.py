@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,22 +12,17 @@ from hypothesis import strategies as st
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedule_named, schedules
-from bubbleviz.schedules.plan import (
-    Duration,
-    Plan,
-    PlannedOperation,
-    Task,
-    program_of,
-)
+from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import (
     Simulation,
-    cost,
-    makespan,
+    Workload,
+    device_workload,
     peak_memory,
-    schedule_ratio,
+    run_order,
     simulate,
-    stage_ratio,
 )
+from tests.planting import programs
+from tests.planting.programs import program_of
 from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 from tests.support.stage_times import stage_durations
 
@@ -35,15 +30,17 @@ from tests.support.stage_times import stage_durations
 TICKS_A_US = 12
 
 
-def times_of(row: Row, chunks: int) -> Duration:
-    forward, backward, weight = numbers(row, "tf_us", "tb_us", "tw_us")
-    a_chunk = TICKS_A_US // chunks
-    return stage_durations(forward * a_chunk, backward * a_chunk, weight * a_chunk)
+def workload(plan: Plan, times: Sequence[int], transfer: int = 0) -> Workload:
+    """Return F, B and W of virtual stages, all alike, and the latency between devices."""
+    of_devices = [(each,) * plan.stages for each in times]
+    microbatches, replicas = plan.microbatches, plan.replicas
+    return device_workload(plan.placement, microbatches, of_devices, transfer, replicas=replicas)
 
 
 def simulated(row: Row, plan: Plan) -> Simulation:
-    transfer = int(row["tcomm_us"]) * TICKS_A_US
-    return simulate(plan, times_of(row, plan.chunks), transfer_ns=transfer)
+    *times, transfer = numbers(row, "tf_us", "tb_us", "tw_us", "tcomm_us")
+    a_chunk = TICKS_A_US // plan.chunks
+    return simulate(plan, workload(plan, [us * a_chunk for us in times], transfer * TICKS_A_US))
 
 
 def peak_activations(plan: Plan, kept: float = 1.0) -> float:
@@ -61,11 +58,11 @@ def test_an_empty_plan_takes_no_time() -> None:
         if schedule.name.startswith("dualpipe") or not schedule.has_one_order:
             continue  # they need two microbatches per stage, or one
         plan = schedule.plan(2, 0, schedule.chunks)
-        simulation = simulate(plan, stage_durations(1, 1, 1))
+        simulation = simulate(plan, workload(plan, (1, 1, 1)))
 
         assert len(simulation) == 0
-        assert (cost(simulation), makespan(simulation)) == (0, 0)
-        assert schedule_ratio(simulation) is stage_ratio(simulation) is None
+        assert (simulation.cost_ns, simulation.makespan_ns) == (0, 0)
+        assert simulation.schedule_ratio is simulation.stage_ratio is None
         assert peak_activations(plan) == 0
 
 
@@ -103,16 +100,16 @@ def test_listed_orders_take_the_published_time() -> None:
         plan = listed_plan(row)
         simulation = simulated(row, plan)
         found = (
-            us(cost(simulation)),
-            us(makespan(simulation)),
+            us(simulation.cost_ns),
+            us(simulation.makespan_ns),
             peak_activations(plan),
             peak_activations(plan, kept=0.0),
         )
         columns = "iteration_cost_us", "makespan_us", "peak_act_until_W", "peak_act_until_B"
         assert found == pytest.approx([float(row[name]) for name in columns], abs=2e-3), row
-        assert stage_ratio(simulation) == pytest.approx(float(row["bubble_rate"]), abs=1e-6)
+        assert simulation.stage_ratio == pytest.approx(float(row["bubble_rate"]), abs=1e-6)
         published = float(row["makespan_bubble_rate"])
-        assert schedule_ratio(simulation) == pytest.approx(published, abs=1e-6)
+        assert simulation.schedule_ratio == pytest.approx(published, abs=1e-6)
 
 
 def test_our_orders_take_the_published_time() -> None:
@@ -125,8 +122,8 @@ def test_our_orders_take_the_published_time() -> None:
             continue  # not handcrafted there; see test_search.py, few microbatches
         plan = schedule_named(OURS[row["schedule"]]).plan(p, m, chunks)
         simulation = simulated(row, plan)
-        assert us(cost(simulation)) == pytest.approx(float(row["iteration_cost_us"]), abs=2e-3)
-        assert us(makespan(simulation)) == pytest.approx(float(row["makespan_us"]), abs=2e-3)
+        assert us(simulation.cost_ns) == pytest.approx(float(row["iteration_cost_us"]), abs=2e-3)
+        assert us(simulation.makespan_ns) == pytest.approx(float(row["makespan_us"]), abs=2e-3)
         peak = float(row["peak_act_until_W"])
         assert peak_activations(plan) == pytest.approx(peak, abs=1e-3)
 
@@ -160,55 +157,18 @@ def test_costs_follow_the_closed_forms(
 ) -> None:
     schedule = schedule_named(name)
     v = schedule.chunks
-    forward, backward, weight, transfer = times
-    duration = stage_durations(forward // v, backward // v, weight // v)
-    simulation = simulate(schedule.plan(p, m, v), duration, transfer_ns=transfer)
+    plan, (*lengths, transfer) = schedule.plan(p, m, v), times
+    simulation = simulate(plan, workload(plan, [length // v for length in lengths], transfer))
 
     wanted = closed_form(name, p, m, v, times)
-    assert wanted is None or cost(simulation) == wanted
-
-
-def test_zb_h2_back_to_back_idles_nowhere() -> None:
-    plan = schedule_named("zb-h2").plan(8, 16, 1)
-    simulation = simulate(program_of([plan] * 3, optimizer=True), stage_durations(10, 10, 10, 7))
-
-    for device in range(8):
-        own = simulation.take(simulation.device == device)
-        assert own.busy_ns.sum() == own.end_ns.max() - own.start_ns.min()
-    assert stage_ratio(simulation, 1) == 0
-    assert schedule_ratio(simulation, 1) == pytest.approx(7 / 55)
-
-
-def test_a_barrier_and_post_validation_place_the_optimizer() -> None:
-    plan = schedule_named("zb-h2").plan(4, 8, 1)
-    program = program_of([plan] * 2, optimizer=True, postponed=True)
-    simulation = simulate(program, stage_durations(10, 10, 10, 5), barrier=True)
-
-    own = (simulation.phase == Phase.OPTIMIZER) & (simulation.iteration == 0)
-    steps = simulation.start_ns[own & (simulation.microbatch == 0)]
-    assert set(steps.tolist()) == {makespan(simulation, 0)}
-    first = [(task.iteration, str(task.operation)) for task in program.tasks[0]]
-    place = first.index((0, "0Optimizer1"))
-    assert first[place - 2 : place + 1] == [(0, "0Optimizer0"), (1, "0F0"), (0, "0Optimizer1")]
-    assert len(first) == 2 * 3 * 8 + 3
-
-
-def test_a_prelude_runs_before_the_input_is_there() -> None:
-    plan = schedule_named("gpipe").plan(2, 1, 1)
-    simulation = simulate(plan, stage_durations(100, 50, 50), transfer_ns=10, prelude=lambda _: 30)
-
-    rows = simulation.take(simulation.device == 1)
-    times = [rows.start_ns, rows.pause_ns, rows.resume_ns, rows.end_ns, rows.arrival_ns]
-    assert [int(column[0]) for column in times] == [0, 30, 110, 180, 110]
-    assert int(rows.busy_ns[0]) == 100
+    assert wanted is None or simulation.cost_ns == wanted
 
 
 def test_what_cannot_run_is_refused() -> None:
     backward_first = (PlannedOperation(0, Phase.BW, 0), PlannedOperation(0, Phase.F, 0))
-    with pytest.raises(MismatchError, match="deadlocks"):
-        simulate(Plan("odd", 1, 1, 1, (0,), (backward_first,)), stage_durations(1, 1, 1))
-    with pytest.raises(MismatchError, match="place"):
-        program_of([schedule_named("1f1b").plan(p, 4, 1) for p in (2, 4)])
+    plan = Plan("odd", 1, 1, 1, (0,), (backward_first,))
+    with pytest.raises(MismatchError, match=r"deadlocks: device 0 waits for ever .* 0BW0"):
+        simulate(plan, workload(plan, (1, 1, 1)))
 
 
 @st.composite
@@ -221,22 +181,6 @@ def plans(draw: st.DrawFn) -> Plan:
     except UsageError:
         # Those that run both ways need an even number of stages, and microbatches enough.
         return schedule.plan(2 * stages, 4 * stages * groups, schedule.chunks)
-
-
-@st.composite
-def runs(draw: st.DrawFn) -> tuple[Plan, dict[str, Any]]:
-    plan = draw(plans())
-    times = draw(st.lists(st.integers(1, 50), min_size=16, max_size=16))
-    base = draw(st.integers(0, 20))
-
-    def duration(task: Task) -> int:
-        return times[hash((task.iteration, *task_key(task))) % 16]
-
-    return plan, {"duration": duration, "transfer_ns": base}
-
-
-def task_key(task: Task) -> tuple[int, int, int]:
-    return task.operation.virtual_stage, int(task.operation.phase), task.operation.microbatch
 
 
 @given(plans())
@@ -257,31 +201,25 @@ def test_every_operation_runs_once(plan: Plan) -> None:
     assert plan.replicas == schedule_named(plan.name).replicas
 
 
-@given(runs())
-def test_no_operation_starts_before_its_inputs(run: tuple[Plan, dict[str, Any]]) -> None:
-    plan, options = run
-    simulation = simulate(program_of([plan] * 2), **options)
-    columns = (simulation.iteration, simulation.phase, simulation.virtual_stage)
-    keys = zip(*(c.tolist() for c in (*columns, simulation.microbatch)), strict=True)
-    times = zip(simulation.start_ns.tolist(), simulation.end_ns.tolist(), strict=True)
-    span = dict(zip(keys, times, strict=True))
-    for (k, phase, stage, mb), (start, _) in span.items():
-        for name, at in inputs(Phase(phase), stage, plan.virtual_stages // plan.replicas):
-            backward = Phase.BW if (k, Phase.BW, at, mb) in span else Phase.B
-            end = span[k, Phase.F if name == "F" else backward, at, mb][1]
-            far = plan.device_of(at) != plan.device_of(stage)
-            assert start >= end + (options["transfer_ns"] if far else 0)
-    for device in range(plan.stages):
-        own = simulation.take(simulation.device == device)
-        assert np.all(own.start_ns[1:] >= own.end_ns[:-1])
+@given(plans(), st.lists(st.integers(0, 50), min_size=80, max_size=80), st.integers(0, 20))
+def test_a_plan_runs_as_one_iteration_of_a_planted_run(
+    plan: Plan, times: list[int], transfer: int
+) -> None:
+    work = workload(plan, (1, 1, 1), transfer)
+    each = [
+        tuple(times[(7 * phase + stage) % 80] for stage in range(plan.virtual_stages))
+        for phase in range(3)
+    ]
+    fused = tuple(map(sum, zip(*each[1:], strict=True)))
+    work = replace(work, forward_ns=each[0], backward_ns=each[1], weight_ns=each[2], fused_ns=fused)
+    ran = simulate(plan, work)
+    planted = programs.simulate(
+        program_of([plan]), stage_durations(each[0], each[1], each[2]), transfer_ns=transfer
+    )
 
-
-def inputs(phase: Phase, stage: int, stages: int) -> list[tuple[str, int]]:
-    if phase is Phase.F:
-        return [("F", stage - 1)] if stage % stages else []
-    if phase is Phase.W:
-        return [("B", stage)]
-    return [("F", stage)] + ([("B", stage + 1)] if (stage + 1) % stages else [])
+    for name in ("device", "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"):
+        assert getattr(ran, name).tolist() == getattr(planted, name).tolist(), name
+    assert run_order(plan) != []
 
 
 def test_what_goes_together_begins_and_ends_together() -> None:
@@ -293,34 +231,9 @@ def test_what_goes_together_begins_and_ends_together() -> None:
     operations = tuple(tuple(PlannedOperation(*op) for op in order) for order in orders)
     together = frozenset([PlannedOperation(1, f, 1)])
     plan = Plan("beside", 2, 2, 1, (0, 1), operations, together=together)
-    simulation = simulate(plan, stage_durations(10, 10, 10), transfer_ns=1)
-    last = simulation.take(simulation.device == 1)
+    simulation = simulate(plan, workload(plan, (10, 10, 10), 1))
 
     # F1 waits for stage 0 until 21, and B0, which could have run before, with it; what either
     # gives is there when both ended.
-    assert last.start_ns.tolist() == [11, 21, 31, 41, 51, 61]
-    assert simulation.arrival_ns[2] == 42
-
-
-@given(plans(), st.integers(0, 20))
-def test_an_iteration_that_starts_later_is_the_same(plan: Plan, transfer_ns: int) -> None:
-    program = program_of([plan] * 3, optimizer=True)
-    times = stage_durations(range(3, 3 + plan.virtual_stages), 7, 5, optimizer_ns=2)
-    simulation = simulate(program, times, transfer_ns=transfer_ns, barrier=True)
-
-    assert len({makespan(simulation, k) for k in range(3)}) == 1
-    assert len({cost(simulation, k) for k in range(3)}) == 1
-
-
-@given(runs(), st.integers(1, 9))
-def test_scaling_the_times_scales_the_result(run: tuple[Plan, dict[str, Any]], by: int) -> None:
-    plan, options = run
-    duration: Duration = options["duration"]
-    simulation = simulate(plan, **options)
-    scaled = simulate(
-        plan, lambda task: by * duration(task), transfer_ns=by * options["transfer_ns"]
-    )
-
-    assert makespan(scaled) == by * makespan(simulation)
-    assert cost(scaled) == by * cost(simulation)
-    assert schedule_ratio(scaled) == pytest.approx(schedule_ratio(simulation))
+    assert simulation.start_ns[simulation.device == 1].tolist() == [11, 21, 31, 41, 51, 61]
+    assert simulation.start_ns[2] == 42

@@ -24,13 +24,7 @@ from bubbleviz.schedules.known import (
 )
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
-from bubbleviz.schedules.simulation import (
-    cost,
-    device_workload,
-    peak_memory,
-    run_order,
-    simulate_workload,
-)
+from bubbleviz.schedules.simulation import device_workload, outcome_of, peak_memory, run_order
 from tests.support.measured_orders import devices_of, of_orders
 from tests.support.published_orders import Row, numbers, reference
 
@@ -263,7 +257,7 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
         work = device_workload(placement_of(rule, 4, 2), microbatches, times, 1, memory)
         plan = searched_plan("v-half", work)
         checked(plan, memory)
-        return cost(simulate_workload(plan, work)) - microbatches * 56
+        return outcome_of(plan, work).cost_ns - microbatches * 56
 
     of_few = bubble(16)
     monkeypatch.setattr("bubbleviz.schedules.search.orders._MANY", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Duration, Task
+from tests.planting.programs import Duration, Task
 
 
 def stage_durations(

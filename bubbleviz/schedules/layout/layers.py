@@ -12,7 +12,7 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Plan, PlannedOperation, looped_placement
+from bubbleviz.schedules.plan import Plan, looped_placement
 from bubbleviz.schedules.simulation import Workload, run_order
 
 #: No model has more; bounds take memory by the square of their number, for each virtual stage.
@@ -478,27 +478,23 @@ def _nodes(plan: Plan, length: int) -> list[_Node]:
     nodes: list[_Node] = []
     made: dict[tuple[bool, int, int], int] = {}
     last = [NONE] * plan.stages
-    rows = run_order(plan)
     beside = False
-    for place, (device, stage, phase, mb) in enumerate(rows):
+    for op in run_order(plan):
+        device, stage = plan.placement[op.virtual_stage], op.virtual_stage
         if not beside:
             nodes.append((last[device], [], []))
             last[device] = len(nodes) - 1
         _, remote, operations = nodes[-1]
-        operations.append((stage % length, _COLUMN[phase]))
+        operations.append((stage % length, _COLUMN[op.phase]))
         source = None
-        if phase is Phase.F and stage % length:
-            source, crossing = (True, stage - 1, mb), (_DOWN, stage % length - 1)
-        elif phase in (Phase.B, Phase.BW) and (stage + 1) % length:
-            source, crossing = (False, stage + 1, mb), (_UP, stage % length)
+        if op.phase is Phase.F and stage % length:
+            source, crossing = (True, stage - 1, op.microbatch), (_DOWN, stage % length - 1)
+        elif op.phase in (Phase.B, Phase.BW) and (stage + 1) % length:
+            source, crossing = (False, stage + 1, op.microbatch), (_UP, stage % length)
         if source is not None and plan.placement[source[1]] != device:
             remote.append((made[source], *crossing))
-        if phase is not Phase.W:
-            made[phase is Phase.F, stage, mb] = len(nodes) - 1
-        # What follows a forward that runs together is on the same device.
-        together = PlannedOperation(stage, phase, mb) in plan.together
-        following = rows[place + 1 : place + 2]
-        beside = together and any(
-            other == device and kind is not Phase.F for other, _, kind, _ in following
-        )
+        if op.phase is not Phase.W:
+            made[op.phase is Phase.F, stage, op.microbatch] = len(nodes) - 1
+        # What runs together follows each other.
+        beside = op in plan.together
     return nodes
