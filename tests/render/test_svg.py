@@ -20,6 +20,7 @@ from bubbleviz.render.picture.page import duration, ticks
 from bubbleviz.render.rows import counted_windows
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from bubbleviz.schedules.plan import Plan, PlannedOperation
 from tests.support.drawn_reports import (
     HOSTILE,
     MS,
@@ -29,14 +30,15 @@ from tests.support.drawn_reports import (
     named,
     one_f_one_b,
     parsed,
+    ran,
     rank_of,
     ranks_of,
     report_of,
-    simulated,
     tooltips,
     written,
 )
 from tests.support.places import GOLDEN
+from tests.support.stage_times import stage_durations
 
 # Which windows
 
@@ -189,12 +191,12 @@ def test_numbers_go_sideways_and_then_go() -> None:
 
 def small() -> Report:
     """Return what the golden picture shows: 2 ranks, 3 microbatches, B and W apart."""
-    orders = [
-        [(Phase[word[0]], int(word[1]), 0) for word in order.split()]
-        for order in ("F0 F1 B0 F2 B1 W0 B2 W1 W2", "F0 B0 F1 B1 W0 F2 B2 W1 W2")
-    ]
-    times = {Phase.F: 10 * MS, Phase.B: 11 * MS, Phase.W: 8 * MS}
-    ops = simulated(orders, times, {(0, 0): 0, (1, 0): 1}, latency=MS, optimizer=6 * MS)
+    orders = tuple(
+        tuple(PlannedOperation(rank, Phase[word[0]], int(word[1])) for word in order.split())
+        for rank, order in enumerate(("F0 F1 B0 F2 B1 W0 B2 W1 W2", "F0 B0 F1 B1 W0 F2 B2 W1 W2"))
+    )
+    durations = stage_durations(10 * MS, 11 * MS, 8 * MS, 6 * MS)
+    ops = ran(Plan("", 2, 3, 1, (0, 1), orders), durations, latency=MS, optimizer=True)
     return report_of(ops, limitations=(Limitation("no NIC metrics", "they were not recorded"),))
 
 

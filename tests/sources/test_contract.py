@@ -21,7 +21,8 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.rocm_profiles import processes_of, write_rocpd, write_rpd
+from tests.support.processes import processes_of
+from tests.support.rocm_profiles import write_rocpd, write_rpd
 
 NVTX, KERNEL = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME, MEMCPY = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"

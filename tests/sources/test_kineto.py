@@ -29,7 +29,7 @@ from bubbleviz.sources.readers import reader_of
 from bubbleviz.sources.trace_events import times_ns
 from tests.planting import Planting, plant
 from tests.support import xla_profiles
-from tests.support.rocm_profiles import HIP
+from tests.support.processes import HIP
 from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, space
 

@@ -20,8 +20,9 @@ from bubbleviz.sources.readers import reader_of
 from tests.support.columnar_exports import columnar
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.operation_tables import tables_in
+from tests.support.processes import Process, processes_of
 from tests.support.recorded_runs import written
-from tests.support.rocm_profiles import Process, processes_of, write_rocpd, write_rpd
+from tests.support.rocm_profiles import write_rocpd, write_rpd
 from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, space, trace_json
 

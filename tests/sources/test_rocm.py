@@ -23,7 +23,8 @@ from bubbleviz.sources.readers import reader_of
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.rocm_profiles import SECRET, processes_of, write_rocpd, write_rpd
+from tests.support.processes import processes_of
+from tests.support.rocm_profiles import SECRET, write_rocpd, write_rpd
 
 FULL = Planting(
     schedule="zb-h1",

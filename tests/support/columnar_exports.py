@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,31 +109,28 @@ def _write(
     fields = [(str(name), _type(str(kind))) for name, kind in described]
     if form.narrow:
         fields = [(n, _narrowed(database, table, n, kind)) for n, kind in fields]
-    if names:
-        fields = [(n, pa.string() if n in _NAMED.get(table, ()) else kind) for n, kind in fields]
+    resolved = _NAMED.get(table, ()) if names else ()
+    fields = [(n, pa.string() if n in resolved else kind) for n, kind in fields]
     written = pa.schema([(n, _encoded(kind, form)) for n, kind in fields])
-    waiting: list[Any] = []
-    with _writer(path, written, form) as writer:
-        for rows in _blocks(database, table):
-            columns = list(zip(*rows, strict=True)) or [()] * len(fields)
-            arrays = [
-                _array(
-                    _resolved(column, names) if names and n in _NAMED.get(table, ()) else column,
-                    kind,
-                )
-                for column, (n, kind) in zip(columns, fields, strict=True)
-            ]
-            content = pa.table(arrays, names=[n for n, _ in fields]).cast(written)
-            if form.suffix == ".parquet":
-                waiting.append(content)
-                if sum(map(len, waiting)) >= form.group_rows:
-                    writer.write_table(pa.concat_tables(waiting), row_group_size=form.group_rows)
-                    waiting.clear()
-            else:
-                # A file of IPC has one dictionary for a column, so that it is one of all values.
-                writer.write_table(content, max_chunksize=form.group_rows)
-        if waiting:
-            writer.write_table(pa.concat_tables(waiting), row_group_size=form.group_rows)
+    blocks = [written.empty_table()]
+    cursor = database.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
+    while rows := cursor.fetchmany(_ROWS):
+        arrays = [
+            _array(_resolved(column, names) if n in resolved else column, kind)
+            for column, (n, kind) in zip(zip(*rows, strict=True), fields, strict=True)
+        ]
+        blocks.append(pa.table(arrays, names=[n for n, _ in fields]).cast(written))
+    content = pa.concat_tables(blocks)
+    if form.suffix == ".parquet":
+        parquet.write_table(content, path, row_group_size=form.group_rows)
+        return
+    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
+    with (
+        pa.ipc.new_stream(str(path), written)
+        if form.stream
+        else pa.ipc.new_file(str(path), written, options=options)
+    ) as writer:
+        writer.write_table(content, max_chunksize=form.group_rows)
 
 
 def _resolved(column: Sequence[Any], names: Mapping[int, str]) -> list[str | None]:
@@ -160,46 +157,16 @@ def _encoded(kind: Any, form: Form) -> Any:
     return pa.dictionary(pa.int32(), kind) if texts else kind
 
 
-def _writer(path: Path, schema: Any, form: Form) -> Any:
-    if form.suffix == ".parquet":
-        return parquet.ParquetWriter(path, schema)
-    if form.stream:
-        return pa.ipc.new_stream(str(path), schema)
-    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
-    return pa.ipc.new_file(str(path), schema, options=options)
-
-
-def _blocks(database: sqlite3.Connection, table: str) -> Iterator[list[tuple[Any, ...]]]:
-    cursor = database.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
-    while rows := cursor.fetchmany(_ROWS):
-        yield rows
-
-
 def _array(column: Sequence[Any], kind: Any) -> Any:
     """Return a column; what is in it despite its declared type makes it one of texts."""
     try:
         return pa.array(column, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        raw = [v.encode() if isinstance(v, str) else v for v in column]
         if kind == pa.binary():
-            return pa.array(
-                [
-                    None if v is None else bytes(str(v), "utf-8") if not isinstance(v, bytes) else v
-                    for v in raw
-                ],
-                kind,
-            )
-        return pa.array(
-            [
-                None
-                if v is None
-                else v.decode("utf-8", "replace")
-                if isinstance(v, bytes)
-                else str(v)
-                for v in raw
-            ],
-            pa.string(),
-        ).cast(kind)
+            raw = [v if v is None or isinstance(v, bytes) else str(v).encode() for v in column]
+            return pa.array(raw, kind)
+        texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in column]
+        return pa.array([v if v is None else str(v) for v in texts], pa.string()).cast(kind)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from tests.support.columnar_exports import columnar
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
-from tests.support.rocm_profiles import processes_of, write_rocpd
+from tests.support.processes import processes_of
+from tests.support.rocm_profiles import write_rocpd
 from tests.support.torch_traces import traces_of
 from tests.support.xla_profiles import gpu, tpu, written
 from tests.support.xla_runs import Run

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,6 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.phase_times import CommunicationTimes, PhaseTimes, Receives
 from bubbleviz.explain.slowdown.run_work import ExplainedRows
-from bubbleviz.model.columns import Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -38,6 +36,10 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
+from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.plan import Duration, Plan, program_of
+from bubbleviz.schedules.simulation import simulate
+from tests.support.stage_times import stage_durations
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -61,6 +63,8 @@ class Op:
     busy: tuple[tuple[int, int], ...] | None = ()
     cut: bool = False
     name: str = ""
+    occurrence: int = 0
+    sequence: int = -1
 
 
 def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
@@ -77,45 +81,29 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
     def column(values: Iterable[int]) -> npt.NDArray[np.int64]:
         return np.fromiter(values, np.int64)
 
-    length = len(ops)
-    table = Operations(
-        rank=column(op.rank for op in ops),
-        iteration=column(op.iteration for op in ops),
-        phase=column(op.phase for op in ops),
-        microbatch=column(op.microbatch for op in ops),
-        chunk=column(op.chunk for op in ops),
-        sequence=np.full(length, -1, np.int64),
-        second_microbatch=column(op.second_microbatch for op in ops),
-        second_chunk=column(op.second_chunk for op in ops),
-        occurrence=np.zeros(length, np.int64),
-        start_ns=column(op.start for op in ops),
-        end_ns=column(op.end for op in ops),
-        has_span=column(int(op.busy is not None) for op in ops),
-        host_start_ns=column(op.start for op in ops),
-        host_end_ns=column(op.end for op in ops),
-        kernels=np.ones(length, np.int64),
-        active_ns=column(op.end - op.start for op in ops),
-        busy_ns=column(op.end - op.start for op in ops),
-        received_ns=np.full(length, -1, np.int64),
-        receive_start_ns=np.full(length, -1, np.int64),
-        receive_launched_ns=np.full(length, -1, np.int64),
-        launched_ns=np.full(length, -1, np.int64),
-        virtual_stage=np.full(length, -1, np.int64),
-        cut=column(int(op.cut) for op in ops),
-        tokens=column(-1 for _ in ops),
-        name_id=column(names.index(op.name) for op in ops),
-        names=names,
-        stages=(),
-    )
+    start, end = column(op.start for op in ops), column(op.end for op in ops)
+    ones = np.ones(len(ops), np.int64)
+    told = ("rank", "iteration", "phase", "microbatch", "chunk", "sequence", "second_microbatch")
+    columns = {
+        **dict.fromkeys(Operations.column_names(), -ones),
+        **{
+            name: column(getattr(op, name) for op in ops)
+            for name in (*told, "second_chunk", "occurrence", "cut")
+        },
+        **dict.fromkeys(("start_ns", "host_start_ns"), start),
+        **dict.fromkeys(("end_ns", "host_end_ns"), end),
+        **dict.fromkeys(("active_ns", "busy_ns"), end - start),
+        "kernels": ones,
+        "has_span": column(op.busy is not None for op in ops),
+        "name_id": column(names.index(op.name) for op in ops),
+    }
+    table = Operations(**columns, names=names, stages=())
     return table, BusyIntervals(*(column(values) for values in transposed(intervals, 3)))
 
 
 def transposed(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
     """Return rows as that many columns."""
     return [[row[n] for row in rows] for n in range(columns)]
-
-
-TableT = TypeVar("TableT", bound=Table)
 
 
 def report_of(
@@ -186,11 +174,6 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
         path=None,
         what_if=(),
     )
-
-
-def empty(table: type[TableT]) -> TableT:
-    """Return a table without rows."""
-    return table(*(np.empty(0, np.int64) for _ in table.column_names()))
 
 
 def rank_of(
@@ -283,66 +266,31 @@ def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
     )
 
 
-def simulated(
-    orders: Sequence[Sequence[tuple[Phase, int, int]]],
-    times: Mapping[Phase, int],
-    virtual: Mapping[tuple[int, int], int],
+def ran(
+    plan: Plan,
+    durations: Duration,
     *,
     iteration: int = 0,
     start: int = 0,
     latency: int = 0,
-    optimizer: int = 0,
+    optimizer: bool = False,
 ) -> list[Op]:
-    """Return the operations of in-order ranks that wait for their inputs.
-
-    Args:
-        orders: for every rank its (phase, microbatch, chunk).
-        times: length by phase.
-        virtual: virtual stage by (rank, chunk).
-        iteration: index of the iteration.
-        start: when every rank may begin.
-        latency: of every edge between two ranks.
-        optimizer: length of the optimizer step after it, 0 for none.
-    """
-    last_stage = max(virtual.values())
-    ended: dict[tuple[str, int, int], tuple[int, int]] = {}
-    clock = [start] * len(orders)
-    place = [0] * len(orders)
-    ops: list[Op] = []
-    progress = True
-    while progress:
-        progress = False
-        for rank, order in enumerate(orders):
-            while place[rank] < len(order):
-                phase, microbatch, chunk = order[place[rank]]
-                stage = virtual[rank, chunk]
-                forward = phase is Phase.F
-                kind = "F" if forward else "W" if phase is Phase.W else "B"
-                needs: list[tuple[str, int, int]] = []
-                if forward and stage > 0:
-                    needs.append(("F", microbatch, stage - 1))
-                if kind == "B":
-                    edge = stage < last_stage
-                    needs.append(("B", microbatch, stage + 1) if edge else ("F", microbatch, stage))
-                if any(need not in ended for need in needs):
-                    break
-                inputs = [
-                    end + (latency if where != rank else 0)
-                    for end, where in (ended[need] for need in needs)
-                ]
-                begin = max([clock[rank], *inputs])
-                end = begin + times[phase]
-                name = f"{phase.label}{microbatch}.{chunk}.0"
-                ops.append(Op(rank, phase, microbatch, begin, end, chunk, iteration, name=name))
-                ended[kind, microbatch, stage] = (end, rank)
-                clock[rank] = end
-                place[rank] += 1
-                progress = True
-    assert place == [len(order) for order in orders], "the orders wait for each other"
-    if optimizer:
-        begin = max(clock)
-        for rank in range(len(orders)):
-            ops.append(Op(rank, Phase.OPTIMIZER, -1, begin, begin + optimizer, -1, iteration))
+    """Return the operations of an iteration of a plan, whose optimizers wait for each other."""
+    program = program_of([plan], optimizer=optimizer)
+    found = simulate(program, durations, transfer_ns=latency, barrier=True)
+    names = ("device", "phase", "virtual_stage", "microbatch", "start_ns", "end_ns")
+    ops = []
+    for row in zip(*(getattr(found, name).tolist() for name in names), strict=True):
+        rank, phase, stage, microbatch, begin, end = row
+        work = phase != Phase.OPTIMIZER
+        chunk = plan.chunk_of(stage)
+        ops.append(
+            Op(
+                *(rank, Phase(phase), microbatch if work else -1, start + begin, start + end),
+                *(chunk if work else -1, iteration),
+                name=f"{Phase(phase).label}{microbatch}.{chunk}.0" if work else "",
+            )
+        )
     return ops
 
 
@@ -352,20 +300,13 @@ def one_f_one_b(
     *,
     forward: int = 10 * MS,
     backward: int = 20 * MS,
-    phase: Phase = Phase.BW,
-    **options: int,
+    iteration: int = 0,
+    start: int = 0,
 ) -> list[Op]:
     """Return an ideal 1F1B iteration."""
-    orders = []
-    for rank in range(stages):
-        warmup = min(stages - rank - 1, microbatches)
-        order = [(Phase.F, n, 0) for n in range(warmup)]
-        for n in range(microbatches - warmup):
-            order += [(Phase.F, warmup + n, 0), (phase, n, 0)]
-        order += [(phase, n, 0) for n in range(microbatches - warmup, microbatches)]
-        orders.append(order)
-    virtual = {(rank, 0): rank for rank in range(stages)}
-    return simulated(orders, {Phase.F: forward, phase: backward}, virtual, **options)
+    plan = schedule_named("1f1b").plan(stages, microbatches, 1)
+    durations = stage_durations(forward, backward, 0)
+    return ran(plan, durations, iteration=iteration, start=start)
 
 
 def parsed(svg: str) -> ET.Element:

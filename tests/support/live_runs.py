@@ -10,7 +10,7 @@ import pytest
 
 from bubbleviz.annotate.recorder import Recorder
 from tests.planting.truth import Truth
-from tests.support.recorded_runs import UPTIME_NS, Clock, range_name
+from tests.support.recorded_runs import UPTIME_NS, Clock, record_iteration
 
 
 class LiveRun:
@@ -58,21 +58,8 @@ class LiveRun:
             # A recorder asks for its host when it first writes.
             self._monkeypatch.setattr(socket, "gethostname", lambda own=rank: f"node{own}")
             recorder = self._recorder(rank)
-            own = sorted(
-                (
-                    (o.start_ns, o.end_ns or 0, range_name(o))
-                    for o in self._truth.operations
-                    if (o.rank, o.iteration) == (rank, iteration) and o.start_ns is not None
-                ),
-            )
-            clock.now_ns = own[0][0] + self._later_ns
-            around = recorder.open("", iteration=iteration + self._first)
-            for start_ns, end_ns, name in own:
-                clock.now_ns = start_ns + self._later_ns
-                opened = recorder.open(name)
-                clock.now_ns = end_ns + self._later_ns
-                recorder.close(opened)
-            recorder.close(around)
+            own = [o for o in self._truth.operations if (o.rank, o.iteration) == (rank, iteration)]
+            record_iteration(recorder, clock, own, iteration + self._first, self._later_ns)
 
     def stop(self) -> None:
         """End all recordings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,33 @@ def range_name(operation: TrueOperation) -> str:
     return name_of(operation.phase, operation.microbatch, None, operation.virtual_stage)
 
 
+def record_iteration(
+    recorder: Recorder,
+    clock: Clock,
+    operations: Sequence[TrueOperation],
+    number: int | None,
+    later_ns: int = 0,
+) -> None:
+    """Record the operations of one rank and iteration.
+
+    Args:
+        recorder: of the rank.
+        clock: of its host, which it reads.
+        operations: with their true times, in any order.
+        number: of the iteration; None where no range names it.
+        later_ns: added to the times.
+    """
+    spans = sorted((*op.span, range_name(op)) for op in operations if op.span is not None)
+    clock.now_ns = spans[0][0] + later_ns
+    around = None if number is None else recorder.open("", iteration=number)
+    for start_ns, end_ns, name in spans:
+        clock.now_ns = start_ns + later_ns
+        opened = recorder.open(name)
+        clock.now_ns = end_ns + later_ns
+        recorder.close(opened)
+    recorder.close(around)
+
+
 def record_rank(
     recorder: Recorder,
     clock: Clock,
@@ -52,26 +80,11 @@ def record_rank(
 ) -> None:
     """Record the operations of one rank, iteration by iteration, and stop.
 
-    Args:
-        recorder: of the rank.
-        clock: of its host, which it reads.
-        operations: with their true times.
-        named: returns the number of an iteration; None where no range names it.
+    ``named`` returns the number of an iteration; None where no range names it.
     """
-    timed = sorted((o for o in operations if o.start_ns is not None), key=lambda o: o.start_ns or 0)
-    around, current = None, None
-    for operation in timed:
-        if operation.iteration != current:
-            recorder.close(around)
-            current = operation.iteration
-            number = named(current)
-            clock.now_ns = operation.start_ns or 0
-            around = None if number is None else recorder.open("", iteration=number)
-        clock.now_ns = operation.start_ns or 0
-        opened = recorder.open(range_name(operation))
-        clock.now_ns = operation.end_ns or 0
-        recorder.close(opened)
-    recorder.close(around)
+    ran = sorted((o for o in operations if o.span), key=lambda o: o.start_ns or 0)
+    for iteration, own in itertools.groupby(ran, key=lambda operation: operation.iteration):
+        record_iteration(recorder, clock, list(own), named(iteration))
     recorder.stop()
 
 

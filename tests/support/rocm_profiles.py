@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.processes import Process
 
 _FOLDER = Path(__file__).parent
 _ROCPD = (_FOLDER / "rocpd_tables.sql").read_text()
 _RPD = (_FOLDER / "rpd_tables.sql").read_text()
 #: What stands in columns that no reader may show.
 SECRET = "hunter2-AWS-TOKEN"
-HIP = {
-    "cudaLaunchKernel_v7000": "hipLaunchKernel",
-    "cuLaunchKernelEx": "hipModuleLaunchKernel",
-    "cudaMemcpyAsync_v3020": "hipMemcpyAsync",
-    "cudaMemsetAsync_v3020": "hipMemsetAsync",
-    "cuLaunchKernel": "hipExtModuleLaunchKernel",
-    "cudaEventQuery_v3020": "hipEventQuery",
-    "cudaLaunchKernel": "hipLaunchKernel",
-}
 #: The categories of ranges, and the functions of nesting and other ones, by release.
 MARKERS = {
     "7": ("MARKER_CORE_RANGE_API", "roctxThreadRangeA", "roctxProcessRangeA"),
@@ -31,90 +24,6 @@ MARKERS = {
 }
 #: Agents of a node: CPUs come first.
 _CPUS = 2
-
-
-@dataclass
-class Process:
-    """What one process of an export did, on the clock of its node.
-
-    Attributes:
-        host: its node.
-        pid: the operating system's.
-        calls: start, end, tid, correlation id, name; each correlation id once.
-        ranges: start, end, tid, text, whether it nests.
-        kernels: start, end, device, correlation id, stream, name.
-        copies: start, end, device, correlation id, stream.
-        fills: the same.
-        threads: tid and name.
-    """
-
-    host: str
-    pid: int
-    calls: list[tuple[int, int, int, int, str]] = field(default_factory=list)
-    ranges: list[tuple[int, int, int, str, bool]] = field(default_factory=list)
-    kernels: list[tuple[int, int, int, int, int, str]] = field(default_factory=list)
-    copies: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    fills: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    threads: list[tuple[int, str]] = field(default_factory=list)
-
-
-def processes_of(export: Path) -> list[Process]:
-    """Return the processes of a planted export."""
-    found: dict[int, Process] = {}
-    with closing(sqlite3.connect(export)) as db:
-        rows = db.execute
-        strings = dict(rows("SELECT id, value FROM StringIds"))
-        ((host,),) = rows("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
-        session = "TARGET_INFO_SESSION_START_TIME"
-        timed = rows(f"SELECT 1 FROM PRAGMA_TABLE_INFO('{session}') WHERE name = 'systemClockNs'")
-        zero = 1 << 40
-        if timed.fetchone():
-            ((zero,),) = rows(f"SELECT systemClockNs FROM {session}")
-
-        def of(number: int) -> Process:
-            pid = number >> 24 & 0xFFFFFF
-            return found.setdefault(pid, Process(host, pid))
-
-        seen = set()
-        for start, end, thread, correlation, name in rows(
-            "SELECT start, end, globalTid, correlationId, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME "
-            "ORDER BY start"
-        ):
-            if (thread >> 24, correlation) not in seen:
-                seen.add((thread >> 24, correlation))
-                call = (start + zero, end + zero, thread & 0xFFFFFF, correlation)
-                of(thread).calls.append((*call, HIP.get(strings[name], "hipOther")))
-        for start, end, thread, text, text_id, kind in rows(
-            "SELECT start, end, globalTid, text, textId, eventType FROM NVTX_EVENTS "
-            "WHERE eventType IN (59, 60) AND end IS NOT NULL"
-        ):
-            name = strings[text_id] if text is None else text
-            row = (start + zero, end + zero, thread & 0xFFFFFF, name, kind == 59)
-            of(thread).ranges.append(row)
-        _add_work(db, strings, zero, of)
-        if rows("SELECT 1 FROM sqlite_master WHERE name = 'ThreadNames'").fetchone():
-            for name, thread in rows("SELECT nameId, globalTid FROM ThreadNames"):
-                of(thread).threads.append((thread & 0xFFFFFF, strings[name]))
-    return list(found.values())
-
-
-def _add_work(
-    db: sqlite3.Connection, strings: dict[int, str], zero: int, of: Callable[[int], Process]
-) -> None:
-    for start, end, device, process, correlation, stream, name in db.execute(
-        "SELECT start, end, deviceId, globalPid, correlationId, streamId, demangledName "
-        "FROM CUPTI_ACTIVITY_KIND_KERNEL"
-    ):
-        of(process).kernels.append(
-            (start + zero, end + zero, device, correlation, stream, strings[name])
-        )
-    for table, kind in (("MEMCPY", "copies"), ("MEMSET", "fills")):
-        name = f"CUPTI_ACTIVITY_KIND_{table}"
-        if db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
-            for start, end, device, process, *rest in db.execute(
-                f"SELECT start, end, deviceId, globalPid, correlationId, streamId FROM {name}"
-            ):
-                getattr(of(process), kind).append((start + zero, end + zero, device, *rest))
 
 
 class _Strings:

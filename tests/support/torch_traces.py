@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from tests.support.processes import processes_of
 
 Events = list[dict[str, Any]]
 #: In microseconds, as ``baseTimeNanoseconds`` goes with them.
@@ -77,62 +80,45 @@ def traces_of(
     """
     with closing(sqlite3.connect(export)) as connection:
         rows = connection.execute
-        strings = dict(rows("SELECT id, value FROM StringIds"))
-        host = rows("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'").fetchone()[
-            0
-        ]
-        utc = rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()[0]
-        events: dict[int, Events] = {}
-        for start, end, thread, text, text_id in rows(
-            "SELECT start, end, globalTid, text, textId FROM NVTX_EVENTS WHERE eventType = 59"
-        ):
-            name = strings[text_id] if text is None else text
-            own = {"pid": thread >> 24 & 0xFFFFFF, "tid": thread & 0xFFFFFF}
-            events.setdefault(thread >> 24, []).append(
-                _event(_category(name, modules=modules), name, start, end, **own)
-            )
-        for start, end, thread, correlation, name_id in rows(
-            "SELECT start, end, globalTid, correlationId, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME"
-        ):
-            events.setdefault(thread >> 24, []).append(
-                _event(
-                    "cuda_runtime",
-                    strings[name_id],
-                    start,
-                    end,
-                    pid=thread >> 24 & 0xFFFFFF,
-                    tid=thread & 0xFFFFFF,
-                    args={"correlation": correlation, "cbid": 211},
+        ((utc,),) = rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+        events: dict[int, Events] = defaultdict(list)
+        host = ""
+        for process in processes_of(export, hip=False):
+            host, pid, own = process.host, process.pid, events[process.pid]
+            for start, end, tid, name, nests in process.ranges:
+                if nests:
+                    category = _category(name, modules=modules)
+                    own.append(_event(category, name, start, end, pid=pid, tid=tid))
+            for start, end, tid, correlation, name in process.calls:
+                told = {"correlation": correlation, "cbid": 211}
+                own.append(_event("cuda_runtime", name, start, end, pid=pid, tid=tid, args=told))
+            for start, end, device, correlation, stream, name in process.kernels:
+                told = {"device": device, "stream": stream, "correlation": correlation}
+                own.append(_event("kernel", name, start, end, pid=device, tid=stream, args=told))
+            for tid, name in process.threads:
+                args = {"name": f"thread {tid} ({name})"}
+                own.append(
+                    {
+                        "ph": "M",
+                        "name": "thread_name",
+                        "ts": 0,
+                        "pid": pid,
+                        "tid": tid,
+                        "args": args,
+                    }
                 )
-            )
-        for start, end, process, device, stream, correlation, name_id in rows(
-            "SELECT start, end, globalPid, deviceId, streamId, correlationId, demangledName "
-            "FROM CUPTI_ACTIVITY_KIND_KERNEL"
-        ):
-            args = {"device": device, "stream": stream, "correlation": correlation}
-            events.setdefault(process >> 24, []).append(
-                _event("kernel", strings[name_id], start, end, pid=device, tid=stream, args=args)
-            )
         if rows("SELECT 1 FROM sqlite_master WHERE name LIKE '%_SYNCHRONIZATION'").fetchone():
-            for process, event in _synchronisation(connection, records=records):
-                events.setdefault(process >> 24, []).append(event)
-        for name, thread in rows(
-            "SELECT s.value, t.globalTid FROM ThreadNames t JOIN StringIds s ON s.id = t.nameId"
-        ):
-            own = {"pid": thread >> 24 & 0xFFFFFF, "tid": thread & 0xFFFFFF}
-            told = {"name": f"thread {own['tid']} ({name})"}
-            events.setdefault(thread >> 24, []).append(
-                {"ph": "M", "name": "thread_name", "ts": 0, "args": told, **own}
-            )
+            for number, event in _synchronisation(connection, records=records):
+                events[number >> 24 & 0xFFFFFF].append(event)
     files = []
-    for process, own_events in sorted(events.items()):
+    for pid, own_events in sorted(events.items()):
         document = {
             "schemaVersion": 1,
             "host_name": host,
             "traceEvents": own_events,
             "baseTimeNanoseconds": utc,
         }
-        file = folder / f"{export.stem}.{process & 0xFFFFFF}.pt.trace.json.gz"
+        file = folder / f"{export.stem}.{pid}.pt.trace.json.gz"
         file.write_bytes(gzip.compress(json.dumps(document, indent=1).encode(), mtime=0))
         files.append(file)
     return files
