@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,11 +19,13 @@ from pathlib import Path
 
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model import files as temporary_files
+from bubbleviz.model.files import NAMES
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.render.formats import Parts, is_folder
 from bubbleviz.timing import step
 
+#: Of temporary files beside outputs.
+_PREFIX = ".bubbleviz-"
 #: Seconds that a pipe's reader has to come.
 _PATIENCE_S = 10
 
@@ -135,7 +138,7 @@ def _check(output: str, place: Path, inputs: Collection[Path], *, force: bool) -
     if not place.exists():
         return
     names = sorted(own.name for own in place.iterdir()) if folder else []
-    strange = next((n for n in names if not temporary_files.NAMES.fullmatch(n)), None)
+    strange = next((n for n in names if not NAMES.fullmatch(n)), None)
     if strange is not None:
         raise OutputError(
             f"{output}: holds {strange[:60]!r}, which is no part of a report; name a folder "
@@ -239,9 +242,9 @@ def _temporary(output: str, content: bytes | Parts) -> Path:
     """Write a file, or a folder part by part, under a temporary name beside its place."""
     parent = Path(output).resolve().parent
     if isinstance(content, Parts):
-        place = Path(temporary_files.create_folder(parent))
+        place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     else:
-        handle, name = temporary_files.create(parent)
+        handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=parent)
         os.close(handle)
         place = Path(name)
     try:
@@ -302,7 +305,7 @@ def _place_folder(temporary: Path, output: str, *, force: bool) -> None:
         temporary.rename(target)
         return
     _check(output, target, (), force=force)
-    old = Path(temporary_files.create_folder(target.parent))
+    old = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=target.parent))
     old.rmdir()
     target.rename(old)
     try:

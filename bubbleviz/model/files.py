@@ -1,107 +1,16 @@
-"""Temporary files beside outputs, temporary folders, and what killed runs left of them."""
+"""Files: small ones that users name, read within a size, and names of the parts of outputs."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import platform
 import re
 import select
-import shutil
 import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.private_names import note_paths
-
-#: Of files beside outputs, and of folders among the system's temporary ones.
-_PREFIX, _FOLDER_PREFIX = ".bubbleviz-", "bubbleviz-"
-
-
-def create(folder: Path) -> tuple[int, str]:
-    """Create a temporary file that the next run recognises as a leftover if this one is killed.
-
-    Returns:
-        Its open descriptor and its path.
-
-    Raises:
-        OSError: the folder takes no new file.
-    """
-    return tempfile.mkstemp(prefix=_beginning(folder, _PREFIX), dir=folder)
-
-
-def create_folder(folder: Path) -> str:
-    """Create a temporary folder in a folder, to be recognised as a leftover likewise.
-
-    Returns:
-        Its path.
-
-    Raises:
-        OSError: the folder takes no new one.
-    """
-    return tempfile.mkdtemp(prefix=_beginning(folder, _PREFIX), dir=folder)
-
-
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Yield a folder that is removed afterwards, by the next run if this one is killed.
-
-    Raises:
-        OSError: none can be made.
-    """
-    prefix = _beginning(Path(tempfile.gettempdir()), _FOLDER_PREFIX)
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        yield folder
-
-
-def _host() -> str:
-    """Return eight letters for this machine: a process number means nothing on another one.
-
-    Nor does it in another container, whose processes are numbered apart.
-    """
-    # Most runs write no file.
-    import hashlib
-
-    numbering = ""
-    with contextlib.suppress(OSError):
-        numbering = str(Path("/proc/self/ns/pid").readlink())
-    return hashlib.blake2b(f"{platform.node()}{numbering}".encode(), digest_size=4).hexdigest()
-
-
-def _beginning(folder: Path, prefix: str) -> str:
-    """Return how names of this process begin, and remove what others here left that run no more."""
-    ours = f"{prefix}{_host()}-"
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(ours)]
-        for name in names:
-            number = name.split("-")[2] if name.count("-") >= 3 else ""
-            if number.isdecimal() and not _runs(int(number)):
-                with contextlib.suppress(OSError):
-                    _remove(folder / name, files=prefix == _PREFIX)
-    return f"{ours}{os.getpid()}-"
-
-
-def _remove(path: Path, *, files: bool) -> None:
-    """Remove a file, or a folder with what it holds, never what a link leads to."""
-    mode = path.lstat().st_mode
-    if stat.S_ISDIR(mode):
-        shutil.rmtree(path, ignore_errors=True)
-    elif stat.S_ISREG(mode) and files:
-        path.unlink()
-
-
-def _runs(number: int) -> bool:
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # another user's process, or no number of one
-        return True
-    return True
-
 
 # Small files that users name: conventions, plans, costs and saved reports, within a size.
 #

@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import struct
+import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,6 @@ from time import monotonic, sleep
 from typing import Any, TypeVar, cast
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.files import temporary_folder
 from bubbleviz.progress import Progress
 
 Task = TypeVar("Task")
@@ -127,7 +127,7 @@ def worker_pool(count: int, begin: Callable[..., None], *arguments: object) -> I
         # It lets signals through again once it runs, and must not do so in between.
         ensure_running()
     context = _Context("spawn" if afresh else "fork")
-    with temporary_folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True) as folder:
         executor = ProcessPoolExecutor(
             count,
             cast(BaseContext, context),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -129,9 +130,8 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     note_paths([str(beside)])
     if keep and beside.exists():
         raise OutputError(f"{beside}: exists already; analyze it instead of {Path(path).name}")
-    from bubbleviz.model.files import temporary_folder
-
-    with unwinding([signal.SIGTERM]), temporary_folder() as folder:
+    temporary = tempfile.TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True)
+    with unwinding([signal.SIGTERM]), temporary as folder:
         refuse_pointer(path)
         if not keep and find_spec("pyarrow") is not None:
             target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
