@@ -78,8 +78,8 @@ def _table_parts(inspection: Inspection) -> Iterator[Block]:
     text += "".join(f"\n  {what:<12} {one_line(fact, 100)}" for what, fact in contents.facts)
     yield Sentence(text, lead=one_line(contents.source.path, 200))
     yield from _rows(inspection, "not told")
-    for phase in contents.candidates:
-        yield Sentence(f"  {phase.name:<30}{phase.count:>12,}")
+    for phase, count in contents.candidates.items():
+        yield Sentence(f"  {phase:<30}{count:>12,}")
     yield from _next(inspection, inspection.missing)
 
 
@@ -88,9 +88,9 @@ def _rows(inspection: Inspection, unknown: str) -> Iterator[Block]:
     from bubbleviz.render.document import Sentence
 
     yield Sentence("Rows", style="bold")
-    for table in inspection.contents.tables:
-        rows = unknown if table.rows is None else f"{table.rows:,}"
-        yield Sentence(f"  {table.what:<30}{rows:>12}")
+    for what, count in inspection.contents.tables.items():
+        rows = unknown if count is None else f"{count:,}"
+        yield Sentence(f"  {what:<30}{rows:>12}")
 
 
 def _next(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:

@@ -103,7 +103,7 @@ def way_on(inspection: Inspection, others: str) -> str:
         others: a clause on the commands that tell something of it; "" for none.
     """
     contents = inspection.contents
-    work = contents.readable or any(t.rows for t in contents.tables if t.what in _GPU_WORK)
+    work = contents.readable or any(contents.tables.get(what) for what in _GPU_WORK)
     if not work:
         return "it holds no GPU work, without which no command of bubbleviz can analyse it"
     ways = others or "no device ran more than a single kernel or copy, too little for any command"
@@ -161,15 +161,15 @@ def look_over(
 def look_over_table(contents: Contents) -> Inspection:
     """Return the inspection of a table of operations."""
     labels = {phase.label for phase in COUNTED}
-    counted = any(phase.name in labels for phase in contents.candidates)
+    counted = any(phase in labels for phase in contents.candidates)
     lacking = f"it holds no forward or backward ({', '.join(p.label for p in COUNTED)})"
     missing = contents.missing if counted else (lacking, *contents.missing)
     return Inspection(contents, (), counted, missing, (), None, told=True)
 
 
 def _evidence(contents: Contents, convention: Convention, parts_left: bool) -> Evidence | None:
-    names = understand([c.name for c in contents.candidates], convention)
-    counts = np.array([c.count for c in contents.candidates], np.int64)
+    names = understand(list(contents.candidates), convention)
+    counts = np.array(list(contents.candidates.values()), np.int64)
     of_phase = [(p.label, int(counts[names.phase == p].sum())) for p in Phase]
     marks = int(counts[(names.phase < 0) & ((names.iteration >= 0) | names.by_order)].sum())
     phases = tuple((label, count) for label, count in of_phase if count)

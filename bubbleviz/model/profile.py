@@ -361,32 +361,15 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class TableCount:
-    """How many rows a table of a profile holds; None where it is absent."""
-
-    what: str
-    table: str
-    rows: int | None
-
-
-@dataclass(frozen=True)
-class NameCount:
-    """How often a range name occurs."""
-
-    name: str
-    count: int
-
-
-@dataclass(frozen=True)
 class Contents:
     """What a profile holds, for a first look at an unknown file.
 
     Attributes:
         source: where it came from.
-        tables: how many rows of each kind it holds.
+        tables: how many rows of each kind it holds; None where it lacks the table.
         processes: that ran kernels or CUDA graphs.
         devices: that it describes.
-        candidates: the names that pass the prefilters of conventions.
+        candidates: the names that pass the prefilters of conventions, and how often they occur.
         ranges: how many rows can hold ranges, of any name.
         missing: what stands in the way or would add to it, with what would record it.
         readable: whether what it has is enough all the same.
@@ -396,10 +379,10 @@ class Contents:
     """
 
     source: Source
-    tables: tuple[TableCount, ...]
+    tables: Mapping[str, int | None]
     processes: tuple[int, ...]
     devices: tuple[Device, ...]
-    candidates: tuple[NameCount, ...]
+    candidates: Mapping[str, int]
     ranges: int
     missing: tuple[str, ...]
     readable: bool

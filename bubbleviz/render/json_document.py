@@ -122,13 +122,13 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "longest_bubbles": [
             {
                 **{
-                    name: int(getattr(bubbles, name)[bubble.row])
+                    name: int(getattr(bubbles, name)[row])
                     for name in ("rank", "iteration", "start_ns", "end_ns")
                 },
-                "cause": Cause(int(bubbles.cause[bubble.row])).label,
-                "sentence": bubble.sentence,
+                "cause": Cause(int(bubbles.cause[row])).label,
+                "sentence": sentence,
             }
-            for bubble in longest_bubbles(report)
+            for row, sentence in longest_bubbles(report)
         ],
         # What stragglers cost over all averaged iterations.
         "slowdown": slowdowns

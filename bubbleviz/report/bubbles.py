@@ -34,21 +34,10 @@ _EDGES = {
 }
 
 
-@dataclass(frozen=True)
-class LongBubble:
-    """One of the longest bubbles, for people.
-
-    Attributes:
-        row: of the table of bubbles.
-        sentence: what happened.
-    """
-
-    row: int
-    sentence: str
-
-
-def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
+def longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
     """Return the longest bubbles of averaged iterations that the schedule does not imply.
+
+    Of each its row, and what happened in a sentence.
 
     Where there are none, those that it implies. Of the bubbles of one rank with one cause before
     operations of one phase, only the longest is listed.
@@ -62,18 +51,17 @@ def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
     times = np.bincount(alike.of_row, minlength=len(alike))
     shown = np.sort(alike.first)[:count]
     return tuple(
-        LongBubble(int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
+        (int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
         for at in shown.tolist()
     )
 
 
-def longest_implied(report: Report) -> LongBubble | None:
+def longest_implied(report: Report) -> str | None:
     """Return the longest bubble that the schedule implies, where one it does not is listed."""
     implied, avoidable = _averaged_bubbles(report)
     if not len(implied) or not len(avoidable):
         return None
-    row = int(implied[0])
-    return LongBubble(row, _sentence(report, row, 1))
+    return _sentence(report, int(implied[0]), 1)
 
 
 def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:

@@ -256,9 +256,9 @@ def longest(report: Report) -> Iterator[doc.Block]:
         return
     which = "" if implied is None else " that the schedule does not imply"
     yield doc.Heading(f"Longest idle intervals{which} (all of them: --bubbles FILE)")
-    lines = [one_line(bubble.sentence, 400) for bubble in intervals]
+    lines = [one_line(sentence, 400) for _, sentence in intervals]
     if implied is not None:
-        lines.append(f"the longest that it implies: {one_line(implied.sentence, 400)}")
+        lines.append(f"the longest that it implies: {one_line(implied, 400)}")
     yield doc.Bullets(lines)
 
 

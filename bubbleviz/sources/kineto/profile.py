@@ -363,14 +363,14 @@ def _devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
     )
 
 
-#: What an inspection counts: name, categories in the file, and code.
+#: What an inspection counts, with its code.
 _COUNTED = (
-    ("kernels", "kernel", kineto.KERNEL),
-    ("copies and memsets", "gpu_memcpy, gpu_memset", kineto.COPY),
-    ("CUDA API calls", "cuda_runtime, cuda_driver", kineto.CALL),
-    ("annotations", "user_annotation", kineto.ANNOTATION),
-    ("operators", "cpu_op", kineto.OPERATOR),
-    ("Python functions", "python_function", kineto.PYTHON),
+    ("kernels", kineto.KERNEL),
+    ("copies and memsets", kineto.COPY),
+    ("CUDA API calls", kineto.CALL),
+    ("annotations", kineto.ANNOTATION),
+    ("operators", kineto.OPERATOR),
+    ("Python functions", kineto.PYTHON),
 )
 #: How the events of modules are named among those of Python's functions.
 _MODULE = "nn.Module: "
@@ -444,18 +444,15 @@ class KinetoFile:
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the trace, with the ranges of these names."""
         profile, _, counts, _ = self._trace
-        names = sorted(self.sample(globs).items())
         return Contents(
             source=profile.source,
-            tables=tuple(
-                model.TableCount(
-                    what.replace("CUDA", profile.source.api), category, counts[kind] or None
-                )
-                for what, category, kind in _COUNTED
-            ),
+            tables={
+                what.replace("CUDA", profile.source.api): counts[kind] or None
+                for what, kind in _COUNTED
+            },
             processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),
             devices=profile.devices,
-            candidates=tuple(model.NameCount(*pair) for pair in names),
+            candidates=dict(sorted(self.sample(globs).items())),
             ranges=len(profile.ranges),
             missing=tuple(filter(None, (self._lacking(),))),
             readable=len(profile.activities) > 0,

@@ -140,19 +140,17 @@ def _name_limitations(
     return notes, unnamed
 
 
-def _missing_data(
-    export: Export, tables: Sequence[profile.TableCount]
-) -> tuple[tuple[str, ...], bool]:
+def _missing_data(export: Export, counts: Mapping[str, int | None]) -> tuple[tuple[str, ...], bool]:
     """Return what an export lacks, a sentence each, and whether it can be analysed all the same.
 
     Args:
         export: the open export.
-        tables: their numbers of rows.
+        counts: rows of its tables; None where it lacks one.
     """
     lacks = [lack for name in _NEEDED for lack in export.lacks(name)]
     if GRAPH in export.schema:
         lacks.extend(export.lacks("gpu_work/graphs"))
-    rows = {table.table: table.rows or 0 for table in tables}
+    rows = {table: count or 0 for table, count in counts.items()}
     graphs_readable = not any(lack.split(".")[0] == GRAPH for lack in lacks)
     traced = "" if rows[KERNEL] or rows[GRAPH] else _traced_without_kernels(export)
     losses = []
@@ -276,27 +274,25 @@ class NsysFile:
             ProfileError: the file is damaged.
         """
         export = self.export
-        candidates: list[profile.NameCount] = []
+        candidates: dict[str, int] = {}
         if export.has("ranges/named"):
             names = nvtx.name_filter(export, globs)
             ranges, impossible = nvtx.read_ranges(export, names, lambda: 0)
             self._inspected.append((names, ranges, impossible))
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
-            candidates = [
-                profile.NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)
-            ]
-        tables = tuple(
-            profile.TableCount(what, table, export.count(table) if table in export.schema else None)
-            for what, table in _COUNTED.items()
-        )
-        missing, readable = _missing_data(export, tables)
+            candidates = dict(zip(ranges.names, counts, strict=True))
+        rows = {
+            table: export.count(table) if table in export.schema else None
+            for table in _COUNTED.values()
+        }
+        missing, readable = _missing_data(export, rows)
         return profile.Contents(
             source=target.source_of(export),
-            tables=tables,
+            tables={what: rows[table] for what, table in _COUNTED.items()},
             processes=gpu_work.processes_of(export),
             devices=target.devices_of(export),
-            candidates=tuple(candidates),
-            ranges=next(table.rows or 0 for table in tables if table.table == NVTX),
+            candidates=candidates,
+            ranges=rows[NVTX] or 0,
             missing=missing,
             readable=readable,
             reader=export.account(),

@@ -256,19 +256,13 @@ class RocmFile:
         tables, ranges = self._recording, self._ranges
         counts = [*map(_rows, (tables.kernels, tables.copies, tables.calls))]
         counts.append(len(ranges) + tables.nameless)
-        in_tables = _COUNTED[self._recording.format]
         lacking = self._lacking(partial=False)
         return profile.Contents(
             source=self._source,
-            tables=tuple(
-                profile.TableCount(what, table, count)
-                for what, table, count in zip(_WHAT, in_tables, counts, strict=True)
-            ),
+            tables=dict(zip(_WHAT, counts, strict=True)),
             processes=tuple(distinct(self._work[0].ranks[:, 0]).tolist()),
             devices=self._devices,
-            candidates=tuple(
-                profile.NameCount(name, count) for name, count in sorted(names.items())
-            ),
+            candidates=dict(sorted(names.items())),
             ranges=len(ranges),
             missing=(lacking,) if lacking else (),
             readable=not lacking,

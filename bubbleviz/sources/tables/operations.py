@@ -17,7 +17,7 @@ from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.profile import Contents, NameCount, Profile, Source, TableCount, ToldClock
+from bubbleviz.model.profile import Contents, Profile, Source, ToldClock
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
 
@@ -418,16 +418,14 @@ class OpenTable:
         counts = np.bincount(operations.phase, minlength=len(Phase)).tolist()
         return Contents(
             source=table.source,
-            tables=(
-                TableCount("operations", "rows", len(operations)),
-                TableCount("ranks", "rank", len(table.places)),
-                TableCount("iterations", "iteration", len(table.iterations) or None),
-            ),
+            tables={
+                "operations": len(operations),
+                "ranks": len(table.places),
+                "iterations": len(table.iterations) or None,
+            },
             processes=tuple(place.number for place in table.places),
             devices=(),
-            candidates=tuple(
-                NameCount(phase.label, counts[phase]) for phase in Phase if counts[phase]
-            ),
+            candidates={phase.label: counts[phase] for phase in Phase if counts[phase]},
             ranges=len(operations),
             missing=tuple(sentence for name, sentence in self.untold if name not in table.told),
             readable=True,

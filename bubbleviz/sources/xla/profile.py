@@ -429,13 +429,13 @@ class XlaFile:
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the file, with the ranges of these names."""
         profile, counts, _ = self._whole
-        kind, lacking = profile.source.format, self._lacking()
+        lacking = self._lacking()
         return Contents(
             source=profile.source,
-            tables=tuple(model.TableCount(what, kind, rows) for what, rows in counts.items()),
+            tables=counts,
             processes=tuple(sorted(set(profile.activities.ranks[:, 0].tolist()))),
             devices=profile.devices,
-            candidates=tuple(model.NameCount(*pair) for pair in self.sample(globs).items()),
+            candidates=self.sample(globs),
             ranges=len(profile.ranges),
             missing=(lacking,) if lacking else (),
             readable=not lacking,
