@@ -548,13 +548,8 @@ def layered(path: Path, layers: int) -> None:
         db.commit()
 
 
-NESTED = ("zero-bubble", "megatron-core")
-
-
 @pytest.mark.parametrize("layers", [3, 30])
-def test_layers_inside_operations_take_nothing_from_them(
-    layers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_layers_inside_operations_take_nothing_from_them(layers: int, tmp_path: Path) -> None:
     truth = plant(BASE, tmp_path)
     paths = [tmp_path / file.path for file in truth.files]
     for path in paths:
@@ -564,11 +559,6 @@ def test_layers_inside_operations_take_nothing_from_them(
     assert report.convention == "zero-bubble"
     assert found_rows(report) == true_rows(report, truth, truth.operations)
     check_ratios(report, truth)
-    assert main(["inspect", str(paths[0])]) == 0
-    output = capsys.readouterr().out.split("NVTX convention")[1].split("Most frequent")[0]
-    own, other = (" ".join(output.split()).partition(f"{name}:")[2] for name in NESTED)
-    assert own.partition("megatron-core:")[0].count("parts of operations") == 0
-    assert other.partition("zero-bubble:")[0].count("parts of operations") == 1
 
 
 def test_layers_without_operations_around_them_are_work() -> None:

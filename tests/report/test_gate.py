@@ -37,6 +37,12 @@ def altered(saved: Path, folder: Path, *path: str, value: Any) -> str:
     return str(file)
 
 
+#: Memory of operations, in bytes.
+OPERATION = dict.fromkeys(
+    ("virtual_stage", "n", "net_bytes", "above_bytes", "held_bytes", "kept_bytes"), 0
+)
+
+
 # Nothing, and ties
 
 
@@ -352,6 +358,8 @@ def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: Command
         (("what_if",), [{"name": "measured", "makespan_ns": "1"}], "is not a bubbleviz report"),
         (("phase_times",), [{"phase": "Q", "median_ns": 1}], "'Q' is not a phase"),
         (("phase_times",), [{"phase": "F"}], "is not a bubbleviz report"),
+        (("memory",), {"ranks": [], "operations": [{**OPERATION, "phase": "Q"}]}, "is not a phase"),
+        (("memory",), {"ranks": [], "operations": [{"phase": "F"}]}, "is not a bubbleviz report"),
         (("typical_iteration",), "0", "is not a bubbleviz report"),
     ],
 )
