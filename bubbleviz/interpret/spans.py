@@ -145,20 +145,27 @@ def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[dict[str, Ints], BusyI
     count, work = len(keys), ran.work
     start_ns, end_ns, kernels, first = extents_of(keys.phase, ran)
     has_span = first != NONE
-    active = intervals.group_union(
-        ran.owner, count, work.start_ns, work.end_ns, work.compute & (ran.owner >= 0)
+    active = BusyIntervals(
+        *intervals.group_union(
+            ran.owner, count, work.start_ns, work.end_ns, work.compute & (ran.owner >= 0)
+        )
     )
-    busy = _busy(start_ns, end_ns, has_span, active, ran)
+    inside = ran.around >= 0
+    received = ran.received[inside]
+    receives = BusyIntervals(ran.around[inside], work.start_ns[received], work.end_ns[received])
+    busy = busy_intervals(start_ns, end_ns, has_span, receives, active)
     spans = {
         "start_ns": np.where(has_span, start_ns, NONE),
         "end_ns": np.where(has_span, end_ns, NONE),
         "has_span": has_span.astype(np.int64),
         "kernels": kernels,
-        "active_ns": intervals.group_sum(active[0], count, active[2] - active[1]),
-        "busy_ns": intervals.group_sum(busy[0], count, busy[2] - busy[1]),
-        "received_ns": _received(count, work.end_ns[ran.received], ran.around),
+        "active_ns": intervals.group_sum(active.operation, count, active.end_ns - active.start_ns),
+        "busy_ns": intervals.group_sum(busy.operation, count, busy.end_ns - busy.start_ns),
+        "received_ns": intervals.group_extents(
+            receives.operation, count, receives.start_ns, receives.end_ns
+        )[1],
     }
-    return spans, BusyIntervals(*busy), first
+    return spans, busy, first
 
 
 def extents_of(phase: Codes, ran: RankWork) -> tuple[Ints, Ints, Ints, Codes]:
@@ -200,39 +207,36 @@ def _chosen_extents(
     return start_ns, end_ns, kernels, first
 
 
-def _received(count: int, end_ns: Ints, around: Ints) -> Ints:
-    """Return for each operation the latest end of the receives launched inside it; -1 none."""
-    # Times can lie before 0, so the largest of them is not found by starting from -1.
-    never = np.iinfo(np.int64).min
-    latest = np.full(count, never)
-    inside = around >= 0
-    np.maximum.at(latest, around[inside], end_ns[inside])
-    return np.where(latest == never, NONE, latest)
+def busy_intervals(
+    start_ns: Ints, end_ns: Ints, has_span: Bools, waits: BusyIntervals, active: BusyIntervals
+) -> BusyIntervals:
+    """Return when operations kept their GPU busy: spans less the holes in which they waited.
 
-
-def _busy(
-    start_ns: Ints,
-    end_ns: Ints,
-    has_span: Bools,
-    active: tuple[Ints, Ints, Ints],
-    ran: RankWork,
-) -> tuple[Ints, Ints, Ints]:
-    """Return (operation, start_ns, end_ns): spans less the holes in which own receives spin."""
+    Args:
+        start_ns: of their spans.
+        end_ns: likewise.
+        has_span: which have one.
+        waits: when receives of theirs ran.
+        active: when they computed, whatever ran beside it.
+    """
     packing = intervals.Packing.of(np.where(has_span, start_ns, 0), np.where(has_span, end_ns, 0))
     at = np.flatnonzero(has_span)
     spans = intervals.union(packing.place(at, start_ns[at]), packing.place(at, end_ns[at]))
-    known = (ran.around >= 0) & np.append(has_span, False)[ran.around]
-    rows, spin = ran.received[known], ran.around[known]
-    low = np.clip(ran.work.start_ns[rows], start_ns[spin], end_ns[spin])
-    high = np.clip(ran.work.end_ns[rows], start_ns[spin], end_ns[spin])
-    waiting = intervals.union(packing.place(spin, low), packing.place(spin, high))
-    waits = np.zeros(len(start_ns), bool)
-    waits[spin] = True
+    waits = waits.take(has_span[waits.operation])
+    owner = waits.operation
+    low = np.clip(waits.start_ns, start_ns[owner], end_ns[owner])
+    high = np.clip(waits.end_ns, start_ns[owner], end_ns[owner])
+    waiting = intervals.union(packing.place(owner, low), packing.place(owner, high))
+    waited = np.zeros(len(start_ns), bool)
+    waited[owner] = True
     # Mostly few operations wait, and what runs in others fills no hole.
-    owner, from_ns, to_ns = (column[waits[active[0]]] for column in active)
-    running = intervals.union(packing.place(owner, from_ns), packing.place(owner, to_ns))
+    active = active.take(waited[active.operation])
+    running = intervals.union(
+        packing.place(active.operation, active.start_ns),
+        packing.place(active.operation, active.end_ns),
+    )
     holes = intervals.difference(waiting, running)
-    return packing.unpack(intervals.difference(spans, holes))
+    return BusyIntervals(*packing.unpack(intervals.difference(spans, holes)))
 
 
 def busy_times(

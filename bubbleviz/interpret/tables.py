@@ -22,7 +22,7 @@ from bubbleviz.interpret.iterations import (
 from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
 from bubbleviz.interpret.per_rank import Line, exposed_times
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
-from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_times
+from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_intervals, busy_times
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -35,7 +35,7 @@ from bubbleviz.model.grouping import (
     sorted_rows,
 )
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operation_table import OperationTable, RowIntervals
+from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -82,9 +82,11 @@ def recording_of(table: OperationTable) -> Recordings:
     order = sorted_rows(told.rank, told.host_start_ns, told.start_ns)
     numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
     operations, hints, unnumbered = _keyed(table, order, numbers)
-    waits = table.waits
-    waits = RowIntervals(places_in(order)[waits.row], waits.start_ns.copy(), waits.end_ns.copy())
-    busy = _busy(operations, waits)
+    waits = table.waits.changed(operation=places_in(order)[table.waits.operation])
+    spanned = operations.has_span == 1
+    busy = busy_intervals(
+        operations.start_ns, operations.end_ns, spanned, waits, BusyIntervals.none()
+    )
     busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
     operations = operations.changed(busy_ns=busy_ns).lighter()
     rank, count = told.rank, len(table.places)
@@ -93,7 +95,6 @@ def recording_of(table: OperationTable) -> Recordings:
     busy = busy.sharing_with(operations)
     times, coverage = _times(table, operations, busy, unattributed, exposed)
     convention = table.noun.split(" ", 1)[0]
-    spanned = operations.has_span == 1
     kernels = int(operations.kernels.sum())
     recording = Recording(
         source=table.source,
@@ -230,7 +231,7 @@ def _chunks(rank: Ints, stage: Ints) -> Ints:
     return chunk
 
 
-def _of_ranks(times: RowIntervals, rank: Ints, count: int) -> RankIntervals:
+def _of_ranks(times: BusyIntervals, rank: Ints, count: int) -> RankIntervals:
     """Return times of rows as disjoint times of their ranks.
 
     Args:
@@ -238,31 +239,8 @@ def _of_ranks(times: RowIntervals, rank: Ints, count: int) -> RankIntervals:
         rank: of each row.
         count: how many ranks there are.
     """
-    owner = rank[times.row]
+    owner = rank[times.operation]
     return RankIntervals(*intervals.group_union(owner, count, times.start_ns, times.end_ns))
-
-
-def _busy(operations: RankOperations, waits: RowIntervals) -> BusyIntervals:
-    """Return when operations kept their GPU busy: spans less their waits.
-
-    Args:
-        operations: with their spans.
-        waits: of these rows.
-    """
-    spanned = np.flatnonzero((operations.has_span == 1) & (operations.end_ns > operations.start_ns))
-    start_ns, end_ns = operations.start_ns[spanned], operations.end_ns[spanned]
-    if len(waits) == 0:
-        return BusyIntervals(spanned, start_ns, end_ns)
-    low_ns = np.where(operations.has_span == 1, operations.start_ns, 0)
-    high_ns = np.where(operations.has_span == 1, operations.end_ns, 0)
-    packing = intervals.Packing.of(low_ns, high_ns)
-    inside = operations.has_span[waits.row] == 1
-    row = waits.row[inside]
-    first_ns = np.clip(waits.start_ns[inside], low_ns[row], high_ns[row])
-    last_ns = np.clip(waits.end_ns[inside], low_ns[row], high_ns[row])
-    holes = intervals.union(packing.place(row, first_ns), packing.place(row, last_ns))
-    line = packing.place(spanned, start_ns), packing.place(spanned, end_ns)
-    return BusyIntervals(*packing.unpack(intervals.difference(intervals.union(*line), holes)))
 
 
 def _times(

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bubbleviz.model.collectives import ToldCollectives
-from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import BusyIntervals, RankOperations
 from bubbleviz.model.profile import Source, ToldClock
 
 
@@ -40,21 +40,6 @@ class ToldPlace:
 
 
 @dataclass(frozen=True)
-class RowIntervals(Table):
-    """Times that cells of a table hold beside the operation of their row.
-
-    Attributes:
-        row: of the table.
-        start_ns: start.
-        end_ns: end, exclusive.
-    """
-
-    row: Ints
-    start_ns: Ints
-    end_ns: Ints
-
-
-@dataclass(frozen=True)
 class OperationTable:
     """A table of operations, read; its rows are in any order.
 
@@ -69,7 +54,8 @@ class OperationTable:
         group: among whom it does so; likewise.
         paired: whether iterations of one name are the same on all ranks.
         told: names of the columns that were read.
-        waits: when operations did not keep their GPU busy, since receives of their own waited.
+        waits: when operations did not keep their GPU busy, since receives of their own waited; the
+            operation of these and further intervals is the row of the table.
         unattributed: when ranks computed outside operations.
         exposed: when only collectives ran on ranks.
         overheads: when the profiler held ranks up.
@@ -88,11 +74,11 @@ class OperationTable:
     group: CodedTexts
     paired: bool
     told: frozenset[str]
-    waits: RowIntervals
-    unattributed: RowIntervals
-    exposed: RowIntervals
-    overheads: RowIntervals
+    waits: BusyIntervals
+    unattributed: BusyIntervals
+    exposed: BusyIntervals
+    overheads: BusyIntervals
     collectives: ToldCollectives
-    pauses: RowIntervals = field(default_factory=RowIntervals.none)
+    pauses: BusyIntervals = field(default_factory=BusyIntervals.none)
     noun: str = "table of operations"
     notes: tuple[Limitation, ...] = ()

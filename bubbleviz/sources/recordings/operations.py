@@ -18,7 +18,7 @@ from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.model import collectives, grouping, limitations
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
+from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Source
 from bubbleviz.progress import Watch
@@ -329,10 +329,10 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
         group=grouping.CodedTexts(none, ()),
         paired=paired,
         told=frozenset(told),
-        waits=RowIntervals.none(),
-        unattributed=RowIntervals.none(),
-        exposed=RowIntervals.none(),
-        overheads=RowIntervals.none(),
+        waits=model.BusyIntervals.none(),
+        unattributed=model.BusyIntervals.none(),
+        exposed=model.BusyIntervals.none(),
+        overheads=model.BusyIntervals.none(),
         collectives=collectives.ToldCollectives.none(),
         pauses=_pauses(session, own),
         noun="recording",
@@ -398,14 +398,14 @@ def _iterations(
     return np.where(number >= 0, place, NONE)[own.iteration], names, True
 
 
-def _pauses(session: RecordedSession, own: RecordedOperations) -> RowIntervals:
+def _pauses(session: RecordedSession, own: RecordedOperations) -> model.BusyIntervals:
     """Return when nothing was recorded: from the end of the last operation before, in its row."""
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
     before = np.searchsorted(own.iteration, resumed) - 1
     resumed, before = resumed[before >= 0], before[before >= 0]
     end_ns = np.maximum.accumulate(own.host_end_ns)[before]
-    return RowIntervals(before, end_ns, np.maximum(end_ns, iterations.start_ns[resumed]))
+    return model.BusyIntervals(before, end_ns, np.maximum(end_ns, iterations.start_ns[resumed]))
 
 
 #: What has bytes, and no number.

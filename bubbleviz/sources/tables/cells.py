@@ -18,7 +18,7 @@ from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts, Numbering, expanded
-from bubbleviz.model.operation_table import RowIntervals
+from bubbleviz.model.operations import BusyIntervals
 from bubbleviz.model.texts import listed, one_line
 
 #: Whole numbers stay whole; all others are floats.
@@ -285,7 +285,7 @@ class Cells:
         self.refuse(np.asarray(far, bool), reason)
         return np.asarray(total_ns, np.int64)
 
-    def intervals(self, name: str) -> RowIntervals:
+    def intervals(self, name: str) -> BusyIntervals:
         """Return the times in a column, ``12..15 20..31``; none where it is not there.
 
         That way a row stays an operation, and what ran beside it is told, too.
@@ -306,7 +306,7 @@ class Cells:
         code, bounds = column.code[rows], np.array(first, np.int64)
         row, at = expanded(bounds[code], bounds[code + 1])
         start_ns, end_ns = np.array(ends, np.int64).reshape(-1, 2)[at].T.copy()
-        return RowIntervals(rows[row], start_ns, end_ns)
+        return BusyIntervals(rows[row], start_ns, end_ns)
 
     def collectives(self) -> ToldCollectives:
         """Return the collectives that reports write beside operations; none without the column.
