@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from bubbleviz.align.offsets import ProfileClock
-from bubbleviz.interpret.collectives import ReplicaCollectives
-from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
-from bubbleviz.interpret.spans import ActiveTime
-from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.files import whole_of
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.operations import (
-    BusyIntervals,
-    HostActivities,
-    RankIntervals,
-    RankOperations,
-    RunningTimes,
-)
+from bubbleviz.model.operations import BusyIntervals, RankIntervals
 from bubbleviz.model.profile import ToldClock
 
 #: The columns of operations that depend on the clock.
@@ -48,7 +39,7 @@ class JoinedRank:
 
 
 @dataclass(frozen=True)
-class JoinedRecordings:
+class JoinedRecordings(RecordedTables):
     """All recordings; ranks are numbered through in the order the profiles hold them.
 
     Attributes:
@@ -58,17 +49,6 @@ class JoinedRecordings:
         timed: whether the UTC of each rank's profile is known.
         recorded_start_ns: when the first kernel or call of each rank's profile began.
         recorded_end_ns: when the last one ended.
-        operations: ``iteration`` still counts each rank's own.
-        busy: their busy intervals.
-        unattributed: compute outside every compute operation.
-        exposed: when only communication ran that is not between two ranks.
-        overheads: when the profiler held a rank's process up.
-        pauses: when nothing of a rank was recorded.
-        hosts: what launching threads did before late launches.
-        active: how long compute kernels ran in each rank's own iterations.
-        running: how long kernels and copies ran in and between these.
-        replica_collectives: those that synchronise replicas, ``iteration`` each rank's own.
-        collectives: all that are kept, likewise.
         named_stage: virtual stage that names give each operation; -1 none.
         named_iteration: iteration that a range around it names; -1 none.
         inferred: whether names of any recording leave microbatches to be counted by order.
@@ -80,17 +60,6 @@ class JoinedRecordings:
     timed: Bools
     recorded_start_ns: Ints
     recorded_end_ns: Ints
-    operations: RankOperations
-    busy: BusyIntervals
-    unattributed: RankIntervals
-    exposed: RankIntervals
-    overheads: RankIntervals
-    pauses: RankIntervals
-    hosts: HostActivities
-    active: ActiveTime
-    running: RunningTimes
-    replica_collectives: ReplicaCollectives
-    collectives: CollectiveIntervals
     named_stage: Ints
     named_iteration: Ints
     inferred: bool
@@ -111,29 +80,27 @@ def join(gathered: Recordings, machines: Sequence[str]) -> JoinedRecordings:
     """Return recordings as one, times as their profiles have them."""
     recordings = gathered.recordings
     bases = {
+        "meeting": _first_meetings(gathered),
         "rank": _bases([len(recording.ranks) for recording in recordings]),
         "operation": _bases(gathered.lengths("operations")),
         "name_id": _bases(gathered.names),
     }
 
-    def numbered(name: str, meetings: Ints | None = None) -> Any:
+    def numbered(name: str) -> Any:
         """Return a table whose numbers of ranks, operations and names are those of all."""
         table, lengths = getattr(gathered, name), gathered.lengths(name)
-        moved = bases if meetings is None else {**bases, "meeting": meetings}
         columns = {}
-        for column, base in moved.items():
+        for column, base in bases.items():
             if (number := getattr(table, column, None)) is not None:
                 own = number + np.repeat(base, lengths)
                 columns[column] = np.where(number == NONE, NONE, own) if (number < 0).any() else own
         return replace(table, **columns)
 
-    operations = numbered("operations")
-    busy = (
-        BusyIntervals(np.arange(len(operations)), operations.start_ns, operations.end_ns)
-        if gathered.busy_throughout
-        else numbered("busy")
-    )
-    intervals = {name: numbered(name) for name in _INTERVALS[:-1]}
+    tables = {part.name: numbered(part.name) for part in fields(RecordedTables)}
+    operations = tables["operations"]
+    if gathered.busy_throughout:
+        rows = np.arange(len(operations))
+        tables["busy"] = BusyIntervals(rows, operations.start_ns, operations.end_ns)
     ranks = [len(recording.ranks) for recording in recordings]
     return JoinedRecordings(
         ranks=tuple(
@@ -146,10 +113,6 @@ def join(gathered: Recordings, machines: Sequence[str]) -> JoinedRecordings:
         timed=np.array([r.source.session_utc_ns is not None for r in recordings for _ in r.ranks]),
         recorded_start_ns=np.repeat(np.array([r.start_ns for r in recordings], np.int64), ranks),
         recorded_end_ns=np.repeat(np.array([r.end_ns for r in recordings], np.int64), ranks),
-        operations=operations,
-        busy=busy,
-        active=numbered("active"),
-        collectives=numbered("collectives", _first_meetings(gathered)),
         named_stage=gathered.hints.stage,
         named_iteration=gathered.hints.iteration,
         inferred=any(
@@ -157,7 +120,7 @@ def join(gathered: Recordings, machines: Sequence[str]) -> JoinedRecordings:
             for r in recordings
             for note in r.limitations
         ),
-        **intervals,
+        **tables,
     )
 
 
