@@ -1,4 +1,4 @@
-"""Offsets of clocks: the solver against known truth, a linear program, and SciPy's paths."""
+"""Offsets of clocks: the solver against known truth and a linear program."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import johnson
 
 from bubbleviz.align.offsets import (
     DRIFT,
-    ClockSegments,
     Contradiction,
     Precedences,
     ProfileClock,
-    bands,
-    segmented,
     solve,
 )
 
@@ -213,57 +208,3 @@ def test_constant_offsets_are_the_middle_of_what_a_linear_program_allows(
             assert found[clock].offset_ns == pytest.approx((low + high) / 2, abs=1)
             half = (high - low) / 2
             assert half - 1 <= uncertainty_ns <= half + DRIFT * 4_000_000 + 2
-
-
-# Shortest paths between clocks, and which of them bound each other, held against SciPy's.
-
-CLOCKS, LAST_NS = 5, 10_000_000
-#: A pair of events on two clocks: the first is earlier by so much.
-PAIRS = st.lists(
-    st.tuples(
-        st.integers(0, CLOCKS - 1),
-        st.integers(1, CLOCKS - 1),
-        st.integers(0, LAST_NS),
-        st.integers(0, 10_000),
-    ),
-    max_size=40,
-)
-
-
-def segments_of(pairs: list[tuple[int, int, int, int]]) -> ClockSegments:
-    """Return the bounds of pairs of (clock, places to the other one, time, how much earlier)."""
-    before, step, after_ns, early_ns = np.array(pairs, np.int64).reshape(-1, 4).T
-    after = (before + step) % CLOCKS
-    times = (after_ns - early_ns).astype(np.float64), after_ns.astype(np.float64)
-    extents = np.zeros(CLOCKS), np.full(CLOCKS, float(LAST_NS))
-    return segmented(before, after, *times, *extents)
-
-
-def searched(segments: ClockSegments, *, reverse: bool) -> list[list[float]]:
-    """Return shortest paths from the first clock, or to it, in each segment, by Johnson's."""
-    count = len(segments.middle_ns)
-    node = np.arange(CLOCKS * count).reshape(CLOCKS, count)
-    graph = np.full((CLOCKS * count, CLOCKS * count), np.inf)
-    drift = np.full(CLOCKS * (count - 1), DRIFT / 2 * segments.length_ns)
-    for tail, head, length in (
-        (node[segments.after, segments.segment], node[segments.before, segments.segment], None),
-        (node[:, :-1].ravel(), node[:, 1:].ravel(), drift),
-        (node[:, 1:].ravel(), node[:, :-1].ravel(), drift),
-    ):
-        graph[tail, head] = segments.limit_ns if length is None else length
-    rows, columns = np.nonzero(np.isfinite(graph))
-    arcs = csr_array((graph[rows, columns], (rows, columns)), shape=graph.shape)
-    paths = johnson(arcs.T.tocsr() if reverse else arcs, indices=node[0])
-    at = np.arange(count)
-    found: list[list[float]] = paths.reshape(count, CLOCKS, count)[at, :, at].T.tolist()
-    return found
-
-
-@given(PAIRS)
-def test_bands_are_shortest_paths(pairs: list[tuple[int, int, int, int]]) -> None:
-    segments = segments_of(pairs)
-
-    least, most = bands(segments, np.zeros(segments.captured.shape), 0.0, 0)
-
-    np.testing.assert_allclose(most, searched(segments, reverse=False), rtol=1e-12, atol=1e-6)
-    np.testing.assert_allclose(-least, searched(segments, reverse=True), rtol=1e-12, atol=1e-6)

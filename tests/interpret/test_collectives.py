@@ -264,12 +264,6 @@ def ints(*values: int) -> Ints:
 COMPUTED: Intervals = ints(0, 100), ints(50, 200)
 
 
-def test_no_collectives() -> None:
-    table, late = late_launched(collectives(), ints(), ints(), (COMPUTED, empty()), ints())
-
-    assert (len(table), len(late)) == (0, 0)
-
-
 NOTHING = empty()
 
 

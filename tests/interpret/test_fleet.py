@@ -713,7 +713,7 @@ def test_a_cluster_without_workers_is_an_error(scheduler: Path, many: Path) -> N
     ["garbage", "", "tcp://", "tcp://127.0.0.1", "tcp://a..b:8786", "inproc://127.0.0.1/4/1"],
 )
 def test_what_is_no_address_is_an_error(address: str, many: Path) -> None:
-    with pytest.raises(InputError, match="no scheduler answers there .*; give"):
+    with pytest.raises(InputError, match="no scheduler answers there"):
         bubbleviz.analyze(many, dask=address)
 
 
