@@ -23,7 +23,6 @@ from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import NotebookReport
 from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 from bubbleviz.schedules.communication.torch_csv import read_file
-from bubbleviz.sources.paths import missing_files
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
 
@@ -115,8 +114,7 @@ def analyze(
             schedule = schedule_ran(recordings, run, counts)
             shown = run.ranks, run.operations, counts.iterations
             comparison = None if planned is None else compared(*shown, planned)
-    unread = (*unreadable, *missing_files(files))
-    report = assemble(NotebookReport, recordings, run, counts, explanation, unread)
+    report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
     report = with_schedule(report, schedule, comparison)
     if memory:
         from bubbleviz.report.memory_limits import memory_of

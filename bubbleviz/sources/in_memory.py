@@ -1,17 +1,28 @@
-"""Calls and ranges in memory, of formats without tables that can be queried."""
+"""Profiles in memory, with their calls and ranges, of formats that are decoded as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
+from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.profile import PID_MASK, Calls, Ranges
+from bubbleviz.model.profile import (
+    PID_MASK,
+    Calls,
+    Contents,
+    Profile,
+    Ranges,
+    correlations,
+)
+from bubbleviz.timing import step
 
 #: Calls that are yielded at a time.
 _BLOCK = 1 << 16
@@ -86,18 +97,133 @@ class InMemoryRanges:
         return ranges.take(rows[touching])
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """A whole profile, and what a look at it tells.
+
+    Attributes:
+        profile: with every range, whatever its name.
+        tables: how many rows of each kind the file holds; None where it lacks them.
+        lacking: why there is nothing to analyse, and what to do; "" where there is something.
+        unlinked: why its work cannot be linked to ranges; "" where it can.
+        named: which of the ranges are meant by names; None for all.
+        apart: how the names begin of other ranges that are given where a pattern begins so.
+        sampled: which ranges stand for those of any name; None for all.
+    """
+
+    profile: Profile
+    tables: Mapping[str, int | None]
+    lacking: str
+    unlinked: str = ""
+    named: Bools | None = None
+    apart: str = ""
+    sampled: Bools | None = None
+
+
+class DecodedFile:
+    """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once.
+
+    Args:
+        load: decodes it.
+    """
+
+    def __init__(self, load: Callable[[], Decoded]) -> None:
+        self._load = load
+
+    @cached_property
+    def _whole(self) -> Decoded:
+        with step("read events") as rows:
+            whole = self._load()
+            rows.count = len(whole.profile.activities) + len(whole.profile.ranges)
+        return whole
+
+    def _chosen(self, globs: Sequence[str]) -> Bools:
+        """Tell which ranges have names that patterns fit."""
+        whole = self._whole
+        ranges = whole.profile.ranges
+
+        def fits(wanted: Sequence[str]) -> Bools:
+            return np.array(fitting(wanted, ranges.names), bool)[ranges.name_id]
+
+        if whole.named is None:
+            return fits(globs)
+        apart = [glob for glob in globs if glob.startswith(whole.apart)]
+        return fits(globs) & (whole.named | fits(apart)) if apart else fits(globs) & whole.named
+
+    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
+        """Return how often names of ranges occur."""
+        ranges, sampled, chosen = self._whole.profile.ranges, self._whole.sampled, None
+        if sampled is not None and "*" in globs:
+            chosen = sampled
+        name_id = ranges.name_id[self._chosen(globs) if chosen is None else chosen]
+        counts = np.bincount(name_id, minlength=len(ranges.names)).tolist()
+        return {name: count for name, count in zip(ranges.names, counts, strict=True) if count}
+
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Return the profile.
+
+        Args:
+            globs: prefilters of the ranges that are wanted by name.
+            partial: read it even if nothing can be linked.
+
+        Raises:
+            ProfileError: it cannot be read.
+            NothingToAnalyseError: nothing ran on a device; or calls or ranges were not recorded.
+        """
+        whole = self._whole
+        if lacking := whole.lacking or ("" if partial else whole.unlinked):
+            raise NothingToAnalyseError(f"{whole.profile.source.path}: {lacking}")
+        return replace(whole.profile, ranges=whole.profile.ranges.take(self._chosen(globs)))
+
+    def inspect(self, globs: Sequence[str]) -> Contents:
+        """Return the contents of the file, ranges of these names among them."""
+        profile, lacking = self._whole.profile, self._whole.lacking or self._whole.unlinked
+        return Contents(
+            source=profile.source,
+            tables=self._whole.tables,
+            processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),
+            devices=profile.devices,
+            candidates=dict(sorted(self.sample(globs).items())),
+            ranges=len(profile.ranges),
+            missing=(lacking,) if lacking else (),
+            readable=not lacking,
+        )
+
+
+def calls_of(
+    start_ns: Ints, end_ns: Ints, thread: Ints, ids: Ints, name_id: Ints, texts: tuple[str, ...]
+) -> InMemoryCalls:
+    """Return calls in the order of threads and times; ``ids`` are their correlation ids."""
+    order = np.lexsort((start_ns, thread))
+    calls = Calls(
+        np.arange(len(order)),
+        start_ns[order],
+        end_ns[order],
+        thread[order],
+        correlations(ids[order]),
+    )
+    return InMemoryCalls(calls, name_id[order].astype(np.int32), texts)
+
+
 def no_calls() -> InMemoryCalls:
     """Return an empty log of calls."""
-    row, start_ns, end_ns, thread = (np.empty(0, np.int64) for _ in range(4))
-    calls = Calls(row, start_ns, end_ns, thread, np.empty(0, np.uint32))
-    return InMemoryCalls(calls, np.empty(0, np.int32), ())
+    none = np.empty(0, np.int64)
+    return calls_of(none, none, none, none, none, ())
+
+
+def plain_ranges(
+    start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...]
+) -> Ranges:
+    """Return ranges that nest and end on their threads."""
+    none = np.zeros(len(start_ns), bool)
+    end_thread = constant(NONE, len(none))
+    return Ranges(start_ns, end_ns, thread, end_thread, none, none, name_id, names)
 
 
 def no_ranges() -> Ranges:
     """Return an empty table of ranges."""
-    start_ns, end_ns, thread, end_thread, name_id = (np.empty(0, np.int64) for _ in range(5))
-    start_end, cut = np.empty(0, bool), np.empty(0, bool)
-    return Ranges(start_ns, end_ns, thread, end_thread, start_end, cut, name_id, ())
+    none = np.empty(0, np.int64)
+    return plain_ranges(none, none, none, none, ())
 
 
 def thread_numbers(pid: Ints, tid: Ints) -> Ints:

@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.private_names import note_paths
-from bubbleviz.model.texts import natural_key, some_of
+from bubbleviz.model.texts import natural_key
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.nsys import files as nsys_files
 
@@ -319,46 +319,3 @@ def read_each(
 def unreadable_profile(reason: str) -> Limitation:
     """Return the limitation for a file of a directory that cannot be read."""
     return Limitation("a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE)
-
-
-# Missing files: those that a directory lacks by the numbers in the names of the others.
-
-
-#: So many files show how they are numbered, if at most this share of the numbers is missing.
-_ENOUGH, _SHARE = 16, 0.1
-#: Files that a limitation lists.
-_LISTED = 8
-
-
-def missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
-    """Return a limitation for files that are missing among those found in a directory.
-
-    That is known where their names differ by one number alone, and few numbers are left out.
-    """
-    found = [Path(file.path) for file in files if not file.named]
-    if len(found) < _ENOUGH or len({path.parent for path in found}) > 1:
-        return ()
-    shapes = {_NUMBER.sub("#", path.name) for path in found}
-    digits = [_NUMBER.findall(path.name) for path in found]
-    varying = [
-        place for place, column in enumerate(zip(*digits, strict=False)) if len({*column}) > 1
-    ]
-    if len(shapes) > 1 or len(varying) != 1:
-        return ()
-    texts = [own[varying[0]] for own in digits]
-    held = {int(text) for text in texts}
-    span = max(held) - min(held) + 1
-    # Of process ids and times most are left out, and there are very many.
-    if not 0 < span - len(held) <= _SHARE * span or len(held) < len(texts):
-        return ()
-    absent = sorted(set(range(min(held), max(held) + 1)) - held)
-    width = min(map(len, texts))
-    place = list(_NUMBER.finditer(found[0].name))[varying[0]]
-    around = found[0].name[: place.start()], found[0].name[place.end() :]
-    names = [f"{around[0]}{number:0{width}}{around[1]}" for number in absent]
-    note_paths(names)
-    reason = (
-        f"{found[0].parent}: lacks {some_of(names, _LISTED)} of the files numbered "
-        f"{min(held):,} to {max(held):,}; what they hold is not in the results"
-    )
-    return (Limitation("missing files", reason, len(absent)),)

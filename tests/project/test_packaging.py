@@ -8,9 +8,6 @@ import re
 import sqlite3
 from contextlib import closing
 from dataclasses import fields, is_dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import typer
@@ -24,12 +21,9 @@ from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import bare_name, understand
 from bubbleviz.count import ratios
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.registry import discover
 from bubbleviz.render import formats as renderers
-from bubbleviz.sources import readers
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
 from bubbleviz.sources.nsys.queries import views_of
-from bubbleviz.sources.readers import Reader
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD
 from bubbleviz.sources.sqlite.database import SQLITE_QUERIES
 from bubbleviz.sources.sqlite.queries import Query, sql_root
@@ -346,21 +340,7 @@ def test_the_variant_that_reads_most_is_taken() -> None:
     assert "kernels" not in views_of(schema)
 
 
-# --- what is found by discovery
-
-KINDS: list[tuple[ModuleType, str, type]] = [
-    (readers, "READER", Reader),
-]
-
-
-@pytest.mark.parametrize(("package", "constant", "kind"), KINDS)
-def test_every_module_exports_its_constant(package: ModuleType, constant: str, kind: type) -> None:
-    found: tuple[Any, ...] = discover(package.__name__, constant, kind)
-    modules = [p for p in Path(package.__path__[0]).glob("*.py") if p.name != "__init__.py"]
-
-    assert len(found) == len(modules)
-    assert len({value.name for value in found}) == len(found)
-    assert all(value.summary for value in found if kind is not Reader)
+# --- what is found by name
 
 
 def test_every_output_format_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -375,8 +355,3 @@ def test_every_ratio_has_a_definition_and_a_window() -> None:
     for ratio in ratios.ratio_definitions():
         assert ratio.definition
         assert callable(ratio.windows)
-
-
-def test_a_module_without_its_constant_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"bubbleviz\.sources\.readers\.\w+ must define NOTHING"):
-        discover("bubbleviz.sources.readers", "NOTHING", str)

@@ -221,16 +221,6 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
         lambda b: [change(b.inputs / "x.sqlite", "CREATE TABLE t (id)", "DROP TABLE t")],
         ("no nsys export",),
     ),
-    "a database of Ascend's profiler": (
-        lambda b: [
-            change(
-                b.inputs / "msprof_20261123.db",
-                "CREATE TABLE STRING_IDS (id INTEGER PRIMARY KEY, value TEXT)",
-                "CREATE TABLE TASK (startNs INTEGER, endNs INTEGER, connectionId INTEGER)",
-            )
-        ],
-        ("a database of Ascend's profiler", "guide tables"),
-    ),
     "a trace of another database": (
         lambda b: [change(b.inputs / "x.rpd", "CREATE TABLE users (id)")],
         ("no nsys export, nor a profile of ROCm",),

@@ -69,12 +69,13 @@ def kineto(path: Path, **odd: Any) -> Path:
     return path
 
 
-def test_identifiers_beyond_64_bits_are_counted(
+def test_identifiers_beyond_64_bits_are_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = kineto(tmp_path / "a.pt.trace.json", correlation=OVER, External_id=UNDER)
 
-    assert "identifiers of more than 64 bits (2 times)" in ended(capsys, "idle", path)
+    assert main(["idle", str(path)]) == 0
+    assert "kernels" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("value", ["NaN", "sNaN", "-Infinity", "1e999999999", "9" * 400])
@@ -233,21 +234,6 @@ def test_a_column_that_hides_row_numbers_is_refused(
 
     assert main(["analyze", str(path)]) == 1
     assert f"{table} has a column named _rowid_" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("count", [6_000, 100_000])
-def test_too_many_tables_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
-) -> None:
-    def add(connection: sqlite3.Connection) -> None:
-        query = "SELECT rootpage FROM sqlite_master WHERE name = 'StringIds'"
-        ((root,),) = connection.execute(query)
-        rows = [(f"t{n}", f"t{n}", root, f"CREATE TABLE t{n} (a)") for n in range(count)]
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.executemany("INSERT INTO sqlite_master VALUES ('table', ?, ?, ?, ?)", rows)
-
-    path = changed(tmp_path / "a.sqlite", add)
-    assert "more than 5,000 tables" in ended(capsys, "inspect", path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -64,15 +64,6 @@ def _range(start: float, dur: float, name: str, **more: Any) -> dict[str, Any]:
 
 _KEPT = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
 _AT = {"pid": 1, "tid": 1, "ts": 3}
-_STRANGE: dict[str, dict[str, Any]] = {
-    "kern l": {"cat": "kern\0l"},
-    "kernels": {"cat": "Kernels"},
-    "none": {"cat": 7},
-    "none ": {"ph": ""},
-    "none  ": {"ph": None},
-    "Q": {"ph": "Q"},
-    "i": {"ph": "i"},  # an instant lasts for no time
-}
 #: Events beside these, and what is said of them: how often, and the end of the reason.
 LIMITATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, tuple[int, str]]]] = {
     "strays": (
@@ -98,13 +89,6 @@ LIMITATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, tuple[int, str]]]] 
         ],
         {},
     ),
-    **{
-        told: (
-            [{**_kernel(9, 2, 2), **damage}] * 2,
-            {"events of unknown kinds": (2, f"they are left out ({told.strip()})")},
-        )
-        for told, damage in _STRANGE.items()
-    },
 }
 
 

@@ -285,7 +285,7 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
         (16, b"\x09", "damaged header"),
         (10, b"\x29", "damaged header"),
         # It was copied as text.
-        (5, b"\n\x1a", "no profile, but a binary file"),
+        (5, b"\n\x1a", "no profile; give"),
     ],
 )
 def test_another_version_and_a_damaged_header_are_refused(
@@ -323,7 +323,6 @@ def test_a_folder_stands_for_its_newest_run(tmp_path: Path) -> None:
         written(tmp_path, rank=rank, world_size=2, hour=1)
 
     assert paths_of(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
-    assert "beside these files lie those of other runs" in said(bubbleviz.analyze([tmp_path]))
     assert paths_of(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
 
 

@@ -405,7 +405,7 @@ class Watcher:
         names = self._folder.names.values
         sessions = [rank.session(chosen, names) for rank in self.ranks.values()]
         read = recording.gathered(
-            [tables.recording_of(table_of(own, 0)) for own in sessions if own is not None]
+            [tables.recording_of(table_of(own)) for own in sessions if own is not None]
         )
         recordings, merged = read.recordings, merge(read, RunHints())
         counts = count(merged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
@@ -52,18 +52,6 @@ ACCELERATORS = {
     )
     for category in categories.split()
 }
-#: Categories that nothing is made of: repetitions of others, arrows between them, marks.
-UNUSED = frozenset(
-    (
-        *("trace", "gpu_user_annotation", "external_correlation", "cpu_instant_event"),
-        *("cuda_profiler_range", "collective_comm", "gpu_pm_counter"),
-        *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd"),
-        *("mtia_insight", "mtia_workloadd", "mtia_counters"),
-    )
-)
-#: Kinds of events in the format of traces, beside complete ones: begin and end, instants, counters,
-#: asynchronous ones, flows, metadata, objects, memory, marks. None has a duration.
-PHASES = frozenset("BEiICbneSTpFstfMNODPvVRrc()")
 #: Blocks that contain this hold events of collectives.
 COLLECTIVE_MARK = b'"Collective name"'
 #: Waits, and records of events, which have arguments of their own.
@@ -180,8 +168,6 @@ class EventCollector:
         devices: names of accelerators whose categories occur.
         untimed: how many events have no time.
         endless: how many have no duration.
-        oversized: how many identifiers of events have more than 64 bits.
-        others: how many events each kind has that is not known: a category, or else a phase.
     """
 
     def __init__(self) -> None:
@@ -192,8 +178,7 @@ class EventCollector:
         self.waits: list[KinetoEvent] = []
         self.records: list[KinetoEvent] = []
         self.devices: set[str] = set()
-        self.untimed = self.endless = self.oversized = 0
-        self.others: Counter[str] = Counter()
+        self.untimed = self.endless = 0
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def add(self, events: Sequence[KinetoEvent]) -> None:
@@ -213,12 +198,6 @@ class EventCollector:
             elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
                 thread = self.threads.number((event.pid, event.tid))
                 self.thread_names[thread] = event.args.name or ""
-            elif event.dur is not None or (
-                # Some writers end a trace with ``{}``.
-                event.ph not in PHASES
-                and (event.ph or event.name or event.cat or event.ts is not None)
-            ):
-                self.others[event.ph] += 1
         self.waits.extend(by_kind.pop(WAIT, ()))
         self.records.extend(by_kind.pop(RECORD, ()))
         for kind, of_kind in by_kind.items():
@@ -232,14 +211,10 @@ class EventCollector:
                 self._add_collectives(kind, columns, args)
 
     def _rare_kind(self, category: str) -> int | None:
-        """Return the kind of events of accelerators; None for others, which are counted."""
-        if category in ACCELERATORS:
-            kind, device = ACCELERATORS[category]
-            self.devices.add(device)
-            return kind
-        if category not in UNUSED:
-            self.others[category] += 1
-        return None
+        """Return the kind of events of accelerators; None for others."""
+        kind, device = ACCELERATORS.get(category, (None, ""))
+        self.devices.update(filter(None, [device]))
+        return kind
 
     def _add_collectives(self, kind: int, columns: Ints, args: Sequence[KinetoArgs]) -> None:
         for row, own in enumerate(args):
@@ -251,14 +226,9 @@ class EventCollector:
                     self.operators.append((external, thread, end_ns, own))
 
     def _numbers(self, *ids: Sequence[int | None]) -> Ints:
-        """Return identifiers as columns; those of more than 64 bits are counted, and none."""
-        numbers = [[NONE if n is None else n for n in column] for column in ids]
-        try:
-            return np.array(numbers, np.int64)
-        except OverflowError:
-            self.oversized += sum(abs(n) >> 63 > 0 for column in numbers for n in column)
-            fitting = [[NONE if abs(n) >> 63 else n for n in column] for column in numbers]
-            return np.array(fitting, np.int64)
+        """Return identifiers as columns; those of more than 64 bits are none."""
+        fitting = [[NONE if n is None or abs(n) >> 63 else n for n in column] for column in ids]
+        return np.array(fitting, np.int64)
 
     def count(self, kind: int) -> int:
         """Return how many events a category has."""

@@ -23,29 +23,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
-from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import WORK_CALLS
-from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import HOST, Contents, Profile, process_of
-from bubbleviz.model.texts import encodable, listed, one_line
+from bubbleviz.model.profile import HOST, Profile, process_of
+from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges
+from bubbleviz.sources.in_memory import (
+    Decoded,
+    DecodedFile,
+    InMemoryCalls,
+    InMemoryRanges,
+    calls_of,
+    plain_ranges,
+)
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.collectives import collectives_of, synchronisation_of, world_of
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
 from bubbleviz.sources.trace_events import TraceFile, global_threads, opened_trace
-from bubbleviz.timing import step
 
 # Tables of a profile, made of the events of PyTorch's profiler.
 #
@@ -173,29 +175,17 @@ def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.A
 
 def _calls(calls: EventRows, threads: Ints, names: Sequence[str]) -> InMemoryCalls:
     """Return calls, by thread and time."""
-    calls = calls.take(np.lexsort((calls.start_ns, threads[calls.thread])))
-    name_id, used = _named(calls.name, names)
-    ids = model.correlations(calls.correlation)
-    table = model.Calls(
-        np.arange(len(calls)), calls.start_ns, calls.end_ns, threads[calls.thread], ids
+    thread = threads[calls.thread]
+    return calls_of(
+        calls.start_ns, calls.end_ns, thread, calls.correlation, *_named(calls.name, names)
     )
-    return InMemoryCalls(table, name_id.astype(np.int32), used)
 
 
 def _ranges(ranges: EventRows, threads: Ints, names: Sequence[str]) -> model.Ranges:
     """Return ranges, in the order of the file."""
     name_id, used = _named(ranges.name, names)
-    none = np.zeros(len(ranges), bool)
-    return model.Ranges(
-        start_ns=ranges.start_ns.copy(),
-        end_ns=ranges.end_ns.copy(),
-        thread=threads[ranges.thread],
-        end_thread=np.full(len(ranges), NONE, np.int64),
-        start_end=none,
-        cut=none.copy(),
-        name_id=name_id.astype(np.int64),
-        names=used,
-    )
+    thread = threads[ranges.thread]
+    return plain_ranges(ranges.start_ns.copy(), ranges.end_ns.copy(), thread, name_id, used)
 
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
@@ -203,26 +193,17 @@ _OLDEST_UTC_NS = 1_262_304_000_000_000_000
 #: Sums of two such times (2116) have 64 bits.
 _LATEST_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
-#: Kinds of events that a limitation lists, and characters of each.
-_LISTED, _LONGEST_KIND = 3, 30
 
 
-#: A profile with every range, whose times count from the trace's first event; the category of each
-#: range; how many events each category has; why GPU work must have been lost, a clause or "".
-Trace: TypeAlias = tuple[Profile, Ints, Mapping[int, int], str]
-
-
-def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Trace:
+def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Decoded:
     """Read a trace.
 
     Raises:
         ProfileError: it is none.
     """
     collector = EventCollector()
-    with step("read events") as rows:
-        for events in file.blocks():
-            collector.add(events)
-            rows.count = (rows.count or 0) + len(events)
+    for events in file.blocks():
+        collector.add(events)
     counts = {kind: collector.count(kind) for kind in kineto.KINDS}
     device = next((name for name in kineto.DEVICES if name in collector.devices), "GPU")
     base_ns, metadata = collector.base_ns(), file.metadata()
@@ -292,7 +273,23 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Trace:
         synchronisation=None if found is None else lambda: (found, ()),
         memory=lambda: kineto.read_memory(file.path, base_ns, on_host=device == HOST),
     )
-    return profile, ranges.kind, counts, loss
+    again = f"copy the file again, or {_RECORD_AGAIN}"
+    if file.cut:
+        again = "copy the file again, or let the profiler write it to its end"
+    if not (loss or len(profile.activities)):
+        loss = "neither kernels nor operators were recorded"
+        loss = "cut short before the first kernel or operator" if file.cut else loss
+    annotated = np.asarray(ranges.kind == kineto.ANNOTATION, bool)
+    return Decoded(
+        profile,
+        {what.replace("CUDA", api): counts[kind] or None for what, kind in _COUNTED},
+        f"{loss}; {again}" if loss else "",
+        "" if len(calls) else _UNLINKED,
+        # Of Python's functions, modules alone are asked for by name.
+        named=np.asarray(ranges.kind != kineto.PYTHON, bool),
+        apart=_MODULE,
+        sampled=annotated if annotated.any() else None,
+    )
 
 
 def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
@@ -323,16 +320,6 @@ def _losses(
     if collector.endless:
         reason = f"{path}: they count as 0 ns"
         yield Limitation("events without a duration", reason, collector.endless)
-    if collector.oversized:
-        reason = f"{path}: they count as missing; correlation, device and External id have 64 bits"
-        yield Limitation("identifiers of more than 64 bits", reason, collector.oversized)
-    if others := collector.others:
-        kinds = (one_line(kind, _LONGEST_KIND) or "none" for kind, _ in others.most_common())
-        reason = (
-            f"{path}: their ph or cat is none that traces have, so they are left out "
-            f"({listed(kinds, _LISTED)})"
-        )
-        yield Limitation("events of unknown kinds", reason, others.total())
 
 
 def _source(
@@ -378,89 +365,13 @@ _RECORD_AGAIN = (
     "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
     "ProfilerActivity.CUDA])"
 )
-
-
-@dataclass
-class KinetoFile:
-    """An open trace; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once."""
-
-    file: TraceFile[kineto.KinetoArgs]
-
-    @cached_property
-    def _trace(self) -> Trace:
-        return read_profile(self.file)
-
-    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Return how often names of annotations, or else of operators, occur."""
-        profile, kind, _, _ = self._trace
-        ranges = profile.ranges
-        annotated = "*" in globs and (kind == kineto.ANNOTATION).any()
-        name_id = ranges.name_id[kind == kineto.ANNOTATION] if annotated else ranges.name_id
-        counts = np.bincount(name_id, minlength=len(ranges.names)).tolist()
-        fits = fitting(globs, ranges.names)
-        return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
-
-    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
-        """Return the profile.
-
-        Args:
-            globs: prefilters of the ranges that are wanted by name.
-            partial: read it even if it holds no calls.
-
-        Raises:
-            ProfileError: it cannot be read.
-            NothingToAnalyseError: neither GPU work nor operators were recorded, or no calls.
-        """
-        profile, kind, _, _ = self._trace
-        if lacking := self._lacking():
-            raise NothingToAnalyseError(f"{self.file.path}: {lacking}")
-        if not partial and not any(map(len, profile.calls.blocks())):
-            raise NothingToAnalyseError(
-                f"{self.file.path}: no CUDA API calls were recorded, so kernels cannot be linked "
-                f"to ranges; {_RECORD_AGAIN}"
-            )
-        ranges = profile.ranges
-
-        def named(wanted: Sequence[str]) -> Bools:
-            return np.array(fitting(wanted, ranges.names), bool)[ranges.name_id]
-
-        # Of Python's functions, modules alone are asked for by name.
-        asked: Bools = np.asarray(kind != kineto.PYTHON, bool)
-        if modules := [glob for glob in globs if glob.startswith(_MODULE)]:
-            asked |= named(modules)
-        return replace(profile, ranges=ranges.take(named(globs) & asked))
-
-    def _lacking(self) -> str:
-        """Return why there is nothing to analyse, and what to do; "" where there is something."""
-        profile, _, _, loss = self._trace
-        empty = len(profile.activities) == 0
-        if self.file.cut and (loss or empty):
-            loss = loss or "cut short before the first kernel or operator"
-            return f"{loss}; copy the file again, or let the profiler write it to its end"
-        if loss:
-            return f"{loss}; copy the file again, or {_RECORD_AGAIN}"
-        return f"neither kernels nor operators were recorded; {_RECORD_AGAIN}" if empty else ""
-
-    def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return the contents of the trace, with the ranges of these names."""
-        profile, _, counts, _ = self._trace
-        return Contents(
-            source=profile.source,
-            tables={
-                what.replace("CUDA", profile.source.api): counts[kind] or None
-                for what, kind in _COUNTED
-            },
-            processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),
-            devices=profile.devices,
-            candidates=dict(sorted(self.sample(globs).items())),
-            ranges=len(profile.ranges),
-            missing=tuple(filter(None, (self._lacking(),))),
-            readable=len(profile.activities) > 0,
-        )
+_UNLINKED = (
+    "no CUDA API calls were recorded, so kernels cannot be linked to ranges; " + _RECORD_AGAIN
+)
 
 
 @contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[KinetoFile]:  # noqa: ARG001 - one thread reads JSON
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[DecodedFile]:  # noqa: ARG001 - one thread reads JSON
     """Open a trace of PyTorch.
 
     Raises:
@@ -471,4 +382,4 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ki
     with opened_trace(
         path, kineto.KinetoArgs, watch, marked=marked, categorised=categorised
     ) as file:
-        yield KinetoFile(file)
+        yield DecodedFile(lambda: read_profile(file))

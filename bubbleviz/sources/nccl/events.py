@@ -13,8 +13,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import Numbering, groups_of
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.intervals import Packing, difference, measure_within, union
 
 #: No time: event files write 0 for it, and relative times begin near 0.
@@ -151,7 +151,6 @@ class EventFile:
         unbegun: events that ended and did not begin.
         repeated: operations that the file holds a second time.
         strange: events of unknown categories.
-        strange_clocks: operations with times of a GPU that its other times contradict.
     """
 
     path: str
@@ -164,54 +163,6 @@ class EventFile:
     unbegun: int
     repeated: int
     strange: int
-    strange_clocks: int
-
-
-# Clocks of GPUs in event files: times that contradict all others of their GPU are left out.
-#
-# The host sees each kernel begin a little later than its GPU does, always by about as much, for the
-# two clocks run alike::
-#
-#     host    ···├─kernel────┤······├─kernel──┤···
-#     GPU      ├─kernel────┤······├─kernel──┤··············├─kernel──┤
-#                                                           damaged
-
-
-#: The thread that sees kernels begin sleeps for milliseconds, and clocks drift by as much in hours.
-_APART_NS = 1_000_000_000
-#: Of fewer instants on both clocks nobody knows which is damaged.
-_FEWEST = 3
-
-
-def strange_clocks(events: NcclEvents, bridges: Bridges) -> tuple[Bools, Bools]:
-    """Return which operations have times of their GPU that its other times contradict.
-
-    Args:
-        events: of a file.
-        bridges: instants on the clocks of GPUs and the host.
-
-    Returns:
-        Of which the start is so, and of which the end alone.
-    """
-    starts = np.zeros(len(events), bool)
-    if len(bridges):
-        of_gpu = groups_of(events.pid, events.communicator, events.rank).of_row[bridges.row]
-        late_ns = bridges.host_ns - bridges.gpu_ns
-        # The lower median of each GPU is what is usual.
-        order = np.lexsort((late_ns, of_gpu))
-        count = np.bincount(of_gpu)
-        middle = np.cumsum(count) - count + np.maximum(count - 1, 0) // 2
-        usual_ns = late_ns[order][np.minimum(middle, len(late_ns) - 1)]
-        apart = np.abs(late_ns - usual_ns[of_gpu]) > _APART_NS
-        starts[bridges.row[apart & (count[of_gpu] >= _FEWEST)]] = True
-    both = (events.gpu_start_ns != UNKNOWN) & (events.gpu_end_ns != UNKNOWN)
-    length_ns = np.where(both, events.gpu_end_ns - np.where(both, events.gpu_start_ns, 0), 0)
-    # No kernel can last longer than the host recorded.
-    times = np.concatenate([getattr(events, name) for name in _TIMES if "gpu" not in name])
-    known = times[times != UNKNOWN]
-    recorded_ns = int(known.max() - known.min()) if len(known) else 0
-    ends = both & (length_ns > recorded_ns + _APART_NS)
-    return starts, np.asarray(ends & ~starts, bool)
 
 
 #: The greatest number that a column holds, and the greatest time: differences of times must fit.
@@ -316,12 +267,6 @@ class NcclEventBuilder:
             communicators=self._communicators.values,
         )
         bridges = Bridges(*np.array(self._bridges, np.int64).reshape(-1, 3).T.copy())
-        starts, ends = strange_clocks(events, bridges)
-        events = replace(
-            events,
-            gpu_start_ns=np.where(starts, UNKNOWN, events.gpu_start_ns),
-            gpu_end_ns=np.where(starts | ends, UNKNOWN, events.gpu_end_ns),
-        )
         # At each communicator's end NCCL prints all that is left, again.
         keep = np.ones(rows, bool)
         timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
@@ -331,7 +276,7 @@ class NcclEventBuilder:
             keep[timed] = False
             keep[timed[first]] = True
         new_row = np.cumsum(keep) - 1
-        bridges = bridges.take(keep[bridges.row] & ~starts[bridges.row])
+        bridges = bridges.take(keep[bridges.row])
         return EventFile(
             path=path,
             format=format_name,
@@ -343,7 +288,6 @@ class NcclEventBuilder:
             unbegun=self.unbegun,
             repeated=int((~keep).sum()),
             strange=self.strange,
-            strange_clocks=int((keep & (starts | ends)).sum()),
         )
 
 

@@ -21,17 +21,12 @@ import msgspec
 
 #: Bytes that are read at a time, at most; an object may take twice as many.
 BLOCK = 1 << 20
-#: At most so many objects are searched again, so many bytes around, for braces in strings.
-_SEARCHES, _AROUND = 10_000, 4096
-
 # An object holds others, four deep in all, each after a colon: behind a line that was cut, the next
 # object's brace follows something else.
 _INNER = rb"\{[^{}]*\}"
 for _ in range(3):
     _INNER = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _INNER + rb"[^{}]*)*\}"
 _OBJECT = re.compile(_INNER)
-#: A brace, or a string; one without an end is one up to the end of its line.
-_TOKEN = re.compile(rb'[{}]|"(?:[^"\\\n]|\\[^\n])*(?P<end>"?)')
 #: Strings, that stay as they are; values without quotes; commas before an end. A string without an
 #: end is matched, too: else each quote in it would be tried as the beginning of one.
 _REPAIR = re.compile(
@@ -119,7 +114,7 @@ class EventObjects:
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         """Take the bytes of a file, some at a time."""
-        self._chunks, self._searches = chunks, _SEARCHES
+        self._chunks = chunks
         self.unreadable = 0
 
     def blocks(self) -> Iterator[list[EventObject]]:
@@ -131,7 +126,7 @@ class EventObjects:
             rest = rest[end:]
             if len(rest) > 2 * BLOCK:
                 self.unreadable += 1
-                rest = rest[-_AROUND:]
+                rest = b""
             yield events
         if b"{" in rest:
             self.unreadable += 1
@@ -145,13 +140,6 @@ class EventObjects:
             if (cut := text.count(b"{", at, begin)) > 0:
                 self.unreadable += cut - len(_LIST.findall(text, at, begin))
             event = _event(text[begin:end])
-            if event is None and self._searches > 0:
-                # Its strings may hold braces.
-                self._searches -= 1
-                low, high = max(at, begin - _AROUND), min(end + _AROUND, len(text))
-                span = _object_with_strings(text, low, high)
-                if span is not None and span[1] >= end:
-                    event, end = _event(text[span[0] : span[1]]), span[1]
             at = end
             if event is None or not event.ph:
                 # The file's end is an empty object.
@@ -174,37 +162,6 @@ def _event(text: bytes) -> EventObject | None:
         return _decode(_REPAIR.sub(_repaired, straight))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def _object_with_strings(text: bytes, low: int, high: int) -> tuple[int, int] | None:
-    """Return where the first whole object begins and ends, braces in strings not counting.
-
-    An object holds others after a colon only, and no string that goes on in the next line.
-    """
-    begun: list[int] = []
-    first: tuple[int, int] | None = None
-    at = text.find(b"{", low, high)
-    while 0 <= at < high:
-        token = _TOKEN.search(text, at, high)
-        if token is None:
-            break
-        at = token.end()
-        if token[0] == b"}":
-            first = min((begun.pop(), at), first or (at, at))
-        elif token[0] != b"{":
-            # Without its end it ends every object around it.
-            begun = begun if token["end"] else []
-        elif begun and not text[max(at - 3, 0) : at - 1].rstrip(b" ").endswith(b":"):
-            begun = [at - 1]
-            if first is not None:
-                break
-        else:
-            begun.append(at - 1)
-        if not begun:
-            if first is not None:
-                break
-            at = text.find(b"{", at, high)
-    return first
 
 
 def _repaired(match: re.Match[bytes]) -> bytes:

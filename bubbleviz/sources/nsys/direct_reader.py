@@ -62,7 +62,7 @@ class DirectReader:
     ) -> None:
         self._functions, self._file = functions, file
         self._tables: dict[str, _Table] = {}
-        # Why other tables are not read directly.
+        # Tables that are not read directly.
         self._left: list[str] = []
         self._odd = ""
         variants = {view.name for view in views.values()}
@@ -70,18 +70,17 @@ class DirectReader:
             rows = [row for row in stored if row[0] == _table_of(query)]
             if not rows:
                 continue
-            table: _Table | str = "lacks columns of today's exports"
-            if not variant or variant in variants:
-                table = self._open_table(rows, query, views)
-            if isinstance(table, str):
-                self._left.append(f"{_table_of(query)} {table}")
+            known = not variant or variant in variants
+            table = self._open_table(rows, query, views) if known else None
+            if table is None:
+                self._left.append(_table_of(query))
             else:
                 self._tables[query] = table
 
     def _open_table(
         self, stored: Sequence[tuple[object, ...]], query: str, views: Mapping[str, Query]
-    ) -> _Table | str:
-        """Return a table with its pages known, or what is not plain about it."""
+    ) -> _Table | None:
+        """Return a table with its pages known; None where it is not plain."""
         root, definition = stored[0][1], str(stored[0][2])
         places = {str(row[4]): int(str(row[3])) for row in stored}
         # In the capitals of ASCII, which are all that SQLite knows.
@@ -96,17 +95,16 @@ class DirectReader:
         if query in ("ranges/named", "strings/matching"):
             columns, text = columns[:-1], columns[-1].name
         # Other types may keep an integer and give a float, or text.
-        numbers = all("INT" in types.get(column.name, "") for column in columns)
-        if not numbers or (text and not any(kind in types.get(text, "") for kind in _TEXT_TYPES)):
-            return "has columns of unusual types, or lacks one"
+        plain &= all("INT" in types.get(column.name, "") for column in columns)
+        plain &= not text or any(kind in types.get(text, "") for kind in _TEXT_TYPES)
         # A key is stored as NULL, and rows of some kinds are selected by what is stored.
         selected = {column.name for column in columns} if query == "ranges/named" else set()
         sorted_by_key = query != "strings/matching" or (alone and "id" in keys)
         if (alone and keys & selected) or not sorted_by_key or not plain:
-            return "has computed columns or an unusual key"
+            return None
         leaves = self._functions.leaves(self._file, root if isinstance(root, int) else 0)
         if leaves is None:
-            return "has an unusual tree of pages, or memory was short"
+            return None
         null = {None: native.UNUSUAL, ABSENT: native.DISTINCT}
         integers = [
             native.IntegerColumn(
@@ -121,13 +119,13 @@ class DirectReader:
 
     def account(self) -> str:
         """Return what reads the file, as far as is known, and why where that is SQLite."""
-        left = "; ".join(self._left)
         if self._odd:
             reason = f"a page of {self._odd} is not plain, or memory was short"
             return f"compiled reader, then SQLite ({reason})"
         if not self._tables:
-            return f"SQLite ({left or 'the file has none of the large tables'})"
-        return f"compiled reader, and SQLite ({left})" if left else "compiled reader"
+            return "SQLite (the file has none of the large tables that is plain)"
+        left = f", and SQLite ({', '.join(self._left)})" if self._left else ""
+        return f"compiled reader{left}"
 
     def _leave(self, query: str) -> None:
         """Leave the file to SQLite, as the table of a query is not plain."""
@@ -200,40 +198,45 @@ def opened_directly(
         return
     try:
         file = _shape_of(descriptor)
-        yield file if isinstance(file, str) else DirectReader(functions, file, stored, views)
+        if file is None:
+            yield "the file is not as plain as nsys writes it"
+        else:
+            yield DirectReader(functions, file, stored, views)
     finally:
         with suppress(OSError):
             os.close(descriptor)
 
 
-def _shape_of(descriptor: int) -> native.FileShape | str:
-    """Return the shape of a file; the first thing in its header that is not plain, if any."""
+def _shape_of(descriptor: int) -> native.FileShape | None:
+    """Return the shape of a file; None where something in its header is not plain."""
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
     except OSError:
-        return "its header cannot be read"
-    if len(head) < HEADER_BYTES or not head.startswith(_MAGIC):
-        return "it does not begin with SQLite's header"
+        return None
+    if len(head) < HEADER_BYTES:
+        return None
 
     def number(at: int) -> int:
         return int.from_bytes(head[at : at + 4], "big")
 
     page_bytes, pages = page_counts(head)
     usable = page_bytes - head[20]
-    # A journal and no log, as nsys writes it; the size is that of the last change; no pages move.
-    plain = {
-        "the size of its pages is none": page_bytes.bit_count() == 1 and usable >= _LEAST_USABLE,
-        "it keeps a write-ahead log": head[18] == head[19] == 1,
-        "its pages overflow at unusual sizes": head[21:24] == _FRACTIONS,
-        "its size is not what its header says": (
-            number(24) == number(92) and pages * page_bytes == file_bytes
-        ),
-        "its schema is of a newer format": 1 <= number(44) <= _MOST_FORMAT,
-        "it vacuums itself": number(52) == 0,
-        "its encoding is not UTF-8": number(56) == _UTF8,
-    }
-    odd = next((words for words, holds in plain.items() if not holds), None)
-    return odd or native.FileShape(descriptor, page_bytes, usable, pages)
+    plain = (
+        head.startswith(_MAGIC)
+        and page_bytes.bit_count() == 1
+        and usable >= _LEAST_USABLE
+        # A journal and no log, as nsys writes it.
+        and head[18] == head[19] == 1
+        and head[21:24] == _FRACTIONS
+        # The size is that of the last change.
+        and number(24) == number(92)
+        and pages * page_bytes == file_bytes
+        and 1 <= number(44) <= _MOST_FORMAT
+        # It does not vacuum itself: no pages move.
+        and number(52) == 0
+        and number(56) == _UTF8
+    )
+    return native.FileShape(descriptor, page_bytes, usable, pages) if plain else None
 
 
 def _table_of(query: str) -> str:

@@ -64,7 +64,7 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
         ProfileError: the export cannot be read.
     """
     path = export.path
-    layouts, twice = _layouts(export)
+    layouts = _layouts(export)
     blocks = [_decoded(block, layouts) for block in _blocks(export) if block]
     table = np.concatenate([np.empty((4 + len(_COLUMNS), 0), np.int64), *blocks], axis=1)
     unread = int((table[_READ] == 0).sum())
@@ -74,8 +74,7 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
         return payloads, (Limitation("payloads of NCCL's ranges", reason),)
     if not unread:
         return payloads, ()
-    why = "two processes use one layout's number" if twice else "their layout is not known"
-    reason = f"{path}: cannot be read ({why})"
+    reason = f"{path}: cannot be read, as no layout of theirs is known"
     return payloads, (Limitation("payloads of ranges", reason, unread),)
 
 
@@ -88,8 +87,8 @@ def _blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
         yield export.rows("ranges/payloads", {"first": at, "last": end})
 
 
-def _layouts(export: Export) -> tuple[Mapping[_Key, Sequence[_Field]], bool]:
-    """Return the layouts of NCCL's functions, and whether a number stands for two."""
+def _layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
+    """Return the layouts of NCCL's functions, but for numbers that stand for two."""
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
     if export.has("ranges/payload_entries"):
@@ -103,17 +102,11 @@ def _layouts(export: Export) -> tuple[Mapping[_Key, Sequence[_Field]], bool]:
             if layout.get(number, entry) != entry:
                 ambiguous.add(key)
             layout[number] = entry
-    sizes: dict[_Key, int] = {}
-    if export.has("ranges/payload_schemas"):
-        for domain, schema, size in export.rows("ranges/payload_schemas"):
-            if isinstance(domain, int) and isinstance(schema, int) and isinstance(size, int):
-                sizes[domain, schema] = max(size, sizes.get((domain, schema), 0))
-    layouts = {
-        key: [f for f in layout.values() if f.type and f.end <= sizes.get(key, f.end)]
+    return {
+        key: [f for f in layout.values() if f.type]
         for key, layout in fields.items()
         if key not in ambiguous and any(f.name == _COMMUNICATOR for f in layout.values())
     }
-    return layouts, bool(ambiguous)
 
 
 def _field(layout: Mapping[int, _Field], place: int, kind: object, name: str, at: object) -> _Field:

@@ -49,10 +49,14 @@ _COUNTED = {
 }
 
 
-def _unrecorded(export: Export, table: str) -> NothingToAnalyseError:
-    """Return the error of an export in which a table of kernels, calls or ranges is empty."""
+def _unrecorded(export: Export, table: str) -> str:
+    """Return what is wrong where a table of kernels, calls or ranges is empty, and what to do."""
     reason = "" if table == NVTX else _traced_without_kernels(export)
-    return NothingToAnalyseError(f"{export.path}: {reason or _RECORD_AGAIN[table]}")
+    return reason or _RECORD_AGAIN[table]
+
+
+def _nothing(export: Export, table: str) -> NothingToAnalyseError:
+    return NothingToAnalyseError(f"{export.path}: {_unrecorded(export, table)}")
 
 
 def _traced_without_kernels(export: Export) -> str:
@@ -97,7 +101,7 @@ def _check_recorded(export: Export) -> None:
     """Raise an error where a table or a column is absent that an analysis needs."""
     for table in _RECORD_AGAIN:
         if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
-            raise _unrecorded(export, table)
+            raise _nothing(export, table)
     for name in _needed(export):
         export.require(name)
 
@@ -111,7 +115,7 @@ def _check_ranges(export: Export) -> None:
     """
     export.require("ranges/any")
     if not export.rows("ranges/any", dict(zip(KINDS, nvtx.event_types(export), strict=True))):
-        raise _unrecorded(export, NVTX)
+        raise _nothing(export, NVTX)
     lacking = export.lacks("ranges/named")
     if lacking:
         raise SchemaError(
@@ -152,19 +156,10 @@ def _missing_data(export: Export, counts: Mapping[str, int | None]) -> tuple[tup
         lacks.extend(export.lacks("gpu_work/graphs"))
     rows = {table: count or 0 for table, count in counts.items()}
     graphs_readable = not any(lack.split(".")[0] == GRAPH for lack in lacks)
-    traced = "" if rows[KERNEL] or rows[GRAPH] else _traced_without_kernels(export)
-    losses = []
-    if not rows[KERNEL] and not (rows[GRAPH] and graphs_readable):
-        losses.append(traced or "no CUDA kernels: profile with nsys profile -t cuda,nvtx")
-        if rows[GRAPH]:
-            losses.append("CUDA graphs were traced as a whole: add --cuda-graph-trace=node")
-    if not rows[RUNTIME]:
-        losses.append("no CUDA API calls: profile with nsys profile -t cuda,nvtx")
-    if not rows[NVTX]:
-        losses.append(
-            "no NVTX ranges: profile with nsys profile -t cuda,nvtx and switch the "
-            "framework's ranges on"
-        )
+    kernels = rows[KERNEL] or (rows[GRAPH] and graphs_readable)
+    empty = [] if kernels else [KERNEL]
+    empty += [table for table in (RUNTIME, NVTX) if not rows[table]]
+    losses = list(dict.fromkeys(_unrecorded(export, table) for table in empty))
     readable = all(map(export.has, _needed(export))) and not losses
     columns = [lack for lack in dict.fromkeys(lacks) if "." in lack]
     columns = [column for column in columns if column.split(".")[0] in export.schema]
@@ -216,7 +211,7 @@ class NsysFile:
         calls = gpu_work.ExportedCalls(export, names.call_names) if called else no_calls()
         if not partial:
             if not called:
-                raise _unrecorded(export, RUNTIME)
+                raise _nothing(export, RUNTIME)
             export.begin("calls/all")
 
         def last_ns() -> int:
@@ -307,7 +302,7 @@ def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAn
         if note.kind is LimitationKind.KERNELS_LEFT_OUT
     ]
     if not left_out:
-        return _unrecorded(export, KERNEL)
+        return _nothing(export, KERNEL)
     return NothingToAnalyseError(
         f"{export.path}: no kernel has times that can be ({', '.join(left_out)}); profile again "
         "with: nsys profile -t cuda,nvtx"

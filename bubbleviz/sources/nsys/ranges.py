@@ -11,9 +11,10 @@ import numpy as np
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Ranges, possible
+from bubbleviz.sources.in_memory import plain_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.nsys.queries import ABSENT
 
@@ -188,8 +189,4 @@ class LongRanges:
         names: dict[str, int] = {}
         known = _texts(self.export, named)
         name_id = np.array([names.setdefault(t or "", len(names)) for t in known], np.int64)
-        none = np.zeros(len(thread), bool)
-        end_thread = np.full(len(thread), NONE, np.int64)
-        return Ranges(
-            start_ns, end_ns, thread, end_thread, none, none.copy(), name_id, tuple(names)
-        )
+        return plain_ranges(start_ns, end_ns, thread, name_id, tuple(names))

@@ -113,14 +113,6 @@ class SqliteExport(export.Export):
         if isinstance(self.direct, DirectReader):
             columns = self.direct.columns(name, first, last)
         rows, binds = min(last - first + 1, ROWS), {"first": first, "last": last}
-        if columns is None and name == "calls/all":
-            # Those of one thread, as most stretches are, are read faster.
-            threads = self.database.columns(query("calls/threads"), binds)[0].tolist()
-            if len(threads) == 2 and threads[0] == threads[1]:
-                of_thread = {**binds, "thread": threads[0]}
-                own = self.database.columns(query("calls/of_thread"), of_thread, rows)
-                if own.shape[1] == last - first + 1:
-                    columns = np.insert(own, 2, threads[0], axis=0)
         return self.database.columns(query(name), binds, rows) if columns is None else columns
 
     def named(

@@ -66,18 +66,6 @@ def _around(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]
             number += step
 
 
-def others_of(path: str) -> int:
-    """Return how many files beside a recording belong to others of the same rank."""
-    named = [
-        found for part in parts_of(path) if (found := recorded.rank_and_number(part)) is not None
-    ]
-    if not named:
-        return 0
-    numbers = [number for _, number in named]
-    ends = (_numbered(named[0][0], n) for n in (min(numbers) - 1, max(numbers) + 1) if n >= 0)
-    return sum(os.path.exists(other) and _header_or_none(other) is not None for other in ends)  # noqa: PTH110 - a look-up a rank
-
-
 def first_parts(files: Sequence[str]) -> list[str]:
     """Return files without those that are later parts of others; opening one reads them all."""
     seen: dict[tuple[int, ...], tuple[int, str]] = {}
@@ -241,7 +229,7 @@ _TOLD = {
 }
 
 
-def table_of(session: RecordedSession, others: int) -> OperationTable:
+def table_of(session: RecordedSession) -> OperationTable:
     """Return the operations of a recording.
 
     Transfers that ranges only start are left out: an operation begins when its input is there, and
@@ -249,7 +237,6 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
 
     Args:
         session: the recording.
-        others: how many files of other recordings of the same rank lie beside it.
 
     Raises:
         NothingToAnalyseError: it holds no operations.
@@ -336,7 +323,7 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
         collectives=collectives.ToldCollectives.none(),
         pauses=_pauses(session, own),
         noun="recording",
-        notes=tuple(_notes(session, int((~known).sum()), others)),
+        notes=tuple(_notes(session, int((~known).sum()))),
     )
 
 
@@ -412,7 +399,7 @@ def _pauses(session: RecordedSession, own: RecordedOperations) -> model.BusyInte
 _ENDLESS = "recordings without an end"
 
 
-def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[limitations.Limitation]:
+def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limitation]:
     """Yield what a recording could not tell."""
     path, header, stretch = session.path, session.header, session.stretch
     for what, count, reason in (
@@ -461,12 +448,6 @@ def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[limi
             f"{header.iterations} of every {header.every} were, as asked for; the period of the "
             "last one before a pause is unknown",
         )
-    if others:
-        yield limitations.Limitation(
-            "other recordings",
-            "beside these files lie those of other runs, which are left out; name one of them to "
-            "analyze it",
-        )
 
 
 #: What most recordings tell, and what to say where one does not.
@@ -482,7 +463,7 @@ _UNTOLD = (
 
 
 @contextmanager
-def open_recording(path: str, watch: Watch) -> Iterator[OpenTable]:
+def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  # noqa: ARG001 - one thread reads it
     """Open a recording, all of its files; they are read when they are first asked for anything."""
 
     @cache
@@ -491,7 +472,7 @@ def open_recording(path: str, watch: Watch) -> Iterator[OpenTable]:
 
     yield OpenTable(
         path,
-        lambda: table_of(session(), others_of(path)),
+        lambda: table_of(session()),
         _UNTOLD,
         lambda: tuple(_facts(session())),
     )

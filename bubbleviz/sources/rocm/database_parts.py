@@ -132,8 +132,10 @@ class Part:
         Raises:
             ProfileError: the file is damaged.
         """
+        if not self.has(name):
+            return []
         query = self._queries.query(name)
-        rows = self._database.rows(query) if self.has(name) else []
+        rows = self._database.rows(query)
         if any(not isinstance(value, int) for row in rows for value in row[:whole]):
             raise ProfileError(
                 f"{self.path}: {query.path} gives something else than a whole number where "

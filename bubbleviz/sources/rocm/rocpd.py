@@ -1,9 +1,16 @@
-"""rocpd: the SQLite file of ``rocprofv3``, ROCm 7's default, of one or several processes.
+"""Files of ROCm's profilers: those of ``rocprofv3`` (rocpd) and of rocmProfileData (rpd).
 
 What launched a kernel is told by its event's ``stack_id``, which the launching call's event shares:
 ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) writes the internal correlation id
 there, and an id that the program gives into ``correlation_id``. Times are nanoseconds of the node's
 ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so that all files of a node share one clock.
+
+rpd is older: ``rocpd_api`` holds calls and ranges of hosts, ``rocpd_op`` work of devices,
+``rocpd_api_ops`` which call launched which work (``rocpd_python/rocpd/schema_data/tableSchema.cmd``
+of ROCm/rocmProfileData). A range of ROCTx is a row named ``UserMarker``, whose arguments are its
+text (``rpd_tracer/RoctxDataSource.cpp``), in ``rocpd_ustring`` since its third schema. Times are
+those of the node's ``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``); no host is
+recorded. Its queries in ``sql/rpd`` give the columns of those in ``sql/rocpd``.
 """
 
 from __future__ import annotations
@@ -25,14 +32,8 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import counted, listed
 from bubbleviz.progress import Watch
-from bubbleviz.sources.rocm.database_parts import (
-    ROCPD,
-    RPD,
-    Part,
-    parts_in,
-    tables_in,
-)
-from bubbleviz.sources.sqlite.queries import Schema
+from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
+from bubbleviz.sources.sqlite.queries import Queries, Schema
 
 #: Bits of a thread's number below that of its process, and of a process's below that of its part.
 _TID_BITS, _PID_BITS = 24, 24
@@ -190,7 +191,7 @@ def narrowed(*columns: Ints) -> tuple[Ints, ...]:
 
 
 #: Functions of libraries below the program: HIP, HSA, RCCL, and what else calls itself an API.
-_CALL_OF_LIBRARY = re.compile(r"(?:__)?(?:hip|hsa|amd_|nccl|mscclpp|roc)[A-Z_]")
+_CALL_OF_LIBRARY = re.compile(r"(?:__)?(?:hip|hsa|cuda|cu|amd_|nccl|mscclpp|roc)[A-Z_]")
 #: Functions of RCCL, which other calls are nested in.
 _COLLECTIVE = re.compile(r"nccl[A-Z]|mscclpp")
 #: Functions of ROCTx that open ranges which need not nest (roctxRangeStartA).
@@ -258,27 +259,36 @@ _LOSSES = {
 }
 
 
-def read_rocpd(path: str, watch: Watch) -> RocmRecording:
-    """Return what a file holds.
+#: Of each kind of file its queries, and the tables of which it has one, of kernels and of calls.
+_FORMATS: Mapping[str, tuple[Queries, tuple[str, str]]] = {
+    "rocpd": (ROCPD, ("rocpd_kernel_dispatch", "rocpd_region")),
+    "rpd": (RPD, ("rocpd_op", "rocpd_api")),
+}
+
+
+def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
+    """Return what a file of a kind holds.
 
     Raises:
         ProfileError: it is damaged, or of several hosts.
         SchemaError: it lacks a table or a column that is needed.
     """
-    columns = tables_in(path, ROCPD)
-    if not parts_in(columns, ROCPD):
+    maker, tables = _FORMATS[kind]
+    columns = tables_in(path, maker)
+    every = parts_in(columns, maker)
+    if not every or (kind == "rpd" and not any({*tables} & {*names} for names in every)):
         raise ProfileError(
-            f"{path}: an SQLite database, but no profile of rocprofv3: it has none of the tables "
-            f"rocpd_region, rocpd_kernel_dispatch; {ROCPD.again}"
+            f"{path}: an SQLite database, but no {maker.noun}: it has none of the tables "
+            f"{', '.join(tables)}; {maker.again}"
         )
-    recording = RocmRecording(path, "rocpd")
+    recording = RocmRecording(path, kind)
     # How many parts so far had a process id; names and ids of machines; versions of the schema.
     parts_of_pid: dict[int, int] = {}
     hosts: dict[tuple[str, str], None] = {}
     versions: dict[str, None] = {}
-    parts = _parts(path, columns)
+    parts = _parts(path, columns, maker, every)
     for number, (names, guid) in enumerate(parts):
-        with closing(Part(path, ROCPD, names, columns, guid)) as part:
+        with closing(Part(path, maker, names, columns, guid)) as part:
             versions.update({str(v): None for (v,) in part.rows("target/metadata")})
             hosts.update(_hosts(part))
             _read_part(recording, part, parts_of_pid)
@@ -292,18 +302,21 @@ def read_rocpd(path: str, watch: Watch) -> RocmRecording:
         )
     host, machine = next(iter(hosts), ("", ""))
     hostless = _LOSSES["target/nodes"]
-    if not host and not any(note.what == hostless for note in recording.limitations):
+    known = kind == "rpd" or any(note.what == hostless for note in recording.limitations)
+    if not host and not known:
         recording.lose(hostless, "has none in rocpd_info_node")
     recording.host, recording.machine = host or None, machine or None
     recording.schema_version = ", ".join(versions) or None
     return recording
 
 
-def _parts(path: str, columns: Schema) -> list[tuple[dict[str, str], str]]:
+def _parts(
+    path: str, columns: Schema, maker: Queries, every: Sequence[dict[str, str]]
+) -> list[tuple[dict[str, str], str]]:
     """Return the tables and the GUID of each part, of which tables without one may hold several."""
     parts = []
-    for names in parts_in(columns, ROCPD):
-        with closing(Part(path, ROCPD, names, columns)) as part:
+    for names in every:
+        with closing(Part(path, maker, names, columns)) as part:
             guids = [str(guid) for (guid,) in part.rows("target/guids")]
         if len(guids) < 2:
             parts.append((names, ""))
@@ -313,7 +326,7 @@ def _parts(path: str, columns: Schema) -> list[tuple[dict[str, str], str]]:
         if lacking:
             raise ProfileError(
                 f"{path}: holds {counted(len(guids), 'process', 'processes')} in one table, and "
-                f"{lacking[0]} lacks the column guid, so rows cannot be told apart; {ROCPD.again}"
+                f"{lacking[0]} lacks the column guid, so rows cannot be told apart; {maker.again}"
             )
         parts.extend((names, guid) for guid in guids)
     return parts
@@ -331,9 +344,9 @@ def _hosts(part: Part) -> Mapping[tuple[str, str], None]:
 
 def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int]) -> None:
     """Read the tables of one part."""
-    lose = recording.lose
+    lose, (maker, tables) = recording.lose, _FORMATS[recording.format]
     for name, what in _LOSSES.items():
-        if lacks := part.lacks(name):
+        if maker.exists(name) and (lacks := part.lacks(name)):
             lose(what, f"lacks {', '.join(lacks)}")
     pids = {number: pid for number, pid, _ in part.rows("target/processes", 2)}
     if part.has("target/processes") and not pids:
@@ -342,7 +355,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     threads = part.rows("target/threads", 3)
 
     processes = partial(_processes, recording, pids, parts_of_pid)
-    work, copies = _work(part, agents)
+    work, copies = _work(part, agents, tables[0])
     has_events = part.has("calls/all")
     events = part.columns("calls/all") if has_events else np.empty((9, 0), np.int64)
     process = [processes(columns[2]) for columns in (work, copies, events)]
@@ -363,14 +376,14 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     tid, unknown = mapped(events[3], {number: tid for number, tid, *_ in threads})
     if unknown and threads:
         lose("thread ids", "has none for some calls in rocpd_info_thread", unknown)
-    recording.check(tid, ROCPD.again)
+    recording.check(tid, maker.again)
     launching = np.isin(correlations[2], np.concatenate(correlations[:2]))
     launching &= correlations[2] != NONE
     thread = threads_of(process[2], tid)
     _host_events(recording, part, events, thread, correlations[2], launching)
     if rows := [row for row in threads if row[3]]:
         tid, owner = np.array([row[1:3] for row in rows], np.int64).T
-        recording.check(tid, ROCPD.again)
+        recording.check(tid, maker.again)
         numbered = zip(threads_of(processes(owner), tid).tolist(), rows, strict=True)
         recording.threads.extend(Thread(number, str(row[3])) for number, row in numbered)
     users = {*pids.values(), *(distinct(process[0]) & PID_MASK).tolist()}
@@ -389,7 +402,7 @@ def _processes(
     pid, unknown = mapped(own, pids)
     if unknown and pids:
         recording.lose("process ids", "has none for some rows in rocpd_info_process")
-    recording.check(pid, ROCPD.again)
+    recording.check(pid, _FORMATS[recording.format][0].again)
     before, _ = mapped(pid, {p: parts_of_pid.get(p, 0) for p in distinct(pid).tolist()})
     return np.where(pid == NONE, NONE, (before << _PID_BITS) + pid)
 
@@ -401,7 +414,7 @@ def _kernel_names(
     texts = part.texts("gpu_work/kernel_names")
     lost = int((~np.isin(kernel, np.array(list(texts), np.int64))).sum())
     if lost and part.has("gpu_work/kernel_names"):
-        reason = "has none for some in rocpd_info_kernel_symbol"
+        reason = "has none for some"
         recording.lose("names of kernels", reason, lost)
     return named(kernel, texts, lambda number: f"<kernel {number}>")
 
@@ -409,18 +422,18 @@ def _kernel_names(
 def _devices(agents: _Rows, pids: Sequence[int], used: set[int]) -> Iterator[Device]:
     """Yield the GPUs that processes used, as these number them."""
     for own, number, name in agents:
-        if own in used and isinstance(number, int):
+        if own in used and name:
             shown = own if number == NONE else number
             yield from (Device(pid, shown, str(name), None) for pid in pids)
 
 
-def _work(part: Part, agents: _Rows) -> tuple[Ints, Ints]:
+def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints]:
     """Return the kernels, and the copies: start, end, process, agent, stack and correlation ids.
 
     A copy is one of the GPU that it goes to, else of that it comes from; those between hosts are
     none of any.
     """
-    work = part.columns("gpu_work/kernels", table="rocpd_kernel_dispatch")
+    work = part.columns("gpu_work/kernels", table=table)
     if not part.has("gpu_work/copies"):
         return work, np.empty((6, 0), np.int64)
     copied = part.columns("gpu_work/copies")
@@ -501,110 +514,3 @@ def _range_texts(part: Part, event: Ints) -> tuple[tuple[str, ...], Ints]:
     texts = part.texts("ranges/texts", distinct(text_id[text_id != NONE]))
     known, number = named(text_id, texts, lambda _: "")
     return known, np.where(flags(known, lambda text: not text)[number], NONE, number)
-
-
-# rpd: the SQLite file of rocmProfileData's tracer, ROCm's older one, of one or several processes.
-#
-# ``rocpd_api`` holds calls and ranges of hosts, ``rocpd_op`` work of devices, ``rocpd_api_ops``
-# which call launched which work: ``rocpd_python/rocpd/schema_data/tableSchema.cmd`` of
-# ROCm/rocmProfileData. A range of ROCTx is a row named ``UserMarker``, of which the arguments are
-# its text (``rpd_tracer/RoctxDataSource.cpp``), in ``rocpd_ustring`` since its third schema. Times
-# are nanoseconds of the node's ``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``);
-# no host is recorded.
-
-
-#: Of these tables every file has one; rocpd's files have none.
-_OWN = frozenset(("rocpd_api", "rocpd_op", "rocpd_api_ops"))
-#: Functions of an API; what else is recorded of a host is a range.
-_CALL = re.compile(r"(?:__)?(?:hip|hsa|cuda|cu)[A-Z_]")
-#: How ranges of ROCTx are named, of which the arguments are the text.
-_MARKER = re.compile(r"UserMarker\Z|roctx")
-#: Kinds of work that are kernels, where these have no name.
-_KERNEL = re.compile(r"Kernel|Task")
-
-
-def read_rpd(path: str, watch: Watch) -> RocmRecording:
-    """Return what a file holds.
-
-    Raises:
-        ProfileError: it is damaged.
-        SchemaError: it lacks a table or a column that is needed.
-    """
-    columns = tables_in(path, RPD)
-    if not _OWN & set(columns):
-        raise ProfileError(
-            f"{path}: an SQLite database, but no trace of rocmProfileData: it has none of the "
-            f"tables rocpd_api, rocpd_op; {RPD.again}"
-        )
-    recording = RocmRecording(path, "rpd")
-    # Tables with a GUID behind their names come after those of a trace, and are none of its.
-    own = next(names for names in parts_in(columns, RPD) if _OWN & set(names))
-    with closing(Part(path, RPD, own, columns)) as part:
-        versions = [str(version) for (version,) in part.rows("target/metadata")]
-        recording.schema_version = ", ".join(versions) or None
-        work = part.columns("gpu_work/all", table="rocpd_op")
-        watch(0.5)
-        calls = part.columns("calls/all", table="rocpd_api")
-        for numbers in (work[2], calls[3], calls[4]):
-            recording.check(numbers, RPD.again)
-        of_work, of_calls = narrowed(work[4] + 1, calls[0] + 1)
-        _add_work(recording, part, work, of_work)
-        _add_calls(recording, part, calls, of_calls)
-    watch(1.0)
-    return recording
-
-
-def _add_work(recording: RocmRecording, part: Part, work: Ints, correlation: Ints) -> None:
-    """Add kernels, which have names, and copies and fills, which have none.
-
-    Args:
-        recording: takes them.
-        part: its open tables.
-        work: the columns of gpu_work/all.sql.
-        correlation: of each row; -1 none.
-    """
-    texts = part.texts("gpu_work/names")
-    names, name = named(work[5], texts, lambda _: "")
-    kinds, kind = named(work[6], texts, lambda _: "")
-    nameless = flags(names, lambda text: not text)[name]
-    is_kernel = ~nameless | flags(kinds, _KERNEL.search)[kind]
-    process = np.where(work[2] == NONE, NONE, work[2] << 24)
-    block = np.stack((work[0], work[1], work[3], process, correlation))
-    shown = [text or "<kernel NULL>" for text in names]
-    if lost := int((is_kernel & nameless).sum()):
-        recording.lose("names of kernels", "has none for some in rocpd_string", lost)
-    recording.add_work(block[:, is_kernel], shown, name[is_kernel])
-    recording.copied += int((~is_kernel).sum())
-    recording.copies.append(block[:, ~is_kernel])
-
-
-def _add_calls(recording: RocmRecording, part: Part, calls: Ints, correlation: Ints) -> None:
-    """Add calls and ranges.
-
-    Args:
-        recording: takes them.
-        part: its open tables.
-        calls: the columns of calls/all.sql.
-        correlation: of each row; -1 none.
-    """
-    functions, name = named(calls[5], part.texts("calls/names"), lambda _: "")
-    is_call = flags(functions, lambda text: not text or _CALL.match(text))[name]
-    is_mark = flags(functions, _MARKER.match)[name]
-    recording.unnamed_calls += int(flags(functions, lambda text: not text)[name].sum())
-    thread = threads_of(calls[3], calls[4])
-    number = renumbered(recording.call_names, functions, name[is_call])
-    recording.calls.append(
-        np.stack((*calls[1:3, is_call], thread[is_call], correlation[is_call], number))
-    )
-    rows = np.flatnonzero(~is_call)
-    texts = part.texts("ranges/texts", distinct(calls[6, is_mark]))
-    known, text = named(calls[6, rows], texts, lambda _: "")
-    # A mark of ROCTx has no length; what is no range of ROCTx is named by its function.
-    nameless = flags(known, lambda text: not text)[text] & is_mark[rows]
-    recording.nameless += int(nameless.sum())
-    place = np.where(is_mark[rows], text, len(known) + name[rows])
-    keep = ~nameless & ((calls[2, rows] > calls[1, rows]) | ~is_mark[rows])
-    rows, place = rows[keep], place[keep]
-    number = renumbered(recording.range_names, (*known, *functions), place)
-    push_pop = np.zeros(len(rows), np.int64)
-    recording.ranges.append(np.stack((*calls[1:3, rows], thread[rows], push_pop, number)))

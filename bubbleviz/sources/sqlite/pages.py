@@ -7,18 +7,13 @@ interrupt it. Its table of tables is the B-tree of page 1 (https://sqlite.org/fi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.sources.sqlite.queries import Queries
 
-#: Files of profilers have some hundred tables and indexes.
-_MOST_ENTRIES = 5_000
 HEADER_BYTES = 100
 #: What SQLite writes beside a file behind its name: before a change, or instead of one.
 JOURNAL, LOG = "-journal", "-wal"
-#: Types of pages of a table's B-tree.
-_INTERIOR, _LEAF = 0x05, 0x0D
 
 
 def check_pages(path: str, maker: Queries) -> None:
@@ -38,11 +33,6 @@ def check_pages(path: str, maker: Queries) -> None:
         if page * pages > size:
             raise ProfileError(
                 f"{path}: was cut short, {size} of {page * pages} bytes; {maker.again}"
-            )
-        if _entries(file, page) > _MOST_ENTRIES:
-            raise ProfileError(
-                f"{path}: holds more than {_MOST_ENTRIES:,} tables and indexes, so it is no "
-                f"{maker.noun}; {maker.again}"
             )
 
 
@@ -72,27 +62,3 @@ def page_counts(head: bytes) -> tuple[int, int]:
     """Return the bytes of a page, and the number of pages, as the head of a file gives them."""
     page_bytes = int.from_bytes(head[16:18], "big")
     return 65536 if page_bytes == 1 else page_bytes, int.from_bytes(head[28:32], "big")
-
-
-def _entries(file: IO[bytes], length: int) -> int:
-    """Return how many tables, indexes and views there are, or a number above the most allowed.
-
-    Pages of another kind are counted as empty: SQLite reports damage better.
-    """
-    entries, waiting, seen = 0, [1], 0
-    while waiting and max(entries, seen) <= _MOST_ENTRIES:
-        number = waiting.pop()
-        file.seek((number - 1) * length)
-        page = file.read(length)
-        begin = HEADER_BYTES if number == 1 else 0
-        cells = int.from_bytes(page[begin + 3 : begin + 5], "big")
-        kind = page[begin] if len(page) > begin else 0
-        seen += 1
-        if kind == _LEAF:
-            entries += cells
-        elif kind == _INTERIOR:
-            pointers = range(begin + 12, begin + 12 + 2 * cells, 2)
-            places = [int.from_bytes(page[at : at + 2], "big") for at in pointers]
-            children = [page[at : at + 4] for at in (*places, begin + 8)]
-            waiting.extend(n for c in children if (n := int.from_bytes(c, "big")) > 0)
-    return max(entries, seen)

@@ -102,6 +102,14 @@ class Queries:
             self._queries[name] = Query(self, name, text, columns, parameters, requires)
         return self._queries[name]
 
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(_files_below(sql_root().joinpath(self.folder), ""))
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is a query of that name: not all profilers record the same."""
+        return name in self._names
+
     def tables(self) -> frozenset[str]:
         """Return the tables that any query reads, by today's names or those of other years."""
         return frozenset(self.columns_read())
@@ -113,7 +121,7 @@ class Queries:
     @cached_property
     def _columns_read(self) -> Mapping[str, frozenset[str]]:
         read: dict[str, frozenset[str]] = {}
-        for name in _files_below(sql_root().joinpath(self.folder), ""):
+        for name in self._names:
             for table, columns in self.query(name).requires.items():
                 read[table] = read.get(table, frozenset()) | frozenset(columns)
         return {table: read[table] for table in read if table not in self.view_variants()}
@@ -151,7 +159,7 @@ class Queries:
 
     def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
         """Tell whether a file with this schema, and these views, holds what a query needs."""
-        return all(
+        return self.exists(name) and all(
             relation in views
             if relation in self.view_variants()
             else not lacking({relation: columns}, schema)

@@ -20,6 +20,7 @@ from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents, Profile, Source, ToldClock
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
+from bubbleviz.sources.tables.files import read_arrow, read_delimited, read_parquet
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 #: A number, or two of an operation that names two things.
@@ -30,8 +31,6 @@ _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
 _BESIDE = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
 #: More ranks, and so stages and pipelines, than any run has.
 _MOST_RANKS = 1_000_000
-#: Up to about so many numbers of ranks are looked up in a table.
-_FEW = 1 << 20
 #: Nothing takes longer.
 _FARTHEST_NS = 1 << 62
 #: What an operation is, its times apart.
@@ -112,12 +111,8 @@ def _places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
     """
     number, known = cells.whole("rank", below=_MOST_RANKS)
     cells.refuse(~known, "rank is empty; fill it")
-    if int(number.max(initial=0)) > len(number) + _FEW:
-        values, place = np.unique(number, return_inverse=True)
-        place = place.reshape(-1).astype(np.int64)
-    else:
-        occurs = np.bincount(number) > 0
-        values, place = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[number]
+    values, place = np.unique(number, return_inverse=True)
+    place = place.reshape(-1).astype(np.int64)
     columns = ("global_rank", "stage", "pipeline", "host", "clock", "clock_uncertainty_ns")
     global_rank, stage, pipeline, host, clock, uncertainty_ns = (
         _of_ranks(cells, place, len(values), name) for name in columns
@@ -351,6 +346,8 @@ def _refuse_twice(cells: Cells, keys: model.OperationKeys, span: tuple[Ints, Int
 
 # An open table of operations.
 
+#: What reads the cells of each format.
+_READ = {"csv": read_delimited, "parquet": read_parquet, "arrow": read_arrow}
 
 #: Columns of which most tables should have some, and what to say without them.
 _UNTOLD = (
@@ -435,10 +432,8 @@ class OpenTable:
 
 
 @contextmanager
-def open_table(
-    path: str, kind: str, watch: Watch, read_cells: Callable[[str, Watch], Cells]
-) -> Iterator[OpenTable]:
-    """Open a table; it is read when it is first asked for anything."""
+def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTable]:  # noqa: ARG001 - pyarrow has threads of its own
+    """Open a table of a format; it is read when it is first asked for anything."""
     source = Source(
         path=path,
         # What stands for the host of ranks that a table names none for: any number is one run.
@@ -450,4 +445,4 @@ def open_table(
         # Tables share one clock, whatever hosts they name, unless their column clock says so.
         clock=ToldClock("tables"),
     )
-    yield OpenTable(path, lambda: operation_table(read_cells(path, watch), source))
+    yield OpenTable(path, lambda: operation_table(_READ[kind](path, watch), source))

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import default_kinds, matching
-from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import Contents, Profile, Ranges, Source
-from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges, thread_numbers
+from bubbleviz.model.profile import Profile, Ranges, Source
+from bubbleviz.sources.in_memory import (
+    Decoded,
+    InMemoryCalls,
+    InMemoryRanges,
+    plain_ranges,
+    thread_numbers,
+)
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
-from bubbleviz.timing import step
 
 # The work of devices in XLA's planes: activities, their calls, and the ranges that name them.
 #
@@ -57,9 +58,7 @@ def ranges_of(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Rang
     if (name_id == NONE).any():
         rows = name_id != NONE
         start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
-    none = np.zeros(len(name_id), bool)
-    unknown = constant(NONE, len(none))
-    return Ranges(start_ns, end_ns, thread, unknown, none, none, name_id, ())
+    return plain_ranges(start_ns, end_ns, thread, name_id, ())
 
 
 def leaves(events: PlaneEvents) -> Ints:
@@ -387,70 +386,6 @@ def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
 _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 
 
-#: A profile with all ranges; how many rows of each kind the file holds; whether its end is missing.
-Loaded: TypeAlias = tuple[Profile, Mapping[str, int | None], bool]
-
-
-class XlaFile:
-    """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once."""
-
-    def __init__(self, load: Callable[[], Loaded]) -> None:
-        self._load = load
-
-    @cached_property
-    def _whole(self) -> Loaded:
-        with step("read planes") as rows:
-            whole = self._load()
-            rows.count = len(whole[0].activities) + len(whole[0].ranges)
-        return whole
-
-    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Return how often such names occur among the ranges."""
-        ranges = self._whole[0].ranges
-        counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
-        fits = fitting(globs, ranges.names)
-        return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
-
-    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
-        """Return the profile; only one without any work is refused.
-
-        Raises:
-            ProfileError: it cannot be read.
-            NothingToAnalyseError: nothing ran on a device.
-        """
-        del partial
-        profile = self._whole[0]
-        if lacking := self._lacking():
-            raise NothingToAnalyseError(f"{profile.source.path}: {lacking}")
-        ranges = profile.ranges
-        chosen = np.array(fitting(globs, ranges.names), bool)[ranges.name_id]
-        return replace(profile, ranges=ranges.take(chosen))
-
-    def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return the contents of the file, with the ranges of these names."""
-        profile, counts, _ = self._whole
-        lacking = self._lacking()
-        return Contents(
-            source=profile.source,
-            tables=counts,
-            processes=tuple(sorted(set(profile.activities.ranks[:, 0].tolist()))),
-            devices=profile.devices,
-            candidates=self.sample(globs),
-            ranges=len(profile.ranges),
-            missing=(lacking,) if lacking else (),
-            readable=not lacking,
-        )
-
-    def _lacking(self) -> str:
-        """Return why there is nothing to analyse; "" where there is something."""
-        profile, _, cut = self._whole
-        if profile.activities.kernels:
-            return ""
-        if cut:
-            return "cut short before the first complete kernel or instruction; copy it again"
-        return f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
-
-
 def profile_of(
     source: Source,
     planes: Planes,
@@ -458,7 +393,7 @@ def profile_of(
     limitations: Sequence[Limitation] = (),
     *,
     cut: bool = False,
-) -> Loaded:
+) -> Decoded:
     """Return the profile that planes make.
 
     Args:
@@ -496,7 +431,14 @@ def profile_of(
         "steps": len(work.steps),
         "host events": work.host_events,
     }
-    return profile, counts, cut
+    lacking = f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
+    if cut:
+        lacking = "cut short before the first complete kernel or instruction; copy it again"
+    return Decoded(
+        profile,
+        counts,
+        "" if activities.kernels else lacking,
+    )
 
 
 def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:

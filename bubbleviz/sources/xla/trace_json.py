@@ -22,9 +22,10 @@ from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources import trace_events
+from bubbleviz.sources.in_memory import Decoded, DecodedFile
 from bubbleviz.sources.trace_events import TraceEvent, TraceFile
 from bubbleviz.sources.xla.planes import HOST, NOTHING, Planes, device_of, path_of, roles_of
-from bubbleviz.sources.xla.profile import Loaded, XlaFile, profile_of
+from bubbleviz.sources.xla.profile import profile_of
 
 
 class XlaArgs(msgspec.Struct, gc=False):
@@ -134,7 +135,7 @@ class TraceJsonPlanes:
         self._planes.add(role, self.processes[thread[0]], row, (start_ns, end_ns), name, stats)
 
 
-def _load(file: TraceFile[XlaArgs]) -> Loaded:
+def _load(file: TraceFile[XlaArgs]) -> Decoded:
     """Read a trace.
 
     Raises:
@@ -167,11 +168,11 @@ def _load(file: TraceFile[XlaArgs]) -> Loaded:
 
 
 @contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[XlaFile]:  # noqa: ARG001 - one thread reads JSON
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[DecodedFile]:  # noqa: ARG001 - one thread reads JSON
     """Open a trace.
 
     Raises:
         ProfileError: it cannot be opened.
     """
     with trace_events.opened_trace(path, XlaArgs, watch) as file:
-        yield XlaFile(partial(_load, file))
+        yield DecodedFile(partial(_load, file))

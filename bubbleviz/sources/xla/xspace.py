@@ -9,20 +9,18 @@ of objects of them. The k-th fields of many events are decoded at once instead::
 
 Messages and numbers of fields are those of ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla),
 encoded as https://protobuf.dev/programming-guides/encoding/ says: a field is a tag (number << 3 |
-kind) and a value of that kind. A file that was cut short ends within its last plane: the events
-before the cut are whole, and their names may be lost. Times are whole nanoseconds: start and end of
+kind) and a value of that kind. Times are whole nanoseconds: start and end of
 an event are each rounded down from picoseconds, so that an event that follows another without a gap
 still does.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +32,14 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import GZIP
+from bubbleviz.sources.in_memory import Decoded, DecodedFile
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
-from bubbleviz.sources.xla.profile import Loaded, XlaFile, profile_of
+from bubbleviz.sources.xla.profile import profile_of
 
 #: Messages: number, name and kind of each field; ``*`` is repeated. Texts may be no UTF-8.
 _MESSAGES = {
+    "Space": "1 planes bytes*, 4 hostnames bytes*",
     "Plane": "2 name bytes, 3 lines Line*, 4 event_metadata bytes*, 5 stat_metadata bytes*, "
     "6 stats Stat*",
     "Line": "1 id int64, 2 name bytes, 3 timestamp_ns int64, 4 events bytes*, "
@@ -50,8 +50,6 @@ _MESSAGES = {
     "StatMetadata": "2 name bytes",
     "Stat": "1 name int64, 3 unsigned int64, 4 signed int64, 5 text bytes, 7 ref int64",
 }
-#: Tags of fields.
-_SPACE_PLANES, _SPACE_HOSTNAMES, _PLANE_LINES = (number << 3 | 2 for number in (1, 4, 3))
 #: Fields of events and of their statistics.
 _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
 _STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
@@ -134,131 +132,6 @@ def parsed(kind: Any, content: bytes) -> Any:
 def _types() -> Mapping[str, Any]:
     """Return the classes of the file's messages."""
     return message_types("xspace", **_MESSAGES)
-
-
-def number_at(content: bytes, at: int, base: int = 0) -> tuple[int, int]:
-    """Return the number at a place, and the place behind it.
-
-    Raises:
-        IndexError: the bytes end before it does.
-        MalformedError: it has no end.
-    """
-    number = 0
-    for place in range(_LONGEST):
-        byte = content[at + place]
-        number |= (byte & 0x7F) << 7 * place
-        if byte < 1 << 7:
-            return number, at + place + 1
-    raise MalformedError(f"the number at byte {base + at} has no end")
-
-
-def field_at(content: bytes, at: int, base: int = 0) -> tuple[int, int, int]:
-    """Return tag, begin and end of the field at a place; its end may lie beyond the bytes.
-
-    Args:
-        content: some bytes.
-        at: where it begins.
-        base: where these bytes begin, for messages.
-
-    Raises:
-        IndexError: the bytes end before its value begins.
-        MalformedError: there is no field.
-    """
-    tag, begin = number_at(content, at, base)
-    kind = tag & 7
-    if kind == _NUMBER:
-        end = number_at(content, begin, base)[1]
-    elif kind == _LENGTH:
-        length, begin = number_at(content, begin, base)
-        end = begin + length
-    elif kind in _FIXED:
-        end = begin + _FIXED[kind]
-    else:
-        raise MalformedError(f"no field begins at byte {base + at}")
-    if tag >> 3 == 0:
-        raise MalformedError(f"the field at byte {base + at} has no number")
-    return tag, begin, end
-
-
-class Space:
-    """An open file.
-
-    Args:
-        path: of the file.
-        file: unbuffered; it may become shorter meanwhile, where a memory map would end the process.
-
-    Attributes:
-        path: of the file.
-        hosts: names of hosts, as far as it has been read.
-        cut: whether it is known to end within a field.
-    """
-
-    def __init__(self, path: str, file: BinaryIO) -> None:
-        self.path, self.cut = path, False
-        self.hosts: list[str] = []
-        self._file, self._size = file, os.fstat(file.fileno()).st_size
-
-    def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes from one place to another, or to the end of the file.
-
-        Raises:
-            ProfileError: the file no longer has them.
-        """
-        self._file.seek(begin)
-        end, blocks = min(end, self._size), []
-        while begin < end:
-            block = self._file.read(end - begin)
-            if not block:
-                raise ProfileError(
-                    f"{self.path}: it became shorter than {end} bytes while it was read; "
-                    "wait until it is written, and run again"
-                )
-            blocks.append(block)
-            begin += len(block)
-        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
-
-    def planes(self) -> Iterator[Any]:
-        """Yield the planes; those of programs are empty.
-
-        Raises:
-            MalformedError: the file, or one of them, is no message.
-            ProfileError: the file cannot be read.
-        """
-        at, self.hosts = 0, []
-        while at < self._size:
-            try:
-                tag, begin, end = field_at(self.read(at, at + 2 * _LONGEST), 0, at)
-            except IndexError:
-                self.cut = True
-                return
-            begin, at = at + begin, at + end
-            whole = at <= self._size
-            self.cut |= not whole
-            if tag == _SPACE_PLANES:
-                yield self._plane(self.read(begin, at), whole=whole)
-            elif tag == _SPACE_HOSTNAMES and whole:
-                self.hosts.append(text_of(self.read(begin, at)))
-
-    def _plane(self, content: bytes, *, whole: bool) -> Any:
-        end = len(content) if whole else _end_of_fields(content)
-        plane = parsed(_types()["Plane"], content[:end])
-        if text_of(plane.name) == xla.PROGRAMS:
-            return parsed(_types()["Plane"], b"")
-        with suppress(IndexError):
-            tag, begin, _ = field_at(content, end)
-            if tag == _PLANE_LINES:
-                line = content[begin:]
-                plane.lines.append(parsed(_types()["Line"], line[: _end_of_fields(line)]))
-        return plane
-
-
-def _end_of_fields(content: bytes) -> int:
-    """Return where the last field ends that is whole."""
-    at = 0
-    with suppress(IndexError):
-        while at < len(content) and (end := field_at(content, at)[2]) <= len(content):
-            at = end
-    return at
 
 
 def text_of(content: bytes) -> str:
@@ -494,34 +367,52 @@ class PlaneReader:
             column[event[rows[known]]] = codes[known]
 
 
-def _load(space: Space, watch: Watch) -> Loaded:
+def _planes_of(path: str) -> tuple[list[bytes], str]:
+    """Return the planes of a file, as bytes, and the name of its host.
+
+    Raises:
+        MalformedError: it cannot be decoded.
+        ProfileError: it is gzipped.
+    """
+    content = Path(path).read_bytes()
+    if content.startswith(GZIP):
+        raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
+    space = parsed(_types()["Space"], content)
+    # One copy is enough.
+    del content
+    return list(space.planes), text_of(next(iter(space.hostnames), b""))
+
+
+def _load(path: str, watch: Watch) -> Decoded:
     """Read a file: first what all planes say of its clock and process, then their events.
 
     Raises:
-        ProfileError: it cannot be decoded.
+        ProfileError: it cannot be read or decoded.
     """
-    path = space.path
     planes = Planes()
-    starts, processes, stamps, count = [], [], [], 0
+    starts, processes, stamps = [], [], []
     try:
-        for plane in space.planes():
-            names, count = stat_names(plane), count + 1
+        contents, host = _planes_of(path)
+        for content in contents:
+            plane = parsed(_types()["Plane"], content)
+            names = stat_names(plane)
             stats = [(names.get(s.name, ""), s.signed or s.unsigned) for s in plane.stats]
             if plane.name == b"Task Environment":
                 starts += [n for name, n in stats if name == "profile_start_time" and n > _UTC_NS]
             processes += [number for name, number in stats if name == "process_id"]
             stamps += [line.timestamp_ns for line in plane.lines if line.timestamp_ns > _UTC_NS]
         utc_ns = starts[0] if starts else min(stamps, default=None)
-        for number, plane in enumerate(space.planes(), 1):
-            PlaneReader(plane, utc_ns or 0, planes).add()
-            watch(number / count)
+        for number, content in enumerate(contents, 1):
+            plane = parsed(_types()["Plane"], content)
+            if text_of(plane.name) != xla.PROGRAMS:
+                PlaneReader(plane, utc_ns or 0, planes).add()
+            watch(number / len(contents))
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from error
     except MalformedError as error:
         raise ProfileError(
-            f"{path}: damaged, or not a profile of XLA ({error}); {_AGAIN}"
+            f"{path}: cut short, damaged, or not a profile of XLA ({error}); {_AGAIN}"
         ) from error
-    host = space.hosts[0] if space.hosts else ""
     source = Source(
         path=path,
         host=host or Path(path).name,
@@ -530,29 +421,14 @@ def _load(space: Space, watch: Watch) -> Loaded:
         session_utc_ns=utc_ns,
     )
     limitations = []
-    if space.cut:
-        reason = f"{path}: the file ends within an event or a name; {_AGAIN}"
-        limitations.append(Limitation("the end of the profile", reason))
     if utc_ns is None:
         reason = f"{path}: the UTC of its time 0 was not recorded"
         limitations.append(Limitation("the start of the session, which aligns profiles", reason))
     process = processes[0] if processes else 0
-    return profile_of(source, planes, process, limitations, cut=space.cut)
+    return profile_of(source, planes, process, limitations)
 
 
 @contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[XlaFile]:  # noqa: ARG001 - one thread reads it
-    """Open a file.
-
-    Raises:
-        ProfileError: it cannot be opened.
-    """
-    try:
-        file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed below, as its errors differ
-    except OSError as error:
-        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
-    with file:
-        space = Space(path, file)
-        if space.read(0, len(GZIP)) == GZIP:
-            raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
-        yield XlaFile(partial(_load, space, watch))
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[DecodedFile]:  # noqa: ARG001 - one thread reads it
+    """Open a file, which is read when it is first asked for anything."""
+    yield DecodedFile(partial(_load, path, watch))

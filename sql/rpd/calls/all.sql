@@ -1,13 +1,23 @@
--- Every call of an API by a host, and every range, in the order in which they were numbered.
+-- Every call of a host, and every range, in the order in which they were numbered.
+--
+-- A mark of ROCTx, which has no length, is left out.
 --
 -- requires: rocpd_api(id, pid, tid, start, end, apiName_id, args_id)
+-- requires: rocpd_string(id, string)
 SELECT
-    call.id AS call_id,  -- its number
     call.start AS start_ns,  -- when the host entered it, or opened the range, ns of the node's clock
     call."end" AS end_ns,  -- when it returned, or closed the range
-    COALESCE(call.pid, -1) AS pid,  -- process
-    COALESCE(call.tid, -1) AS tid,  -- thread
-    COALESCE(call.apiName_id, -1) AS name_id,  -- number of the function's name
-    COALESCE(call.args_id, -1) AS text_id  -- number of the arguments, or of a range's text
+    COALESCE(call.pid, -1) AS process_id,  -- process
+    COALESCE(call.tid, -1) AS thread_id,  -- thread
+    COALESCE(call.apiName_id, -1) AS name_id,  -- number of what names.sql gives
+    -1 AS category_id,  -- there are none
+    COALESCE(call.args_id, -1) AS event_id,  -- number of what ranges/text_ids.sql gives
+    call.id + 1 AS stack_id,  -- shared with what it launched
+    0 AS correlation_id  -- there are none
 FROM rocpd_api AS call
+LEFT JOIN rocpd_string AS named ON call.apiName_id = named.id
+WHERE
+    call."end" > call.start
+    OR named.string IS NULL
+    OR (named.string != 'UserMarker' AND named.string NOT GLOB 'roctx*')
 ORDER BY call.id

@@ -1,7 +1,7 @@
 """Event files of NCCL's own profilers.
 
-Adding a format is adding a module with a ``FORMAT`` constant. NCCL's inspector writes summaries of
-another kind, which are not read.
+Adding a format is adding a module with a ``FORMAT`` constant, and its name to ``formats``. NCCL's
+inspector writes summaries of another kind, which are not read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from itertools import chain
 
 from bubbleviz.errors import InputError
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
 from bubbleviz.sources.nccl.events import EventFile, NcclEventBuilder
 from bubbleviz.sources.nccl.lines import BLOCK, EventObject, EventObjects
@@ -37,7 +36,9 @@ class EventFileFormat:
 
 def formats() -> tuple[EventFileFormat, ...]:
     """Return every format."""
-    return discover(__name__, "FORMAT", EventFileFormat)
+    from bubbleviz.sources.nccl.formats import plugin, proxy
+
+    return plugin.FORMAT, proxy.FORMAT
 
 
 def format_of(head: bytes) -> EventFileFormat | None:

@@ -1,13 +1,11 @@
-"""Input formats: each module here turns one kind of file into a ``Profile``.
+"""Input formats: how each kind of file is recognised, and what opens it.
 
-To add one, add a module with a ``READER`` constant; the same stages link, count and draw its
-profiles.
+To add one, add a row to ``_READERS``; the same stages link, count and draw its profiles.
 """
 
 from __future__ import annotations
 
 import re
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,8 +16,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.registry import discover
+from bubbleviz.recording_layout import MAGIC, SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
+from bubbleviz.sources.nsys.files import is_columnar
+from bubbleviz.sources.xla import FOLDER
 
 if TYPE_CHECKING:
     from bubbleviz.model.operation_table import OperationTable
@@ -38,27 +38,12 @@ _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 SQLITE = b"SQLite format 3\0"
 #: How it describes a table.
 _CREATED = re.compile(rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII)
-#: Tables of every database of Ascend's profilers (hiascend.com, "Data in
-#: ascend_pytorch_profiler_{Rank_ID}.db", "Description of .db Data Exported by msprof").
-_OF_ASCEND = frozenset(("STRING_IDS", "TASK"))
 #: Where files look empty, and some, such as a kernel's log, never end.
 _WITHOUT_DISK = ("/proc", "/sys")
 #: Endings of files that a tool wrote as profiles, and whose content must be damaged.
 _ENDINGS = (".sqlite", ".db", ".rpd", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
-#: The first bytes of files that people take for profiles, or keep beside them.
-_OTHERS = (
-    (b"PAR1", "a Parquet table"),
-    (b"ARROW1", "an Arrow table"),
-    (b"FEA1", "a table of Feather's first version; write it again as Parquet"),
-    (b"\x89HDF", "an HDF5 file"),
-    (b"PK\x03\x04", "a ZIP archive; unpack it"),
-    (b"\xfd7zXZ", "an XZ archive; unpack it"),
-    (b"\x28\xb5\x2f\xfd", "a Zstandard archive; unpack it"),
-    (b"BZh", "a bzip2 archive; unpack it"),
-    (b"%PDF", "a PDF"),
-    (b"\x89PNG", "a picture"),
-    (b"\x7fELF", "a program"),
-)
+#: The first bytes of ZIP, XZ, Zstandard and bzip2 archives.
+_ARCHIVES = (b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
 
 
 class OpenFile(Protocol):
@@ -143,10 +128,10 @@ class Reader:
     """
 
     name: str
-    suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
     open_file: Opener
-    decoded_whole: bool = False
+    suffixes: tuple[str, ...] = ()
+    decoded_whole: bool = True
     possible_suffixes: tuple[str, ...] = ()
     is_possible: Callable[[bytes], bool] = lambda _: False
     superseded_by: tuple[str, ...] = ()
@@ -159,39 +144,168 @@ class Reader:
     folder_by_host: bool = False
 
 
-def opened_by(place: str) -> Opener:
+def opened_by(place: str, *more: str) -> Opener:
     """Return a reader's function that opens a file by one of a module, as ``module:function``.
 
     The module is imported only where a file is opened, so that other formats start faster.
+
+    Args:
+        place: of a function, which takes a path, a number of threads and what takes the progress.
+        more: what else it takes.
     """
 
     def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Opened:
-        module, _, function = place.partition(":")
-        opened: Opened = getattr(import_module(module), function)(path, jobs, watch)
+        module, _, function = f"bubbleviz.sources.{place}".partition(":")
+        opened: Opened = getattr(import_module(module), function)(path, jobs, watch, *more)
         return opened
 
     return open_file
 
 
-def table_opened_by(name: str, read: str) -> Opener:
-    """Return a reader's function that opens a table of operations.
+#: Bytes of a Parquet or Arrow file with a footer, or of a stream with a schema, at least; what is
+#: shorter was cut.
+_SHORTEST_PARQUET, _SHORTEST_ARROW = 12, 16
+#: An Arrow file, and a message of a stream, which follows the length of its schema.
+_ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
+#: Of these tables every export of nsys has one.
+_OF_NSYS = frozenset(
+    ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+)
+#: Of these every file of rocprofv3, where the GUID of a process stands behind the name, and of
+#: rocmProfileData.
+_OF_ROCPD = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
+_OF_RPD = frozenset(("rocpd_api", "rocpd_op"))
+#: Keys of the document, and categories, that no other profiler than PyTorch's writes.
+_OF_PYTORCH = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
+    rb'|"cat"\s*:\s*"(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver|'
+    rb'gpu_mem(?:cpy|set)|kernel|ac2g|Operator|Runtime|Kernel)"'
+)
+#: The precision of times, and names of processes, as XLA's profiler writes them.
+_OF_XLA = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
+#: A plane of which the name fits: its tag and length, its number, if any, and its name.
+_PLANE = re.compile(
+    rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])*"
+    rb"\x12[\x80-\xff]{0,9}[\x00-\x7f](?:/host:|/device:|Task Environment)"
+)
 
-    Args:
-        name: of the format.
-        read: function of :mod:`bubbleviz.sources.tables.files` that reads it.
-    """
 
-    def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Opened:  # noqa: ARG001 - pyarrow has threads of its own
-        from bubbleviz.sources.tables import files, operations
+def _columns(head: bytes) -> list[str]:
+    """Return the names of columns in the first line; none where it is no such line."""
+    line = head.split(b"\n", 1)[0]
+    if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
+        return []
+    from bubbleviz.sources.tables.files import header_in
 
-        return operations.open_table(path, name, watch, getattr(files, read))
+    return header_in(head)
 
-    return open_file
+
+def _names_operations(head: bytes) -> bool:
+    """Tell whether the first line names the columns that operations need."""
+    if not (columns := _columns(head)):
+        return False
+    from bubbleviz.sources.tables.cells import lacking
+
+    return not lacking(columns)
+
+
+def _is_database(head: bytes) -> bool:
+    return head.startswith(SQLITE)
+
+
+_READERS = (
+    Reader(
+        name="arrow",
+        recognises=lambda head: head.startswith(_ARROW) and len(head) >= _SHORTEST_ARROW,
+        open_file=opened_by("tables.operations:open_table", "arrow"),
+        table_suffixes=(".arrow", ".feather", ".ipc", ".arrows"),
+        operations="a table of operations",
+    ),
+    Reader(
+        name="csv",
+        recognises=_names_operations,
+        is_possible=lambda head: len(columns := _columns(head)) > 1 and all(columns),
+        open_file=opened_by("tables.operations:open_table", "csv"),
+        table_suffixes=(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
+        operations="a table of operations",
+    ),
+    Reader(
+        name="kineto",
+        suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
+        possible_suffixes=(".json",),
+        recognises=lambda head: is_json(head) and _OF_PYTORCH.search(head) is not None,
+        # A trace that was filtered or merged by hand may hold no mark of PyTorch.
+        is_possible=is_json,
+        open_file=opened_by("kineto.profile:open_file"),
+    ),
+    Reader(
+        name="nsys",
+        suffixes=(".sqlite",),
+        recognises=_is_database,
+        holds=lambda tables: bool(_OF_NSYS & tables),
+        open_file=opened_by("nsys.profile_file:open_file"),
+        decoded_whole=False,
+    ),
+    Reader(
+        name="nsys_columns",
+        recognises=lambda _: False,
+        recognises_directory=is_columnar,
+        open_file=opened_by("nsys.profile_file:open_directory"),
+        decoded_whole=False,
+    ),
+    Reader(
+        name="parquet",
+        recognises=lambda head: head.startswith(b"PAR1") and len(head) >= _SHORTEST_PARQUET,
+        open_file=opened_by("tables.operations:open_table", "parquet"),
+        table_suffixes=(".parquet", ".pq"),
+        operations="a table of operations",
+    ),
+    Reader(
+        name="recording",
+        suffixes=(SUFFIX,),
+        recognises=lambda head: head.startswith(MAGIC),
+        open_file=opened_by("recordings.operations:open_recording"),
+        operations="a recording of bubbleviz.annotate",
+        sessions="bubbleviz.sources.recordings.operations",
+    ),
+    Reader(
+        name="rocpd",
+        suffixes=("_results.db",),
+        possible_suffixes=(".db",),
+        recognises=_is_database,
+        holds=lambda tables: any(map(_OF_ROCPD.fullmatch, tables)),
+        open_file=opened_by("rocm.profile_file:open_file", "rocpd"),
+        folder_by_host=True,
+    ),
+    Reader(
+        name="rpd",
+        suffixes=(".rpd",),
+        recognises=_is_database,
+        holds=lambda tables: bool(_OF_RPD & tables),
+        open_file=opened_by("rocm.profile_file:open_file", "rpd"),
+    ),
+    # As jax.profiler writes it, it holds at most a million events, and no UTC.
+    Reader(
+        name="xla-trace",
+        suffixes=(".trace.json.gz", ".trace.json"),
+        superseded_by=(".xplane.pb",),
+        recognises=lambda head: is_json(head) and _OF_XLA.search(head) is not None,
+        open_file=opened_by("xla.trace_json:open_file"),
+        folder=FOLDER,
+    ),
+    Reader(
+        name="xplane",
+        suffixes=(".xplane.pb",),
+        recognises=lambda head: _PLANE.match(head) is not None,
+        open_file=opened_by("xla.xspace:open_file"),
+        folder=FOLDER,
+    ),
+)
 
 
 def readers() -> tuple[Reader, ...]:
     """Return every reader."""
-    return discover(__name__, "READER", Reader)
+    return _READERS
 
 
 def is_own_trace(head: bytes) -> bool:
@@ -266,8 +380,9 @@ def reader_of(path: str) -> Reader:
             f"{path}: not an SQLite database (or encrypted), nor a trace of PyTorch or XLA; "
             f"{next_step(path)}"
         )
+    archive = "; unpack it, or" if head.startswith(_ARCHIVES) else ";"
     raise ProfileError(
-        f"{path}: no profile, but {_kind_of(head)}; give an SQLite export of nsys, a profile of "
+        f"{path}: no profile{archive} give an SQLite export of nsys, a profile of "
         "rocprofv3 (.db, .rpd), a trace of PyTorch (.json, .json.gz), one of XLA (.xplane.pb, "
         ".trace.json.gz), or a table of operations (.csv, .parquet, .arrow)"
     )
@@ -307,11 +422,6 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
     by_tables = (reader for reader in kinds if reader.holds and reader.holds(relations))
     by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
     found = next(by_tables, None)
-    if found is None and relations >= _OF_ASCEND:
-        raise ProfileError(
-            f"{path}: a database of Ascend's profiler (msprof, torch_npu), which is not read; "
-            "write a row for each operation instead (bubbleviz guide tables)"
-        )
     if found is None and relations:
         raise ProfileError(
             f"{path}: an SQLite database, but no nsys export, nor a profile of ROCm: it "
@@ -332,19 +442,6 @@ def emptiness(path: str) -> str:
             if file.read(len(GZIP)) == GZIP:
                 return f"cut short: gzip data without any content; {next_step(path)}"
     return f"the file is empty; {next_step(path)}"
-
-
-def _kind_of(head: bytes) -> str:
-    """Return what a file is that no reader knows, as far as its first bytes say."""
-    named = next((name for magic, name in _OTHERS if head.startswith(magic)), None)
-    if named is not None:
-        return named
-    try:
-        # The last character may be cut.
-        text = getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        return "a binary file of an unknown kind"
-    return "a text" if "\0" not in text else "a binary file of an unknown kind"
 
 
 def next_step(path: str) -> str:

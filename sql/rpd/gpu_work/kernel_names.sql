@@ -1,0 +1,10 @@
+-- The names of kernels.
+--
+-- requires: rocpd_op(description_id)
+-- requires: rocpd_string(id, string)
+SELECT
+    named.id AS kernel_id,  -- its number
+    named.string AS name  -- demangled
+FROM rocpd_string AS named
+WHERE named.id IN (SELECT op.description_id FROM rocpd_op AS op)
+ORDER BY named.id

@@ -1,0 +1,10 @@
+-- The GPUs that ran anything.
+--
+-- requires: rocpd_op(gpuId)
+SELECT DISTINCT
+    op.gpuId AS agent_id,  -- its number
+    op.gpuId AS device_id,  -- number among the GPUs
+    '' AS name  -- not recorded
+FROM rocpd_op AS op
+WHERE op.gpuId IS NOT NULL
+ORDER BY op.gpuId

@@ -1,0 +1,28 @@
+-- Work of devices with its launching call, and the texts that tell its kind.
+--
+-- requires: rocpd_op(id, gpuId, start, end, description_id, opType_id)
+-- requires: rocpd_api_ops(api_id, op_id)
+-- requires: rocpd_api(id, pid)
+-- requires: rocpd_string(id, string)
+SELECT
+    op.id AS row_number,  -- its number
+    op.start AS start_ns,  -- when it began on the device, ns of the node's clock
+    op."end" AS end_ns,  -- when it finished, on the same clock
+    call.pid AS process_id,  -- process that launched it
+    op.gpuId AS agent_id,  -- number of the GPU
+    op.description_id AS kernel_id,  -- rocpd_string.id of a kernel's name
+    launches.api_id AS call_id,  -- rocpd_api.id of the launching call
+    COALESCE(named.string, '') != ''
+    OR kind.string GLOB '*Kernel*'
+    OR kind.string GLOB '*Task*' AS is_kernel  -- or else it is a copy or a fill
+FROM rocpd_op AS op
+LEFT JOIN (
+    SELECT
+        link.op_id AS op_id,
+        MIN(link.api_id) AS api_id
+    FROM rocpd_api_ops AS link
+    GROUP BY link.op_id
+) AS launches ON op.id = launches.op_id
+LEFT JOIN rocpd_api AS call ON launches.api_id = call.id
+LEFT JOIN rocpd_string AS named ON op.description_id = named.id
+LEFT JOIN rocpd_string AS kind ON op.opType_id = kind.id
