@@ -275,7 +275,9 @@ def binds_of(name: str) -> dict[str, int]:
 
 
 def test_there_are_queries() -> None:
-    assert {"nsys/gpu_work/kernels", "rocpd/gpu_work/kernels", "rpd/gpu_work/all"} < set(QUERIES)
+    assert {"nsys/gpu_work/kernels", "rocpd/gpu_work/kernels", "rpd/gpu_work/kernels"} < set(
+        QUERIES
+    )
     assert "nsys/views/kernels/current" in VARIANTS
     assert {name.split("/")[0] for name in FILES} == set(MAKERS)
 

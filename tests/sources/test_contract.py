@@ -200,7 +200,12 @@ def bare(name: str) -> str:
 
 
 TABLES = [(form, table) for form in AGAIN for table in planted(form)[1]]
-COLUMNS = [(form, table, c) for form, table in TABLES for c in planted(form)[1][table]]
+COLUMNS = [
+    (way, form, table, column)
+    for form, table in TABLES
+    for column in planted(form)[1][table]
+    for way in (("dropped", "nulls") if form == "nsys" else ("dropped",))
+]
 
 
 def test_the_full_export_holds_what_it_should() -> None:
@@ -237,8 +242,7 @@ def test_a_lost_table_is_told_or_changes_nothing(
         check(paths, form, (*words, *more), remedy=True)
 
 
-@pytest.mark.parametrize(("form", "table", "column"), COLUMNS, ids=bare)
-@pytest.mark.parametrize("way", ["dropped", "nulls"])
+@pytest.mark.parametrize(("way", "form", "table", "column"), COLUMNS, ids=bare)
 def test_a_lost_column_is_told_or_changes_nothing(
     way: str, form: str, table: str, column: str, tmp_path: Path
 ) -> None:
@@ -254,7 +258,7 @@ def test_a_lost_column_is_told_or_changes_nothing(
     check(paths, form, ("" if way == "nulls" else column,), remedy=form != "nsys", but=but)
 
 
-@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "NULL", "-5", "1 << 61"])
+@pytest.mark.parametrize("value", ["'text'", "NULL", "1 << 61"])
 @pytest.mark.parametrize(
     ("base", "column"),
     [
@@ -339,22 +343,15 @@ def test_what_users_add_changes_nothing(what: str, tmp_path: Path) -> None:
     assert report.limitations == ()
 
 
-ORDERS = ("rowid DESC", "(rowid * 7919) % 1009, rowid", '"end" % 97, rowid')
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("table", [KERNEL, RUNTIME, NVTX, MEMCPY, "all"])
-def test_the_order_of_rows_changes_nothing(table: str, order: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["rowid DESC", "(rowid * 7919) % 1009, rowid"])
+def test_the_order_of_rows_changes_nothing(order: str, tmp_path: Path) -> None:
     paths = unpacked(tmp_path)
     for path in paths:
-        for one in (KERNEL, RUNTIME, NVTX, MEMCPY) if table == "all" else (table,):
-            change(path, *rebuilt(one, order=order))
-        if table == "all":
-            for one in ("StringIds", "ThreadNames", "TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV"):
-                change(path, *rebuilt(one, order="rowid DESC"))
-
+        for table in (KERNEL, RUNTIME, NVTX, MEMCPY):
+            change(path, *rebuilt(table, order=order))
+        for table in ("StringIds", "ThreadNames", "TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV"):
+            change(path, *rebuilt(table, order="rowid DESC"))
     report = bubbleviz.analyze(paths)
-
     assert facts(report) == facts(whole())
     assert gpus(report) == gpus(whole())
 

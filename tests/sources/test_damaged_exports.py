@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz import analyze, inspect
 from bubbleviz.analyses.idle.analysis import idle
-from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.profile import PID_MASK
@@ -105,26 +104,6 @@ def test_an_overhead_from_before_the_session_is_left_out(
 
     assert len(lost_overheads) == lost
     assert ("profiler" in {a.activity for a in report.activities}) == (not lost)
-
-
-def test_calls_of_one_thread_alone_give_a_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one = f"(SELECT globalTid FROM {RUNTIME} LIMIT 1)"
-    path = example(tmp_path, f"UPDATE {RUNTIME} SET globalTid = {one}")
-
-    assert main(["analyze", str(path), "--json", str(tmp_path / "report.json")]) == 0
-    assert "Traceback" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("more_ns", [0, 300_000, 1_000_000, 3_000_000])
-def test_no_time_of_the_critical_path_is_negative(more_ns: int, tmp_path: Path) -> None:
-    late = f'UPDATE {KERNEL} SET "end" = "end" + {more_ns} WHERE rowid % 3 = 0'
-    path = analyze([example(tmp_path, late)]).explanation.path
-
-    assert path is not None
-    assert all(part.time_ns > 0 for part in path.parts)
-    assert sum(part.time_ns for part in path.parts) == path.length_ns
 
 
 @pytest.mark.parametrize("what", ["start = 0", 'start = 0, "end" = 0'])

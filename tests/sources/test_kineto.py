@@ -31,7 +31,6 @@ from tests.planting import Planting, plant
 from tests.support import xla_profiles
 from tests.support.processes import HIP
 from tests.support.torch_traces import traces_of
-from tests.support.xla_files import E, L, P, space
 
 
 def _read(path: Path, *globs: str) -> Profile:
@@ -186,18 +185,6 @@ def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Pat
     report = bubbleviz.idle(tmp_path)
 
     assert {rank.path for rank in report.ranks} == {str(tmp_path / "rank0.json")}
-
-
-@pytest.mark.parametrize("zipped", [False, True])
-def test_a_mark_of_utf_8_in_front_is_nothing(tmp_path: Path, zipped: bool) -> None:
-    events = [_range(0, 4, "Forward 0"), _call(1, 1, 1), _kernel(5, 2, 1)]
-    trace = _trace(tmp_path / "a.json", events, distributedInfo={"rank": 3})
-    marked = b"\xef\xbb\xbf" + trace.read_bytes()
-    trace.write_bytes(gzip.compress(marked) if zipped else marked)
-
-    profile = _read(trace)
-
-    assert (profile.global_rank, len(profile.activities)) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -609,32 +596,6 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
     assert list(sections(report, 5))
 
 
-def test_a_host_with_several_devices_of_its_own_is_one_host() -> None:
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if not data:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no real traces here")
-    report = bubbleviz.idle(Path(data, "jax", "jax_cpu4.xplane.pb"))
-
-    assert len(report.ranks) == 4
-    assert title_of(report).startswith("1 host without a device")
-
-
-def test_hosts_beside_devices_count_in_no_sum(tmp_path: Path) -> None:
-    _trace(tmp_path / "host.json", _operators("aten::mm", "aten::relu"), host_name="alone")
-    events = [
-        *(_call(start - 2, 1, number, cat="cuda_runtime") for number, start in enumerate((10, 60))),
-        _kernel(10, 10, 0, "kernel", device=0),
-        _kernel(60, 10, 1, "kernel", device=0),
-    ]
-    _trace(tmp_path / "gpu.json", events, host_name="with")
-
-    report = bubbleviz.idle(tmp_path)
-
-    assert sorted(rank.label for rank in report.ranks) == ["alone host", "with GPU 0"]
-    assert (report.idle_ns, report.span_ns) == (40_000, 60_000)
-    assert title_of(report) == ("1 device, idle for 66.67 % of the time; 1 host without a device")
-
-
 def test_a_pipeline_on_hosts_is_measured_on_hosts(tmp_path: Path) -> None:
     events = []
     for number, name in enumerate(("Forward 0", "Forward 1", "Backward 0", "Backward 1")):
@@ -644,22 +605,6 @@ def test_a_pipeline_on_hosts_is_measured_on_hosts(tmp_path: Path) -> None:
     report = bubbleviz.analyze(_trace(tmp_path / "a.json", events, host_name="node7"))
 
     assert [rank.label for rank in report.ranks] == ["node7 host"]
-
-
-def test_a_run_of_xla_without_a_device_is_one_of_a_host(tmp_path: Path) -> None:
-    facts: dict[str, int | str] = {"hlo_op": "dot.1", "hlo_module": "jit_f", "run_id": -5}
-    threads = [
-        L(name, [E("dot.1", at, at + 10, {**facts, "device_ordinal": at})], 7 + at)
-        for at, name in enumerate("ab")
-    ]
-    file = tmp_path / "a.xplane.pb"
-    file.write_bytes(space([P("/host:CPU", threads, {"process_id": 9})]))
-
-    report = bubbleviz.idle(file)
-
-    assert [rank.place for rank in report.ranks] == ["host", "host 1"]
-    assert [rank.duty_cycle for rank in report.ranks] == [None, None]
-    assert report.devices == ()
 
 
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])

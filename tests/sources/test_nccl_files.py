@@ -166,12 +166,6 @@ def test_what_the_profiler_prints_twice_counts_once(tmp_path: Path) -> None:
     assert file.bridges.row.tolist() == [0, 0, 1, 1]
 
 
-def test_two_equal_operations_without_times_are_two(tmp_path: Path) -> None:
-    text = line("AllReduce", "COLL", "b", 0, 1, None, '"Count": 1') * 2
-
-    assert len(read(tmp_path, text).events) == 2
-
-
 def test_processes_of_one_file_are_kept_apart(tmp_path: Path) -> None:
     one, two = plugin(TWO[0]).lines[1:], plugin(TWO[0]).lines[1:]
     mixed = [
@@ -328,16 +322,6 @@ def test_the_same_events_in_any_layout_of_json(tmp_path: Path) -> None:
         assert (file.unreadable, file.unfinished) == (0, 0)
         for name in expected.column_names():
             assert np.array_equal(getattr(file.events, name), getattr(expected, name)), name
-
-
-def test_a_gzipped_file_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    body = "".join(plugin(*TWO).text() * 200)
-    packed = gzip.compress(body.encode())
-
-    assert read(tmp_path, packed[: len(packed) // 2]).unreadable >= 1
-    # Of a file that is over before its first 64 KiB, too.
-    short = gzip.compress(plugin(*TWO).text().encode())
-    assert len(read(tmp_path, short[: len(short) * 3 // 4]).events) >= 1
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, (1 << 64) - 1, 1 << 70, -(1 << 63)])

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -190,17 +189,6 @@ def test_a_program_s_own_handling_of_sigterm_stays(
         signal.signal(signal.SIGTERM, before)
 
     assert got.exists()
-
-
-def test_a_thread_exports_as_well(report: Path, nsys: Nsys) -> None:
-    """Signals are handled by the main thread alone."""
-    nsys(COPIES)
-    done: list[object] = []
-    thread = threading.Thread(target=lambda: done.append(bubbleviz.inspect(report)))
-    thread.start()
-    thread.join()
-
-    assert len(done) == 1
 
 
 @pytest.mark.parametrize(

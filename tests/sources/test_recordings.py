@@ -250,17 +250,6 @@ def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int
         assert main(["analyze", str(path)]) in (0, 1)
 
 
-def test_a_torn_tail_is_cut_off_and_said(tmp_path: Path) -> None:
-    path = written(tmp_path, 4)
-    path.write_bytes(path.read_bytes()[:-55])
-
-    report = bubbleviz.analyze([path])
-
-    assert [iteration.name for iteration in report.iterations] == ["0", "1", "2"]
-    assert "recordings without an end" in said(report)
-    assert "105 bytes behind the last whole iteration" in said(report)
-
-
 def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
     path = written(tmp_path, 4)
     whole = bytearray(path.read_bytes())
