@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import sqlite3
 import time
@@ -20,8 +19,7 @@ from hypothesis import strategies as st
 from bubbleviz.analyses.nccl.profiles import _FAMILY
 from bubbleviz.analyses.pgle import instructions
 from bubbleviz.cli.app import main
-from bubbleviz.conventions import range_names
-from bubbleviz.conventions.convention import Convention, globs_of
+from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import (
     built_in,
     find_convention,
@@ -30,7 +28,7 @@ from bubbleviz.conventions.convention_file import (
 from bubbleviz.conventions.globs import lets_through, loose_regex
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
-from bubbleviz.conventions.range_names import match_of, named_by, understand
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.sources.nsys.columnar_export import may_match
@@ -152,40 +150,6 @@ def test_a_range_known_by_its_second_number_keeps_its_chunk() -> None:
     assert names.chunk.tolist() == [1, 1]
 
 
-# What names mean is worked out once for all profiles of a run.
-
-
-def _fresh(name: str) -> Convention:
-    """Return a built-in convention that has met no name yet."""
-    again: Convention = pickle.loads(pickle.dumps(built_in()[name]))
-    return again
-
-
-def _examples() -> list[str]:
-    return [text for convention in built_in().values() for text in convention.examples]
-
-
-@pytest.mark.parametrize("name", sorted(built_in()))
-def test_names_mean_the_same_when_they_are_met_again(name: str) -> None:
-    convention, texts = _fresh(name), _examples()
-    first = understand(texts, convention)
-    again = understand(texts, convention)
-    for column in again.column_names():
-        assert getattr(again, column).tolist() == getattr(first, column).tolist()
-    assert understand(texts[::-1], _fresh(name)).phase.tolist() == first.phase.tolist()[::-1]
-
-
-def test_what_is_known_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_names, "_MOST_KEPT", 10)
-    convention = _fresh("zero-bubble")
-    texts = [f"F{microbatch}.0.0" for microbatch in range(35)]
-    assert named_by(convention, texts) == texts
-    assert understand(texts, convention).microbatch.tolist() == list(range(35))
-    assert len(convention.known) <= 10
-    match_of("F1.0.0" + "x" * 1000, convention)
-    assert max(map(len, convention.known)) < 1000
-
-
 # Long names: whatever a profile calls its work, the time grows with the name's length alone.
 
 
@@ -237,15 +201,6 @@ def test_regexes(regex: re.Pattern[str]) -> None:
         # A busy machine may take longer once.
         seconds = min(took_s(regex.search, name) for _ in range(3))
         assert seconds < SOON_S, name[:100]
-
-
-@pytest.mark.parametrize(
-    "glob", ["*Thunk:#*hlo_op=*", "*a*a*a*a*b", "a*[b]*?*c*d", "*#*step*[0-9]*"]
-)
-def test_globs(glob: str) -> None:
-    for word in ("Thunk:#", "a", "#step", "hlo_op"):
-        text = word * (LONG // len(word))
-        assert took_s(lambda text: lets_through(glob, text), text) < SOON_S
 
 
 # TOML that is nested as no convention is, and regular expressions that Python cannot compile, alone

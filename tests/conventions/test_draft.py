@@ -237,25 +237,6 @@ def test_a_trial_says_what_an_analysis_of_the_file_alone_says(tmp_path: Path) ->
     assert "incomplete" in inspection.trial.headline
 
 
-def test_a_convention_that_fails_is_not_sent_back_to_inspect(tmp_path: Path) -> None:
-    run = _renamed(tmp_path, F="work #", B="work #")
-    mine = tmp_path / "mine.toml"
-    mine.write_text(suggest({"fwd mb=3": 1}) or "", encoding="utf-8")
-    with pytest.raises(bubbleviz.BubblevizError, match="bubbleviz idle") as caught:
-        bubbleviz.analyze([run], convention=[str(mine)])
-    assert "inspect" not in str(caught.value)
-
-
-def test_a_trial_knows_collectives_that_ranges_name(tmp_path: Path) -> None:
-    # Only its range tells that the kernel is no transfer.
-    kernels = [K(10, 20, 1), K(30, 60, 2, "ncclDevKernel_SendRecv"), K(70, 90, 3)]
-    calls = [C(11, 12, 1), C(14, 15, 2), C(21, 22, 3)]
-    ranges = [R(10, 16, "forward"), R(13, 16, "nccl:all_to_all"), R(20, 25, "backward")]
-    run = profile(tmp_path, kernels, calls, ranges)
-
-    _tried(run, tmp_path)
-
-
 def _inserted(run: Path, glob: str, **columns: str) -> None:
     """Insert a copy of each range of those names, with some columns exchanged."""
     with closing(sqlite3.connect(run)) as database, database:
@@ -393,15 +374,6 @@ def test_a_refusal_shows_each_name_by_itself(
         assert f"{shown!r} (1)" in refusal
     # No draft of these names forward and backward.
     assert "save the draft" not in refusal
-
-
-def test_a_refusal_without_ranges_of_work_names_no_draft(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = profile(tmp_path, [K(3, 9, 1)], [C(1, 2, 1)], [R(0, 12, "")])
-
-    assert main(["analyze", str(path)]) == 1
-    assert "draft" not in capsys.readouterr().err
 
 
 #: Names, and what the draft of them holds; one in front of a unit counts nothing.

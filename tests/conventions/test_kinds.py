@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.analyses.idle.report import advice
 from bubbleviz.analyses.pgle.instructions import parse_range_names
-from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.host_activities import LAUNCH, TRANSFER, default_activities
@@ -38,7 +36,7 @@ from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.render.text.report import sections
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.idle_runs import c, k, only
+from tests.support.idle_runs import c, k
 from tests.support.nsys_exports import C, K, R, profile
 
 # What kernels are, by name.
@@ -179,33 +177,6 @@ def _additions(folder: Path, text: str = 'communication = ["^acme::"]') -> Path:
     return file
 
 
-def test_exposed_communication_under_another_name_is_measured(tmp_path: Path) -> None:
-    """DeepSeek's names: 4,190 us of dispatch, of which compute covers none."""
-    name = "void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*)"
-    kernels = [k(0, 1000, 1), k(1000, 5190, 2, name), k(5190, 6000, 3)]
-
-    report = bubbleviz.idle(profile(tmp_path, kernels, [c(0, 1, 1), c(1, 2, 2), c(2, 3, 3)]))
-
-    assert only(report).exposed_communication_ns == 4_190_000
-    assert advice(report)[0].startswith("69.83 % of the time is exposed communication; ")
-    assert not [note for note in report.limitations if "look like" in note.what]
-
-
-def test_candidates_are_pointed_out_and_added_by_a_file(tmp_path: Path) -> None:
-    kernels = [k(0, 10, 1), k(10, 40, 2, "acme::all_reduce(int)"), k(40, 50, 3)]
-    file = profile(tmp_path, kernels, [c(0, 1, 1), c(1, 2, 2), c(2, 3, 3)])
-
-    before = bubbleviz.idle(file)
-    after = bubbleviz.idle(file, convention=_additions(tmp_path))
-
-    (note,) = [note for note in before.limitations if "look like" in note.what]
-    assert note.count == 1
-    assert "0.030 ms of 'acme::all_reduce(int)' count as compute" in note.reason
-    assert only(before).exposed_communication_ns == 0
-    assert only(after).exposed_communication_ns == 30_000
-    assert not [note for note in after.limitations if "look like" in note.what]
-
-
 def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> None:
     kernels = [K(0, 10, 1), K(10, 90, 2, "acme::all_reduce"), K(90, 100, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
@@ -335,14 +306,6 @@ def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
     assert [(note.count, "communication = ['xchg']" in note.reason) for note in found] == [
         (2, True)
     ]
-
-
-def test_inspect_prints_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(_hidden(tmp_path))]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-
-    assert BESIDE in out
-    assert "communication = ['acme::xchg_rows']" in out
 
 
 # Calls that launch work are told by their names, in the host's activities as everywhere.

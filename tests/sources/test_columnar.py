@@ -233,26 +233,6 @@ def test_a_report_in_several_forms_counts_once(
     assert names_in(capsys.readouterr().out) == ["node0.sqlite"]
 
 
-def test_a_directory_of_any_name_is_known_by_its_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = columnar(EXAMPLE, tmp_path).rename(tmp_path / "tables of node 0")
-
-    assert main(["analyze", str(directory)]) == 0
-    assert main(["analyze", str(tmp_path)]) == 0
-    capsys.readouterr()
-
-
-def test_the_same_content_twice_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
-    shutil.copytree(directory, tmp_path / "copy_pqtdir")
-
-    assert main(["analyze", str(tmp_path)]) == 1
-    assert "the same" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl"])
 def test_a_directory_without_core_tables_is_told_in_a_sentence(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -338,20 +318,6 @@ def test_a_report_is_exported_to_sqlite_where_nsys_knows_no_columns(
 
     assert main(["analyze", str(report), "--timings"]) == 0
     assert "pyarrow" not in capsys.readouterr().err
-
-
-def test_a_report_is_exported_to_sqlite_without_pyarrow_and_to_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = f'echo "$3" >> {tmp_path}/types; test "$3" = sqlite && cp {EXAMPLE} "$5"'
-    report = report_and_nsys(tmp_path, monkeypatch, script)
-
-    assert main(["analyze", str(report), "--keep-export"]) == 0
-    report.with_suffix(".sqlite").unlink()
-    monkeypatch.setattr("bubbleviz.sources.nsys.files.find_spec", lambda _: None)
-    assert main(["analyze", str(report)]) == 0
-    capsys.readouterr()
-    assert (tmp_path / "types").read_text(encoding="utf-8").split() == ["sqlite", "sqlite"]
 
 
 # --- damage --------------------------------------------------------------------------------------

@@ -8,17 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz import analyze, inspect
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.errors import BubblevizError, ProfileError
-from bubbleviz.model.columns import Ints
-from bubbleviz.model.profile import PID_MASK
 from bubbleviz.report.report import Report
-from bubbleviz.sources.in_memory import thread_numbers
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.nsys_exports import C, K, M, R, profile
@@ -195,10 +190,6 @@ def test_no_kernel_of_a_damaged_export_is_lost_without_a_word(export: Path, tmp_
     assert True in refused
 
 
-def ints(*values: int) -> Ints:
-    return np.array(values, np.int64)
-
-
 def test_more_names_than_16_bits_hold_keep_apart(tmp_path: Path) -> None:
     count = 2**15 + 3
     kernels = [K(10 * i + 5, 10 * i + 9, i, name=f"kernel {i}") for i in range(count)]
@@ -235,24 +226,3 @@ def test_a_range_that_cannot_be_leaves_open_ones_alone(tmp_path: Path) -> None:
     lost = [n for n in report.limitations if n.what == "ranges with impossible times"]
     assert [note.count for note in lost] == [1]
     assert report.operations.cut.tolist().count(1) == 1
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 3),
-            st.one_of(st.integers(PID_MASK - 3, PID_MASK + 3), st.integers(-(2**63), 2**63 - 1)),
-        ),
-        max_size=20,
-    )
-)
-def test_distinct_threads_get_distinct_numbers_of_their_process(
-    threads: list[tuple[int, int]],
-) -> None:
-    pid, tid = (ints(*(t[i] for t in threads)) for i in (0, 1))
-
-    numbers = thread_numbers(pid, tid).tolist()
-
-    assert [number >> 24 for number in numbers] == pid.tolist()
-    pairs = set(zip(threads, numbers, strict=True))
-    assert len(pairs) == len(set(threads)) == len(set(numbers))

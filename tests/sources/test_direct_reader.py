@@ -143,7 +143,6 @@ def test_real_exports() -> None:
 
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 KERNEL_COLUMNS = ("start", "end", "deviceId", "globalPid", "correlationId", "demangledName")
 NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId")
 

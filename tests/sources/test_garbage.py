@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
 from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.queries import Query
@@ -135,29 +134,6 @@ def test_nested_traces(
 
 
 LINE = b'{"name":"AllReduce","cat":"COLL","ph":"b","id":0,"pid":1,"ts":1,"args":{"Rank":1%s}},\n'
-
-
-@pytest.mark.parametrize(
-    ("content", "readable"),
-    [
-        (b',"x":"%s"' % (b'\\"' * 60_000), True),
-        (b',"x":"%s' % (b'\\"' * 60_000), False),
-        (b',"x":%s' % (b":nan(" * 60_000), False),
-        (b',"x":"%s"' % (b"{" * 60_000), False),
-        (b',"x":%s%s' % (b"[" * 5_000, b"]" * 5_000), False),
-        (b',"x":%s1%s' % (b'{"a":' * 5_000, b"}" * 5_000), False),
-    ],
-)
-def test_nccls_files_are_read_in_a_time_that_grows_with_them(
-    content: bytes, readable: bool
-) -> None:
-    text = LINE % b"" + LINE % content + LINE % b""
-    objects = EventObjects([text[n : n + BLOCK] for n in range(0, len(text), BLOCK)])
-    begin_s = time.process_time()
-    events = [event for block in objects.blocks() for event in block]
-
-    assert time.process_time() - begin_s < SOON_S
-    assert len(events) >= 2 + readable
 
 
 # SQLite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import os
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
@@ -19,12 +18,11 @@ from bubbleviz.analyses.idle.outputs import as_json, sections
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import advice, title_of
 from bubbleviz.cli.app import main
-from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
+from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.report.report import Report
-from bubbleviz.sources.kineto.profile import open_file
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.sources.trace_events import times_ns
 from tests.planting import Planting, plant
@@ -185,22 +183,6 @@ def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Pat
     report = bubbleviz.idle(tmp_path)
 
     assert {rank.path for rank in report.ranks} == {str(tmp_path / "rank0.json")}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'{\n "schema": "bubbleviz.report/1"}', "a report of bubbleviz, not a profile; give"),
-        (b" \n", "the file is empty; give the file that the profiler wrote"),
-        (b"<html>", "nor a trace of PyTorch or XLA; give the file that the profiler wrote"),
-    ],
-)
-def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    file = tmp_path / "a.json"
-    file.write_bytes(content)
-
-    with pytest.raises(ProfileError, match=message):
-        bubbleviz.analyze(file)
 
 
 def test_old_names_of_categories_are_known(tmp_path: Path) -> None:
@@ -384,75 +366,6 @@ def test_backward_kernels_of_a_real_trace_are_found_across_threads(tmp_path: Pat
     assert profile.cross_thread_kernels > 0
 
 
-_ANY = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.integers(-(1 << 70), 1 << 70),
-        st.floats(),
-        st.text(max_size=4),
-        st.sampled_from(["X", "M", "kernel", "cuda_runtime", "cpu_op", "user_annotation"]),
-        st.sampled_from(["Forward 0", "Backward 0", "thread_name", "1e400", "nan"]),
-    ),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from(["name", "ph", "rank", "id"]), inner, max_size=2)
-    ),
-    max_leaves=4,
-)
-_FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
-_ARGUMENTS = ("correlation", "device", "External id", "name")
-_ODD_EVENT = st.fixed_dictionaries(
-    {},
-    optional={
-        **dict.fromkeys(_FIELDS, _ANY),
-        "args": _ANY | st.fixed_dictionaries({}, optional=dict.fromkeys(_ARGUMENTS, _ANY)),
-    },
-)
-_SOUND = [
-    _range(0, 4, "Forward 0"),
-    _call(1, 1, 1),
-    _kernel(5, 2, 1),
-    _range(10, 4, "Backward 0"),
-    _call(11, 1, 2),
-    _kernel(15, 2, 2),
-]
-
-
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None
-)
-@given(
-    odd=st.lists(st.tuples(st.sampled_from(range(6)), _ODD_EVENT), max_size=5),
-    facts=st.dictionaries(
-        st.sampled_from(
-            [
-                "schemaVersion",
-                "deviceProperties",
-                "distributedInfo",
-                "baseTimeNanoseconds",
-                "host_name",
-            ]
-        ),
-        _ANY | st.lists(st.dictionaries(st.sampled_from(["id", "name"]), _ANY), max_size=2),
-    ),
-)
-def test_whatever_values_events_have_no_traceback_comes_of_it(
-    tmp_path: Path, odd: list[tuple[int, dict[str, Any]]], facts: dict[str, Any]
-) -> None:
-    events = [dict(event) for event in _SOUND]
-    for at, values in odd:
-        events.append({**_SOUND[at], **values})
-    trace = tmp_path / "odd.json"
-    trace.write_text(json.dumps({**facts, "traceEvents": events}))
-
-    with contextlib.suppress(BubblevizError):
-        bubbleviz.analyze(trace)
-    with contextlib.suppress(BubblevizError):
-        bubbleviz.inspect(trace)
-
-
 # --- ROCm's builds of PyTorch
 
 
@@ -492,32 +405,6 @@ def test_the_same_run_on_another_accelerator_has_the_same_report(
     assert not any("CUDA" in note.reason + note.what for note in now.limitations)
     labels = [rank.label.replace("GPU", noun) for rank in then.ranks]
     assert [rank.label for rank in now.ranks] == labels
-
-
-def test_hip_graphs_and_modules_launch_kernels(tmp_path: Path) -> None:
-    names = ["hipLaunchKernel", "hipExtModuleLaunchKernel", "hipGraphLaunch", "hipMemcpyAsync"]
-    events = []
-    for number, name in enumerate(names):
-        at = 10.0 * number
-        events.append(_call(at, 2, number, cat="hip_runtime", name=name))
-        kind = "gpu_memcpy" if "Memcpy" in name else "kernel"
-        for part in (3.0, 5.0)[: 2 if "Graph" in name else 1]:
-            events.append({**_kernel(at + part, 1, number), "cat": kind})
-    trace = _trace(tmp_path / "a.pt.trace.json", events)
-
-    with open_file(str(trace)) as file:
-        profile = file.read((), partial=True)
-        rows = np.arange(4)
-
-        assert profile.source.api == "HIP"
-        assert profile.calls.names(rows) == tuple(names)
-        assert profile.calls.kernel_launches(rows).tolist() == [0, 1]
-        assert profile.calls.graph_launches(rows).tolist() == [2]
-        assert profile.activities.kernels == 4
-        counts = file.inspect(("*",)).tables
-    assert counts["HIP API calls"] == 4
-    report = bubbleviz.idle([trace])
-    assert not any("unlinked" in str(total) for total in report.activities)
 
 
 def _operators(*names: str) -> list[dict[str, Any]]:
@@ -594,17 +481,6 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
     assert {step["duty_cycle"] for step in document["ranks"][0]["steps"]} == {None}
     assert "GPU" not in draw_idle(report)
     assert list(sections(report, 5))
-
-
-def test_a_pipeline_on_hosts_is_measured_on_hosts(tmp_path: Path) -> None:
-    events = []
-    for number, name in enumerate(("Forward 0", "Forward 1", "Backward 0", "Backward 1")):
-        events.append(_range(100 * number, 90, name))
-        events.append(_range(100 * number + 5, 80, "aten::linear", cat="cpu_op"))
-
-    report = bubbleviz.analyze(_trace(tmp_path / "a.json", events, host_name="node7"))
-
-    assert [rank.label for rank in report.ranks] == ["node7 host"]
 
 
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])

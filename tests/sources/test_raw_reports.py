@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import pytest
 
-import bubbleviz
 from bubbleviz.cli.app import main
 from tests.support.places import CHECKOUT, FIXTURES
 
@@ -175,20 +174,6 @@ def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
     assert list(temporary.iterdir()) == []
     assert err.startswith("bubbleviz: ")
     assert err.count("\n") == 1
-
-
-def test_a_program_s_own_handling_of_sigterm_stays(
-    report: Path, tmp_path: Path, nsys: Nsys
-) -> None:
-    got = tmp_path / "got"
-    nsys(f"kill -TERM $PPID; {COPIES}")
-    before = signal.signal(signal.SIGTERM, lambda *_: got.touch())
-    try:
-        bubbleviz.inspect(report)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-    assert got.exists()
 
 
 @pytest.mark.parametrize(

@@ -136,40 +136,6 @@ glob = "Compute & Residual [0-9]*"
 match = '^Compute & Residual (?P<microbatch>[0-9]+)$'
 phase = "BW"
 """
-LAYERS = """
-name = "layers"
-[[pattern]]
-glob = "aten::linear, *"
-match = '^aten::linear$'
-phase = "F"
-[[pattern]]
-glob = "aten::_to_copy, *"
-match = '^aten::_to_copy$'
-phase = "BW"
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "naming"),
-    [
-        ("nsightful_power_iteration", STEPS),
-        ("nsys-ai_h100_2gpu_1s", LAYERS),
-    ],
-)
-def test_causes_add_up_to_the_bubble(exports: Path, name: str, naming: str, tmp_path: Path) -> None:
-    (tmp_path / "naming.toml").write_text(naming)
-    report = bubbleviz.analyze(exports / f"{name}.sqlite", convention=tmp_path / "naming.toml")
-    accounts = [
-        (ratio, iteration.index, own.rank, account)
-        for iteration in report.iterations
-        for own in iteration.ranks
-        for ratio, account in own.accounts.items()
-    ]
-
-    assert accounts
-    for ratio, index, rank, account in accounts:
-        causes = report.explanation.causes.of_rank(ratio, index, rank)
-        assert sum(causes.values()) == account.bubble_ns
 
 
 def test_a_late_host_of_a_real_run_is_named(exports: Path, tmp_path: Path) -> None:

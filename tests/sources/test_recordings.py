@@ -168,18 +168,6 @@ def test_numbers_that_begin_anew_are_counted(
     assert "they do not go up" in said(report)
 
 
-def test_operations_that_touch_or_take_no_time_stay(tmp_path: Path) -> None:
-    """Times that tie: two ranks at once, back to back, and of no length."""
-    for rank in range(2):
-        names = [f"{name} stage={rank}" for name in ("F mb=0", "F mb=1", "BW mb=0", "BW mb=1")]
-        recorded(tmp_path, names, lengths=(10, 0, 10, 10), place=(rank, 2))
-
-    report = bubbleviz.analyze([tmp_path])
-
-    assert len(report.operations) == 16
-    assert report.iteration(0).ratios["schedule"].value == 0
-
-
 def test_a_forward_and_its_loss_are_one_operation(tmp_path: Path) -> None:
     recorded(
         tmp_path, ("F mb=0", "SEND_F mb=0", "F mb=0", "F mb=1", "BW mb=0", "F mb=0", "Optimizer")

@@ -207,20 +207,6 @@ def test_collectives_have_kinds_and_groups(tmp_path: Path) -> None:
     assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([30], [40])
 
 
-def test_a_collective_alone_is_idle_time_of_its_own(tmp_path: Path) -> None:
-    columns: dict[str, Sequence[Any]] = {
-        "rank": [0] * 4,
-        "iteration": [0] * 4,
-        "phase": ["F", "COLLECTIVE", "B", "Optimizer"],
-        "start_ns": [0, 5, 30, 50],
-        "end_ns": [10, 25, 50, 60],
-    }
-    report = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns))
-    idle = polars_rows(report)
-
-    assert idle[0] == {"cause": "collective", "start_ns": 10, "end_ns": 25}
-
-
 def polars_rows(report: Report) -> list[dict[str, Any]]:
     return pl.DataFrame(report.bubbles).select("cause", "start_ns", "end_ns").to_dicts()
 

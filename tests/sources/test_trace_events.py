@@ -222,14 +222,6 @@ def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.Monkey
         _of(tmp_path, b'[{"name": "' + b"endless " * 200)
 
 
-def test_concatenated_files_are_one(tmp_path: Path) -> None:
-    half = len(_THREE) // 2
-
-    events, file = _of(tmp_path, gzip.compress(_THREE[:half]) + gzip.compress(_THREE[half:]))
-
-    assert ("".join(e.name for e in events), file.cut) == ("abc", False)
-
-
 @pytest.mark.usefixtures("small_blocks")
 def test_a_gzipped_file_that_is_damaged_gives_what_comes_before(tmp_path: Path) -> None:
     names = [f"{n * n:x}" for n in range(500)]

@@ -18,8 +18,6 @@ import bubbleviz
 from bubbleviz import errors
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.cli.app import main
-from bubbleviz.conventions.convention import globs_of
-from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import Profile, is_main
 from bubbleviz.sources.paths import find_profiles
@@ -44,9 +42,6 @@ from tests.support.xla_profiles import (
     tpu,
     written,
 )
-
-GLOBS = globs_of(tuple(built_in().values()))
-
 
 #: Each operation is T_SEND shorter than its turn, and so is the whole.
 BUSY = MICROBATCHES * (T_F + T_B - 2 * T_SEND)
