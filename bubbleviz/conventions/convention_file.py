@@ -47,7 +47,7 @@ PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -65,9 +65,20 @@ from bubbleviz.model.phases import COUNTED, Phase, phase_of_label
 from bubbleviz.model.texts import nearest
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
-_KEYS = {field.name for field in fields(Convention)} - {"patterns"} | {"pattern"}
-_PATTERN_KEYS = {field.name for field in fields(Pattern)} - {"regex", "by_order"}
-_PATTERN_KEYS |= {"match", "iteration"}
+#: Types of the fields of a file beside its patterns, and of a pattern.
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("name", "summary", "source", "domain"), str),
+    **dict.fromkeys(("examples", "counter_examples", "communication", "helper_threads"), list),
+    "explicit": bool,
+}
+_PATTERN_KINDS: Mapping[str, type] = {
+    "glob": str,
+    "match": str,
+    "phase": str,
+    "phases": dict,
+    "iteration": str,
+    **dict.fromkeys(("post_validation", "receives", "part", "stands_in"), bool),
+}
 
 
 @cache
@@ -178,71 +189,56 @@ def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
         data = toml_files.load(text)
     except ValueError as error:
         raise UsageError(f"{where}: not TOML ({error}); see bubbleviz guide conventions") from error
-    toml_files.check_keys(data, _KEYS, where)
     additions = data.get("communication") or data.get("helper_threads")
-    patterns = data.get("pattern", [] if additions else None)
+    patterns = data.pop("pattern", [] if additions else None)
     if not isinstance(patterns, list) or not (patterns or additions):
         raise UsageError(
             f"{where}: needs at least one [[pattern]] with glob and match, or names under "
             "communication or helper_threads"
         )
+    told = toml_files.fields_of(data, _KINDS, where)
     return Convention(
-        name=_text(data, "name", where, Path(where).stem),
-        summary=_text(data, "summary", where, ""),
-        source=_text(data, "source", where, ""),
-        domain=_text(data, "domain", where, ""),
+        name=told.get("name", Path(where).stem),
+        **{key: told.get(key, "") for key in ("summary", "source", "domain")},
         patterns=tuple(
             _pattern(p, f"{where}: pattern {i}", tested=tested) for i, p in enumerate(patterns, 1)
         ),
-        examples=toml_files.texts_in(data, "examples", where),
-        counter_examples=toml_files.texts_in(data, "counter_examples", where),
+        **{key: tuple(told.get(key, ())) for key in ("examples", "counter_examples")},
         **{
-            key: toml_files.regexes_of(toml_files.texts_in(data, key, where), f"{where}: {key}")
+            key: toml_files.regexes_of(told.get(key, ()), f"{where}: {key}")
             for key in ("communication", "helper_threads")
         },
-        explicit=_switch(data, "explicit", where) is True,
+        explicit=told.get("explicit", False),
     )
 
 
 def _pattern(data: object, where: str, *, tested: bool) -> Pattern:
-    if not isinstance(data, dict):
-        raise UsageError(f"{where}: must be a table with glob and match")
-    regex = _text(data, "match", where, None)
+    told = toml_files.fields_of(data, _PATTERN_KINDS, where)
+    if "match" not in told:
+        raise UsageError(f"{where}: needs match, a text")
+    regex = told["match"]
     foreign = [] if tested else sorted(set(toml_files.regex_of(regex, where).groupindex) - _GROUPS)
     if foreign:
         raise UsageError(
             f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
         )
-    toml_files.check_keys(data, _PATTERN_KEYS, where)
-    phases = data.get("phases", {})
-    if not isinstance(phases, dict):
-        raise UsageError(f"{where}: phases must be a table of word = phase")
-    fixed = data.get("phase")
-    iteration = data.get("iteration")
-    if iteration is not None and iteration != "by order":
+    iteration = told.get("iteration", "by order")
+    if iteration != "by order":
         raise UsageError(f"{where}: iteration must be 'by order', not {iteration!r}")
+    phases = told.get("phases", {}).items()
     pattern = Pattern(
-        glob=_text(data, "glob", where, "*"),
+        glob=told.get("glob", "*"),
         regex=regex,
-        phase=None if fixed is None else _phase(fixed, where),
-        phases={str(theirs): _phase(ours, where) for theirs, ours in phases.items()},
-        post_validation=_switch(data, "post_validation", where) is True,
-        receives=_switch(data, "receives", where),
-        part=_switch(data, "part", where) is True,
-        stands_in=_switch(data, "stands_in", where) is True,
-        by_order=iteration is not None,
+        phase=_phase(told["phase"], where) if "phase" in told else None,
+        phases={str(theirs): _phase(ours, where) for theirs, ours in phases},
+        receives=told.get("receives"),
+        **{key: told.get(key, False) for key in ("post_validation", "part", "stands_in")},
+        by_order="iteration" in told,
     )
     meaningful = pattern.phase is not None or pattern.by_order
     if not meaningful and not {"phase", "iteration", "rank"} & pattern.groups:
         raise UsageError(f"{where}: no phase; give phase = ..., a group phase, or iteration")
     return pattern
-
-
-def _switch(data: Mapping[str, object], key: str, where: str) -> bool | None:
-    value = data.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise UsageError(f"{where}: {key} must be true or false, not {value!r}")
-    return value
 
 
 def _phase(label: object, where: str) -> Phase:
@@ -251,13 +247,6 @@ def _phase(label: object, where: str) -> Phase:
         known = ", ".join(p.label for p in Phase)
         raise UsageError(f"{where}: no phase {label!r}; the phases are {known}")
     return phase
-
-
-def _text(data: Mapping[str, object], key: str, where: str, default: str | None) -> str:
-    value = data.get(key, default)
-    if not isinstance(value, str):
-        raise UsageError(f"{where}: needs {key}, a text")
-    return value
 
 
 # Recognition: which built-in conventions the range names of a profile follow.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -26,7 +25,8 @@ HOST = "host: "
 #: Strengths: takes all inside, known by name, any other range, Python frames.
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
-_KEYS = frozenset(("name", "strength", "meaning", "advice", "match"))
+_KINDS = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
+_DEFAULTS = {"name": "", "strength": KNOWN, "meaning": "", "advice": "", "match": ()}
 _DIGITS = re.compile(r"\d+")
 #: Characters of a range's name in the name of an activity.
 _LONGEST = 60
@@ -136,16 +136,9 @@ def _from_text(text: str, where: str) -> tuple[Activity, ...]:
 
 
 def _activity(table: object, where: str) -> Activity:
-    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+    told = {**_DEFAULTS, **toml_files.fields_of(table, _KINDS, where)}
+    if not told["name"]:
         raise UsageError(f"{where}: needs a name, a text")
-    toml_files.check_keys(table, _KEYS, where)
-    strength = table.get("strength", KNOWN)
-    if isinstance(strength, bool) or strength not in (FRAME, NAMED, KNOWN, WHOLE):
-        raise UsageError(f"{where}: strength must be 0, 1, 2 or 3, not {strength!r}")
-    meaning, advice = table.get("meaning", ""), table.get("advice", "")
-    if not isinstance(meaning, str) or not isinstance(advice, str):
-        raise UsageError(f"{where}: meaning and advice must be texts")
-    match = toml_files.regexes_of(
-        toml_files.texts_in(table, "match", where, "regular expressions"), where
-    )
-    return Activity(str(table["name"]), int(strength), meaning, advice, match)
+    if told["strength"] not in (FRAME, NAMED, KNOWN, WHOLE):
+        raise UsageError(f"{where}: strength must be 0, 1, 2 or 3, not {told['strength']!r}")
+    return Activity(**told | {"match": toml_files.regexes_of(told["match"], where)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,14 @@ _MOST_DOTS = 200
 _UNCOMPILED = (re.error, OverflowError, RecursionError)
 #: A reference to a group by its number, which is another one among further expressions.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
+#: Types of fields, in words.
+_KINDS = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    list: "a list of texts",
+    dict: "a table",
+}
 #: Characters of an expression in a message.
 _LONGEST = 100
 
@@ -67,31 +75,28 @@ def built_in(name: str) -> str:
     return files("bubbleviz.conventions").joinpath(name).read_text(encoding="utf-8")
 
 
-def texts_in(
-    table: Mapping[str, object], key: str, where: str, what: str = "texts"
-) -> tuple[str, ...]:
-    """Return a list of texts of a TOML table, () for none.
+def fields_of(table: object, kinds: Mapping[str, type], where: str) -> Mapping[str, Any]:
+    """Return the fields of a TOML table, which may be missing.
+
+    Args:
+        table: with its fields by key.
+        kinds: type of each field; a list is one of texts.
+        where: the file and table, for messages.
 
     Raises:
-        UsageError: it holds something else.
+        UsageError: it is no table, has another key, or one with a value of another type.
     """
-    values = table.get(key, [])
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise UsageError(f"{where}: {key} must be a list of {what}")
-    return tuple(values)
-
-
-def check_keys(table: Mapping[str, object], keys: Set[str], where: str) -> None:
-    """Check that a table has no other keys than these.
-
-    Raises:
-        UsageError: it has.
-    """
-    unknown = sorted(set(table) - keys)
-    if unknown:
-        raise UsageError(
-            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(keys))}"
-        )
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: must be a table with {', '.join(kinds)}")
+    for key, value in table.items():
+        if key not in kinds:
+            raise UsageError(
+                f"{where}: unknown key {key!r}; the keys are {', '.join(sorted(kinds))}"
+            )
+        texts = not isinstance(value, list) or all(isinstance(text, str) for text in value)
+        if type(value) is not kinds[key] or not texts:
+            raise UsageError(f"{where}: {key} must be {_KINDS[kinds[key]]}, not {value!r:.40}")
+    return table
 
 
 def regex_of(text: str, where: str) -> re.Pattern[str]:

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.late_launches import Launches, WorklessRows
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
@@ -221,7 +222,7 @@ def check_rows(
     repeated, notes = _repeated(activities, launches.by_id), list[Limitation]()
     if len(repeated):
         call = launches.call[repeated].astype(np.int64)
-        of_graphs = calls.graph_launches(distinct(call[call != NONE]))
+        of_graphs = calls.beginning(distinct(call[call != NONE]), GRAPH_LAUNCHES)
         repeated = repeated[~np.isin(call, of_graphs)]
     if len(repeated):
         reason = f"{path}: call, name and times are those of another row; each counts once"
@@ -355,7 +356,7 @@ def lost_kernels(
 
 def _launches_without_kernel(rows: Ints, launches: Launches, calls: CallLog) -> Calls:
     """Return those of some calls that should have made a kernel, and share their id with none."""
-    some = calls.at(calls.kernel_launches(rows))
+    some = calls.at(calls.beginning(rows, KERNEL_LAUNCHES))
     some = some.take(~launches.have_work(some))
     if len(some):
         some = some.take(~calls.failed(some.row))

@@ -189,11 +189,11 @@ class CallLog(Protocol):
     def names(self, rows: Ints) -> tuple[str, ...]:
         """Return the name of each call of some rows (distinct, ascending); "" where unknown."""
 
-    def kernel_launches(self, rows: Ints) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call launches a kernel."""
+    def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call's name begins in some way.
 
-    def graph_launches(self, rows: Ints) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call launches a CUDA graph."""
+        Names are those of calls that have work on a device.
+        """
 
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""

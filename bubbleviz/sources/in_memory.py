@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from bubbleviz.conventions.globs import fitting
-from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant
@@ -55,16 +54,8 @@ class InMemoryCalls:
         """Return the name of each call of some rows (distinct, ascending)."""
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
-    def kernel_launches(self, rows: Ints) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call launches a kernel."""
-        return self._beginning(rows, KERNEL_LAUNCHES)
-
-    def graph_launches(self, rows: Ints) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call launches a CUDA graph."""
-        return self._beginning(rows, GRAPH_LAUNCHES)
-
-    def _beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return those of some rows whose call's name begins in one of some ways."""
+    def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
         if len(rows) == 0:
             return rows
         fits = np.array([text.startswith(beginnings) for text in self.texts], bool)

@@ -134,9 +134,9 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
             "'stream or rank dependency' is reserved",
         ),
         ('[[activity]]\nname = "a"\nstrength = 4', "strength must be 0, 1, 2 or 3"),
-        ('[[activity]]\nname = "a"\nstrength = true', "strength must be 0, 1, 2 or 3"),
+        ('[[activity]]\nname = "a"\nstrength = true', "strength must be a whole number"),
         ('[[activity]]\nname = "a"\ncolour = "red"', "unknown key 'colour'"),
-        ('[[activity]]\nname = "a"\nadvice = 3', "must be texts"),
+        ('[[activity]]\nname = "a"\nadvice = 3', "advice must be a text"),
         ('other = 3\n[[activity]]\nname = "a"', "nothing else"),
     ],
 )

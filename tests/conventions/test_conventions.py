@@ -63,7 +63,7 @@ WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
         (f"{WORD}receives = 1", "pattern 1: receives must be true or false"),
         (f"{WORD}post_validation = 'true'", "post_validation must be true or false"),
         ("[[pattern]]\nmatch = '^x$'\niteration = 'by_order'", "iteration must be 'by order'"),
-        ("[[pattern]]\nmatch = '^x$'\niteration = [1]", "iteration must be 'by order', not [1]"),
+        ("[[pattern]]\nmatch = '^x$'\niteration = [1]", "iteration must be a text, not [1]"),
         (f"examples = ['word', 'wort']\n{WORD}", "mine.toml: examples: no pattern takes 'wort'"),
         (
             "examples = ['x']\n[[pattern]]\nmatch = '^(?P<phase>x)$'",

@@ -258,30 +258,24 @@ class ColumnarExport(export.Export):
             if begin or end > last:
                 batch = batch.slice(begin, min(end, last) - place - begin)
             if batch.num_rows:
-                yield place + begin + 1, self._numbered(batch)
+                yield place + begin + 1, self._plain(batch)
         if first <= file.rows and end != file.rows and end < last:
             raise ProfileError(
                 f"{self.path}: {file.path.name} ends after {end:,} of {file.rows:,} rows, so it "
                 f"is damaged; {EXPORT_AGAIN}"
             )
 
-    def _numbered(self, batch: Any) -> Any:
-        """Return a batch with the numbers of names in their places."""
+    def _plain(self, batch: Any) -> Any:
+        """Return a batch of plain columns: values instead of codes, and numbers of names."""
         import pyarrow as pa
 
-        known = self._numbers
-        if known is None:
-            return batch
-        for place, name in enumerate(batch.schema.names):
-            column = batch.column(place)
-            if name in _NUMBERS_OF_TEXTS and _is_text(column.type):
-                if not pa.types.is_dictionary(column.type):
-                    column = column.dictionary_encode()
-                numbers = [known.get(text) for text in _texts(column.dictionary)]
-                columns = batch.columns
-                columns[place] = pa.array(numbers, pa.int64()).take(column.indices)
-                batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
-        return batch
+        columns, known = list(map(_decoded, batch.columns)), self._numbers
+        for place, name in enumerate(batch.schema.names) if known is not None else ():
+            if name in _NUMBERS_OF_TEXTS and _is_text(columns[place].type):
+                codes = columns[place].dictionary_encode()
+                numbers = [(known or {}).get(text) for text in _texts(codes.dictionary)]
+                columns[place] = pa.array(numbers, pa.int64()).take(codes.indices)
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
     def _number_texts(self) -> None:
         """Number the names that stand where their numbers belong."""
@@ -516,10 +510,11 @@ class ColumnarExport(export.Export):
         for _, block in self._blocks(export.NVTX, columns, first, last):
             part = _kept(block, _present(_column(block, "binaryData")))
             column = _column(part, "binaryData")
-            raw = column.dictionary_decode() if hasattr(column, "dictionary") else column
             starts = [None if s == queries.ABSENT else s for s in _numbers(part, "start").tolist()]
             threads = _numbers(part, "globalTid")
-            texts = (v.hex().upper() if isinstance(v, bytes) else str(v) for v in raw.to_pylist())
+            texts = (
+                v.hex().upper() if isinstance(v, bytes) else str(v) for v in column.to_pylist()
+            )
             threads = np.where(threads == queries.ABSENT, NONE, threads)
             rows.extend(zip(starts, threads.tolist(), texts, strict=True))
         return rows
@@ -616,6 +611,16 @@ def _every(numbers: Ints) -> Ints:
     return numbers
 
 
+def _decoded(column: Any) -> Any:
+    """Return a column of values, where it holds codes of them, or views."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    # Not every version of pyarrow computes with views.
+    return column.cast(pa.string()) if str(column.type) == "string_view" else column
+
+
 def _column(block: Any, name: str) -> Any:
     """Return a column as it is; None where the table lacks it."""
     place = block.schema.get_field_index(name)
@@ -631,8 +636,6 @@ def _numbers(block: Any, name: str) -> Ints:
     import pyarrow as pa
 
     column = _column(block, name)
-    if column is not None and pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     if column is None or pa.types.is_null(column.type):
         return np.full(block.num_rows, queries.ABSENT)
     is_bool = pa.types.is_boolean(column.type)
@@ -671,15 +674,8 @@ def may_match(column: Any, regex: str) -> Bools | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(column.type):
-        of_text = may_match(column.dictionary, regex)
-        codes = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        none = of_text is None or not len(of_text)
-        return of_text if none else of_text[codes] & _present(column)  # type: ignore[index]
     if not _is_text(column.type):
         return None
-    if str(column.type) == "string_view":
-        column = column.cast(pa.string())
     try:
         matches = pc.match_substring_regex(column, regex).fill_null(False)
     except pa.ArrowInvalid:
@@ -689,14 +685,7 @@ def may_match(column: Any, regex: str) -> Bools | None:
 
 def _texts(column: Any) -> list[Any]:
     """Return the values of a column, read as far as bytes are UTF-8; None where there is none."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_string(column.type):
-        return values
-    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
+    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in column.to_pylist()]
 
 
 def _texts_in(block: Any, name: str) -> list[Any]:

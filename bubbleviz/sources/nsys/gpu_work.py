@@ -124,15 +124,8 @@ class ExportedCalls:
         names = {number: _VERSION.sub("", text) for number, text in texts.items()}
         return tuple(names.get(number, "") for number in name_id.tolist())
 
-    def kernel_launches(self, rows: Ints) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call launches a kernel."""
-        return self._beginning(rows, KERNEL_LAUNCHES)
-
-    def graph_launches(self, rows: Ints) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call launches a CUDA graph."""
-        return self._beginning(rows, GRAPH_LAUNCHES)
-
-    def _beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+    def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
         return rows[np.isin(self._columns_at(rows)[4], ids)]
 
