@@ -72,12 +72,7 @@ def of_saved(path: str) -> MeasuredRun:
         path,
         workload,
         times.schedule,
-        _ran(
-            columns if len(columns["rank"]) else {},
-            document["typical_iteration"],
-            workload,
-            times.schedule,
-        ),
+        _ran(columns, document["typical_iteration"], workload, times.schedule),
         times.ran_ns,
         times.restrictions,
         times.memory,
