@@ -15,7 +15,6 @@ from bubbleviz.analyses.idle.gaps import Device, devices_of, holding
 from bubbleviz.analyses.idle.report import (
     ActivityIdle,
     Example,
-    IdleGaps,
     IdleReport,
     RankIdle,
     title_of,
@@ -464,14 +463,10 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     waits, awaited_communication_ns, awaited_copy_ns = attribution.proved_waits(
         device, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
-    # The gaps that are attributed, and these cut by activity.
-    long = device.long_gaps
-    place = np.where(gaps.short, NONE, np.cumsum(~gaps.short) - 1)
-    pieces = idle.take(place[idle.gap] != NONE)
     works = (*activities.names, attribution.COPY_NAME)
     before, after = (
         np.where(name == NONE, len(works) - 1, name).astype(np.int64)
-        for name in (activities.name_id[column] for column in (long.before, long.after))
+        for name in (activities.name_id[column] for column in (gaps.before, gaps.after))
     )
     # What a picture shows of each slice of time.
     start_ns, end_ns = device.span_ns
@@ -502,17 +497,16 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         activities=totals,
         steps=attribution.by_step(idle, device, steps, numbers.values),
         steps_by=steps.by,
-        gaps=IdleGaps(
-            start_ns=long.start_ns,
-            end_ns=long.end_ns,
+        gaps=replace(
+            gaps,
             before=before,
             after=after,
-            activity=most[~gaps.short],
-            step=step_of_gap[~gaps.short],
+            activity=most,
+            step=step_of_gap,
             works=works,
             activities=numbers.values,
         ),
-        chunks=replace(pieces, gap=place[pieces.gap]),
+        chunks=idle,
         slice_ns=np.stack([intervals.measure_within(s, edges[:-1], edges[1:]) for s in sets]),
         format=source.format,
         waits=waits,

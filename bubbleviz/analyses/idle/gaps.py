@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -39,6 +39,10 @@ class Gaps(Table):
         thread: of the call; -1 unknown.
         call_start_ns: start of the call.
         call_end_ns: end of the call.
+        activity: row of ``activities``: the one with most of its time; -1 as long as not known.
+        step: row of the steps: the one in which it begins; -1 none.
+        works: distinct names of work; in a report rows of work are of these.
+        activities: distinct names of what hosts did.
     """
 
     start_ns: Ints
@@ -49,6 +53,10 @@ class Gaps(Table):
     thread: Ints
     call_start_ns: Ints
     call_end_ns: Ints
+    activity: Ints
+    step: Ints
+    works: tuple[str, ...] = field(default=(), metadata={"shared": True})
+    activities: tuple[str, ...] = field(default=(), metadata={"shared": True})
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ def _gaps(activities: Activities, rows: Ints, shortest_ns: int) -> Gaps:
     at = np.flatnonzero(start_ns[1:] > latest_ns[:-1])
     begin_ns, until_ns, unknown = latest_ns[at], start_ns[at + 1], constant(NONE, len(at))
     short = until_ns - begin_ns < shortest_ns
-    return Gaps(begin_ns, until_ns, rows[last[at]], rows[at + 1], short, *(unknown,) * 3)
+    return Gaps(begin_ns, until_ns, rows[last[at]], rows[at + 1], short, *(unknown,) * 5)
 
 
 def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, Ints]:

@@ -54,8 +54,9 @@ def as_json(report: IdleReport, top: int) -> str:
 
 
 def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
-    gaps, renamed = rank.gaps, {"profile": "path", "device": "place"}
-    longest = np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")[:top]
+    renamed, long = {"profile": "path", "device": "place"}, np.flatnonzero(~rank.gaps.short)
+    gaps = rank.gaps.take(long)
+    longest = long[np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")[:top]]
     return {
         "index": index,
         **{key: getattr(rank, renamed.get(key, key)) for key in _RANK},

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.analyses.idle.gaps import Gaps
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import counted, one_line
@@ -142,31 +143,6 @@ class StepIdle:
 
 
 @dataclass(frozen=True)
-class IdleGaps(Table):
-    """Idle gaps that are attributed to activities, in order; shape (gaps,).
-
-    Attributes:
-        start_ns: start.
-        end_ns: end.
-        before: row of ``works``: the work before it.
-        after: row of ``works``: the work after it.
-        activity: row of ``activities``: the one with most of its time.
-        step: row of the rank's steps: the one in which it begins; -1 none.
-        works: distinct names of work.
-        activities: distinct names of activities.
-    """
-
-    start_ns: Ints
-    end_ns: Ints
-    before: Ints
-    after: Ints
-    activity: Ints
-    step: Ints
-    works: tuple[str, ...] = field(metadata={"shared": True})
-    activities: tuple[str, ...] = field(metadata={"shared": True})
-
-
-@dataclass(frozen=True)
 class AttributedIdle(Table):
     """Idle time of a rank in pieces, disjoint and ascending; those of a gap add up to it.
 
@@ -222,7 +198,7 @@ class RankIdle:
         activities: its idle time by activity, the longest first; they add up to it.
         steps: in order; the time outside of them last, if there is any.
         steps_by: how steps were recognised.
-        gaps: those that are attributed to activities.
+        gaps: all of them; work before and after are rows of ``works``.
         chunks: these gaps, cut by activity.
         slice_ns: its time in slices of equal length, for a picture; shape (names, slices). The
             names are those of :data:`BUSY`, then of ``activities``.
@@ -255,7 +231,7 @@ class RankIdle:
     activities: tuple[ActivityIdle, ...]
     steps: tuple[StepIdle, ...]
     steps_by: str
-    gaps: IdleGaps
+    gaps: Gaps
     chunks: AttributedIdle
     slice_ns: Ints
     format: str

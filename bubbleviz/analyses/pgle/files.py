@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,6 @@ from bubbleviz.model.files import read_bounded
 
 #: No file of costs is larger: a million instructions take a tenth of it.
 _MOST_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class CostFormat:
-    """A file format of costs.
-
-    Attributes:
-        write: encodes a message of costs.
-        read: decodes one; raises an exception on other content.
-    """
-
-    write: Callable[[Any], bytes]
-    read: Callable[[bytes], Any]
 
 
 @cache
@@ -60,15 +46,11 @@ def _of_text(content: bytes) -> Any:
     return Parse(content, _message()(), allow_unknown_field=True)
 
 
-#: By suffix; other files are text.
-FORMATS: Mapping[str, CostFormat] = {
-    ".pbtxt": CostFormat(_as_text, _of_text),
-    ".pb": CostFormat(lambda costs: costs.SerializeToString(), lambda c: _message().FromString(c)),
+#: By suffix what encodes a message of costs, and what decodes one; other files are text.
+FORMATS: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    ".pbtxt": (_as_text, _of_text),
+    ".pb": (lambda costs: costs.SerializeToString(), lambda c: _message().FromString(c)),
 }
-
-
-def _format_of(path: str) -> CostFormat:
-    return FORMATS.get(Path(path).suffix, FORMATS[".pbtxt"])
 
 
 def written_costs(costs: Mapping[str, float], path: str) -> bytes:
@@ -76,7 +58,7 @@ def written_costs(costs: Mapping[str, float], path: str) -> bytes:
     message = _message()()
     for name, cost_us in costs.items():
         message.costs.add(name=name.encode("utf-8", errors="replace"), cost_us=cost_us)
-    return _format_of(path).write(message)
+    return FORMATS.get(Path(path).suffix, FORMATS[".pbtxt"])[0](message)
 
 
 def read_costs(path: str) -> Mapping[str, float]:
@@ -94,7 +76,7 @@ def read_costs(path: str) -> Mapping[str, float]:
     from google.protobuf.text_format import ParseError
 
     try:
-        message = _format_of(path).read(content)
+        message = FORMATS.get(Path(path).suffix, FORMATS[".pbtxt"])[1](content)
     except (DecodeError, ParseError, ValueError) as error:
         raise InputError(
             f"{path}: holds no instruction costs ({str(error)[:200]}); write one with bubbleviz "

@@ -78,7 +78,7 @@ def watch(
         extra = "--for" if run is None else "--run"
         raise UsageError(f"{extra} needs --max-bubble, which says what the limit is")
     exceeded = limit_watch(max_bubble or (), for_)
-    on_limit = _LimitCommand(run)
+    start, look_after = _once(run)
     watcher = Watcher(folder)
     with (
         opened(jsonl, listen, tensorboard) as outputs,
@@ -98,8 +98,8 @@ def watch(
                     stack.close()
                     complain(reason, TOO_LARGE)
                     raise typer.Exit(TOO_LARGE)
-                on_limit.start(reason)
-            on_limit.look()
+                start(reason)
+            look_after()
             written_s = now_s if sight.iterations else written_s
             if stop_after is not None and now_s - written_s >= stop_after:
                 return
@@ -137,32 +137,33 @@ def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], N
     return page
 
 
-class _LimitCommand:
-    """The command of a limit, which is run once; the job is watched on meanwhile."""
+def _once(text: str | None) -> tuple[Callable[[str], None], Callable[[], None]]:
+    """Return what runs a command once, with a reason, and what reports how it ended.
 
-    def __init__(self, text: str | None) -> None:
-        try:
-            self._words = [] if text is None else shlex.split(text)
-        except ValueError as error:
-            raise UsageError(f"--run {text}: {error}; quote it as for a shell") from error
-        if text is not None and not self._words:
-            raise UsageError("--run: no command; give one, or leave --run out")
-        self._process: subprocess.Popen[bytes] | None = None
+    The job is watched on meanwhile.
+    """
+    try:
+        words = [] if text is None else shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--run {text}: {error}; quote it as for a shell") from error
+    if text is not None and not words:
+        raise UsageError("--run: no command; give one, or leave --run out")
+    running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, reason: str) -> None:
-        """Run it, if that has not been done."""
-        words, self._words = self._words, []
-        if not words:
+    def start(reason: str) -> None:
+        command, words[:] = list(words), []
+        if not command:
             return
         complain(reason, 0)
         environment = {**os.environ, "BUBBLEVIZ_LIMIT": reason}
         try:
-            self._process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
+            running.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
         except OSError as error:
-            complain(f"--run {words[0]}: cannot be run ({error.strerror}); give another one", 0)
+            complain(f"--run {command[0]}: cannot be run ({error.strerror}); give another one", 0)
 
-    def look(self) -> None:
-        """Report once how it ended."""
-        if self._process is not None and (code := self._process.poll()) is not None:
+    def look() -> None:
+        if running and (code := running[0].poll()) is not None:
             complain(f"--run ended with exit code {code}", 0)
-            self._process = None
+            running.clear()
+
+    return start, look
