@@ -140,24 +140,6 @@ def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(
     add_up(rank)
 
 
-def test_breakdown_of_overlapping_streams(tmp_path: Path) -> None:
-    file = profile(
-        tmp_path,
-        [k(0, 10, 1), k(5, 20, 2, NCCL, stream=8), k(18, 30, 3), k(40, 60, 4, NCCL, stream=8)],
-        [],
-        copies=[M(0, 5 * US, 5), M(55 * US, 70 * US, 6)],
-        fills=[M(80 * US, 90 * US, 7)],
-    )
-
-    own = only(bubbleviz.idle(file))
-
-    assert (own.span_ns, own.busy_ns, own.idle_ns) == (90_000, 70_000, 20_000)
-    assert (own.compute_ns, own.communication_ns, own.copy_ns) == (22_000, 35_000, 30_000)
-    assert (own.exposed_communication_ns, own.exposed_copy_ns) == (28_000, 20_000)
-    assert own.overlap == 7 / 35
-    assert own.duty_cycle == 70 / 90
-
-
 PAGES = ((100, 10, 11), (150, 10, 12), (162, 3, 13), (200, 10, 1))
 
 

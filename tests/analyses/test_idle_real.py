@@ -61,21 +61,6 @@ def test_what_hosts_of_real_exports_waited_for(
 
 
 @real
-def test_a_real_export_whose_host_reads_files() -> None:
-    rank = only(bubbleviz.idle(DATA / "nsys" / "nsightful_power_iteration.sqlite"))
-
-    # Ranges "IO 0" to "IO 430" take 644.240 ms, all of them while the GPU is idle; 16.5 ms of
-    # that are calls of the operating system inside.
-    first, second = rank.activities[:2]
-    assert (first.activity, second.activity) == ("host: IO #", "file access")
-    assert (first.gaps, second.gaps) == (44, 44)
-    assert first.idle_ns + second.idle_ns == pytest.approx(644.240e6, rel=1e-4)
-    assert first.example is not None
-    assert first.example.where == ("Loop", "IO 190")
-    assert sum(step.name is not None for step in rank.steps) == 44
-
-
-@real
 @pytest.mark.parametrize("file", sorted(DATA.glob("jax/*")), ids=lambda file: file.name)
 def test_real_traces_of_jax_add_up(file: Path) -> None:
     report = bubbleviz.idle(file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import sqlite3
 from contextlib import closing
@@ -100,25 +99,6 @@ def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
         activity: 160,
         "stream or rank dependency": 100,
     }
-
-
-def test_a_stream_waits_beside_the_work_of_its_own_device(tmp_path: Path) -> None:
-    records = [Rec(20, 42, 3, pairing=9)]
-    file = two_devices(tmp_path, device=0)
-    rank = only(bubbleviz.idle(synchronised(file, records, [WAITED])))
-
-    # No part of it is idle: the device communicates, and its next kernel waits for that.
-    assert spent(rank) == {"stream or rank dependency": 100}
-    work = NCCL.partition("(")[0]
-    assert waits_of(rank) == [("stream 7", "stream 20", work, "communication", 400, 400, 0)]
-    assert rank.exposed_communication_ns == rank.awaited_communication_ns == 400 * US
-    assert rank.awaited_copy_ns == 0
-
-    # What computes beside it is told.
-    file = two_devices(tmp_path, device=0, beside=True)
-    rank = only(bubbleviz.idle(synchronised(file, records, [WAITED])))
-    assert waits_of(rank)[0][4:] == (400, 300, 0)
-    assert rank.awaited_communication_ns == 300 * US == rank.exposed_communication_ns
 
 
 LONGER = k(300, 500, 6, "same time", device=1, stream=20)
@@ -269,36 +249,6 @@ def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, record
         awaited = expected.awaited_communication_ns, expected.awaited_copy_ns
         assert (rank.awaited_communication_ns, rank.awaited_copy_ns) == awaited
     add_up(rank)
-
-
-@pytest.mark.parametrize("cut", [False, True])
-def test_waits_with_times_that_doubles_round_are_read(tmp_path: Path, *, cut: bool) -> None:
-    file = synchronised(two_devices(tmp_path, device=0), [Rec(20, 42, 3, 9)], [WAITED])
-    (trace,) = traces_of(file, tmp_path)
-    document = json.loads(gzip.decompress(trace.read_bytes()))
-    for event in document["traceEvents"]:
-        event["ts"] += 1712195495505583.25 if event["cat"] != "cuda_event" else 0
-    # Of a file that is cut short events are decoded one by one.
-    text = json.dumps(document)
-    trace.write_bytes(gzip.compress((text[: text.rindex("]")] if cut else text).encode()))
-
-    rank, expected = (bubbleviz.idle(path).ranks[0] for path in (trace, file))
-
-    assert rank.waits == expected.waits != ()
-
-
-def test_a_trace_whose_waits_tell_nothing_proves_nothing(tmp_path: Path) -> None:
-    file = synchronised(two_devices(tmp_path), [], [WAITED, Wait(45, 7, 42, None)])
-    (trace,) = traces_of(file, tmp_path)
-    document = json.loads(gzip.decompress(trace.read_bytes()))
-    event = {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "ts": 0.5}
-    odd = {"stream": "x", "wait_on_stream": [], "wait_on_cuda_event_id": 1 << 70}
-    document["traceEvents"] += [event, {**event, "args": odd}]
-    trace.write_bytes(gzip.compress(json.dumps(document).encode()))
-
-    rank = bubbleviz.idle(trace).ranks[0]
-
-    assert (rank.waits, spent(rank)) == ((), {"stream or rank dependency": 500})
 
 
 @pytest.mark.parametrize("traced", [False, True])

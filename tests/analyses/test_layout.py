@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import bubbleviz
-from bubbleviz.analyses.layout.inputs import of_profiles, of_report
+from bubbleviz.analyses.layout.inputs import of_profiles
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, read_layers, table_text
 from bubbleviz.analyses.layout.report import layouts_of
-from bubbleviz.errors import BubblevizError, MismatchError, UsageError
-from bubbleviz.render import json_document
-from bubbleviz.report.view import View
+from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.schedules.layout.layers import LayerKind
 from bubbleviz.schedules.plan import v_placement
 from tests.planting import Planting, plant
@@ -164,21 +159,3 @@ def test_layers_of_pytorch_traces(modules: bool, tmp_path: Path) -> None:
 
     assert ms(model)[0] == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
     assert model.layers.kinds == (LayerKind.TRANSFORMER,) * 12
-
-
-@pytest.mark.parametrize("per_stage", [[3], [3, 3, 3, 3]])
-def test_numbers_of_layers_divide_stages_equally(per_stage: Sequence[int], tmp_path: Path) -> None:
-    plant(BASE, tmp_path / "run")
-    report = bubbleviz.analyze(tmp_path / "run")
-    file = tmp_path / "report.json"
-    file.write_text(str(json_document.render(report, View())))
-    model = of_report(str(file), per_stage)
-    direct = of_profiles([str(tmp_path / "run")], layers_per_stage=per_stage)
-
-    stages = np.array(LAYERS).reshape(4, 3).sum(axis=1) / 100
-    assert model.layers.forward_ns == pytest.approx(np.repeat(stages / 3, 3) * 1e6, rel=1e-4)
-    assert model.layers.forward_ns.tolist() == direct.layers.forward_ns.tolist()
-    assert "equal part of its stage" in model.assumptions[0]
-    assert model.links == direct.links
-    with pytest.raises(UsageError, match="2 numbers for 4 virtual stages"):
-        of_report(str(file), [3, 3])

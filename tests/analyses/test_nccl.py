@@ -19,7 +19,7 @@ from bubbleviz.analyses.nccl.members import Split
 from bubbleviz.analyses.nccl.outputs import COLUMNS, as_json, sections, summary, sums_of, totals_of
 from bubbleviz.analyses.nccl.profiles import find_inputs
 from bubbleviz.cli.app import main
-from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError, UsageError
+from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.document import Table
 from bubbleviz.sources.nccl.events import UNKNOWN
@@ -97,44 +97,6 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
 
 
 # A part of the run
-
-
-def steps(folder: Path, count: int = 5) -> Path:
-    """Write a profile of steps of 1 ms, in each an all-reduce of NCCL after a kernel."""
-    kernels, calls, ranges = [], [], []
-    for number in range(count):
-        begin = 1_000_000 * number
-        ranges.append(R(begin, begin + 1_000_000, f"ProfilerStep#{number + 3}"))
-        for part, (name, at) in enumerate((("gemm", 100_000), (ALLREDUCE, 500_000))):
-            own = 2 * number + part + 1
-            calls.append(C(begin + 10_000 * own % 7, begin + 20_000 + part, own))
-            kernels.append(K(begin + at, begin + at + 300_000, own, name))
-    return profile(folder, kernels, calls, ranges)
-
-
-def test_windows_make_the_whole(tmp_path: Path) -> None:
-    file = steps(tmp_path)
-    whole = columns(measure_communication(file), "start_ns", "end_ns")
-
-    parts = [
-        columns(measure_communication(file, window=parse_window(text)), "start_ns", "end_ns")
-        for text in ("time:-2.5ms", "time:2.5ms-3500001ns", "time:3500001ns-")
-    ]
-
-    assert [len(part) for part in parts] == [2, 2, 1]
-    assert [row for part in parts for row in part] == whole
-    # One of iterations is that of the profile.
-    found = measure_communication(file, window=parse_window("iteration:4-5"))
-    assert columns(found, "start_ns") == [(1_500_000,), (2_500_000,)]
-    assert summary(found).splitlines()[-1].startswith("iteration:4-5 alone: 2 oper")
-    assert json.loads(as_json(found))["window"] == "iteration:4-5"
-    # Those that hold nothing are refused.
-    with pytest.raises(InputError, match=r"iteration:9: .* the capture holds 3 to 7"):
-        measure_communication(file, window=parse_window("iteration:9"))
-    with pytest.raises(NothingToAnalyseError, match=r"begins in it; .* from 0.000500 s"):
-        measure_communication(file, window=parse_window("time:9s-"))
-    with pytest.raises(UsageError, match="event files hold no iterations"):
-        measure_communication(ring(tmp_path)[0], window=parse_window("iteration:1"))
 
 
 def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
@@ -271,55 +233,6 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
     assert told["communicators"] == []
 
 
-def test_ends_that_are_unknown_are_counted_beside_the_sum(tmp_path: Path) -> None:
-    file = Plugin(pid=1, lag=EXACT)
-    for rank in (0, 1):
-        file.add(Op("AllReduce", 1_000_000 + 3_000 * rank, None, rank=rank))
-    found = measure_communication(put(tmp_path, "t-0.txt", file.text()))
-    check(found)
-    assert columns(found, "rank", "duration_ns", "waiting_ns", "moving_ns") == [
-        *((0, -1, 3_000, -1), (1, -1, 0, -1))
-    ]
-    assert "; unknown times\n" in summary(found)
-    assert "operations of unknown duration" in notes(found)
-    assert totals_of(found)[0].algorithm_gbps is None
-
-    file = Plugin(pid=1, lag=EXACT)
-    file.add(Op("AllReduce", 2_000_000, None, sequence=1))
-    file.add(Op("AllReduce", 1_000_000, 1_500_000))
-    found = measure_communication(put(tmp_path, "t-1.txt", file.text()))
-    check(found)
-    (row,) = rows_of(found)
-    assert (row["count"], row["ms"], row["busy"]) == ("2", "0.500 (1)", "0.500 (1)")
-    assert "0.500 ms, summed over the 1 operation whose time is known" in summary(found)
-    assert any("(k) over k of them" in line for line in json.loads(as_json(found))["definitions"])
-
-
-def test_bytes_of_some_operations_stand_with_their_number(tmp_path: Path) -> None:
-    """Those of an event file are known; those of a second GPU's kernels are not."""
-    file = Plugin(pid=100, lag=EXACT)
-    file.add(Op("AllReduce", 1_000_000, 1_500_000))
-    kernels = profile(tmp_path, [K(5_000, 9_000, 1, ALLREDUCE)], [C(1, 2, 1)])
-    found = measure_communication([put(tmp_path, "t-1.txt", file.text()), kernels])
-
-    check(found)
-    assert "4.194 MB in the 1 operation whose bytes are known; " in summary(found)
-
-
-def test_rows_that_are_not_listed_are_summed_in_one(tmp_path: Path) -> None:
-    file = Plugin(pid=1, lag=EXACT)
-    for own in range(50):
-        start = 1_000_000 * (own + 1)
-        file.add(Op("AllReduce", start, start + 1_000 * (own + 1), communicator=1 + own))
-    found = measure_communication(put(tmp_path, "t-1.txt", file.text()))
-
-    check(found)
-    rows = rows_of(found)
-    assert len(rows) == 42
-    assert [row["communicator"] for row in rows[-2:]] == ["10 more rows, summed", "all"]
-    assert (rows[-2]["count"], rows[-2]["ms"]) == ("10", "0.055")
-
-
 def test_a_window_holds_its_own_operations_alone(tmp_path: Path) -> None:
     """The communicator that is used after the window is none of it; files count what is in it."""
     file = Plugin(pid=1, begin=0, lag=EXACT)
@@ -359,30 +272,6 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
 
     check(found)
     assert {note.what: note.count for note in found.limitations}["kernels without timestamps"] == 1
-
-
-@real
-def test_totals_of_real_files_follow_from_their_rows() -> None:
-    found = measure_communication(DATA / "nsys" / "nsys-ai_mfu_2gpu_before.sqlite")
-    # 66 kernels, of which 64 carry out two sends and two receives each; blobs were taken out.
-    assert set(columns(found, "split", "bytes")) == {(Split.ORDER, -1)}
-    rows = {row["operation"] or row["communicator"]: row for row in rows_of(found)}
-    assert {name: (row["count"], row["ms"], row["busy"]) for name, row in rows.items()} == {
-        "Recv": ("128", "50.359", "25.180"),
-        "Send": ("128", "50.359", "25.180"),
-        "SendRecv": ("2", "0.222", "0.222"),
-        "all": ("258", "100.940", "25.402"),
-    }
-    for path in (*(DATA / "nccl").iterdir(), DATA / "kineto" / "hta_nccl_data.json.gz"):
-        reported = measure_communication(path)
-        told = json.loads(as_json(reported))
-        assert told["operations"] == sum(total["operations"] for total in told["totals"])
-        for key in ("bytes", "duration_ns", "waiting_ns", "moving_ns"):
-            assert (told[key] or 0) == sum(total[key] or 0 for total in told["totals"])
-        for name in SUMS:
-            cells = [number(row[name]) for row in rows_of(reported)]
-            if len(cells) > 1:
-                assert sum(cells[:-1]) == pytest.approx(cells[-1], abs=0.002)
 
 
 # The command: its tables, CSV and JSON; real files.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import gzip
-import io
 import json
 import os
 from collections import Counter
@@ -140,36 +138,6 @@ def test_bytes_are_counted_as_nccl_counts_them(
         assert measured(tmp_path, args).name == "AlltoAll"
 
 
-@pytest.mark.parametrize(
-    ("datatype", "size"),
-    [("BFloat16", 2), ("Long", 8), ("Float8_e4m3fn", 1), ("Float3", None)],
-)
-def test_datatypes_have_their_sizes(tmp_path: Path, datatype: str, size: int | None) -> None:
-    found = measure_communication(
-        write(tmp_path, 0, launched(1, 100, 1000, told("allreduce", 10, dtype=datatype)))
-    )
-
-    assert rows(found, "count", "bytes") == [(10, 10 * size if size else -1)]
-    assert found.operations.names[found.operations.datatype[0]] == datatype
-    assert (only(found).algorithm_gbps is None) == (size is None)
-
-
-def test_what_nccl_has_no_name_for_is_named_by_its_kernel(tmp_path: Path) -> None:
-    barrier = told("barrier", 0)
-    assert measured(tmp_path, barrier, KERNEL).name == "AllReduce"
-    total = measured(tmp_path, barrier)
-    assert (total.name, total.bytes) == ("barrier", None)
-    # Where nothing is told, there is the kernel's name alone.
-    found = measure_communication(write(tmp_path, 0, launched(1, 100, 10, {}, KERNEL)))
-    assert (only(found).name, only(found).communicator) == ("AllReduce", None)
-    assert "kernels of NCCL without a recorded collective" in {n.what for n in found.limitations}
-    # What kernels lack their operators tell.
-    events = [operator(1, told("broadcast", 10, Rank=2)), *launched(1, 100, 10, {})]
-    found = measure_communication(write(tmp_path, 1, events))
-    assert rows(found, "rank", "root", "bytes") == [(1, 2, 40)]
-    assert only(found).peers == (2,)
-
-
 def test_kernels_of_one_operator_are_one_operation(tmp_path: Path) -> None:
     args, events = told("allreduce", 10), []
     for number, name in enumerate((KERNEL, KERNEL, "at::native::elementwise_kernel"), 1):
@@ -253,35 +221,6 @@ def test_a_batch_of_sends_and_receives_shares_a_kernel(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("how", ["graph", "another thread", "an operation between", "later"])
-def test_a_kernel_of_no_batch_is_given_none(tmp_path: Path, how: str) -> None:
-    events = exchange(0, 100, "cudaGraphLaunch" if how == "graph" else "cudaLaunchKernelExC")
-    if how == "another thread":
-        events[2]["tid"] = 10
-    elif how == "an operation between":
-        events += launched(8, 96, 2, told("allreduce", 1))
-        events[-2]["ts"] = 90
-    elif how == "later":
-        events[0]["ts"] = events[1]["ts"] = 200
-    found = measure_communication(write(tmp_path, 0, events))
-
-    assert [own for own in rows(found, "bytes") if own != (4,)] == [(-1,)]
-
-
-def test_groups_of_one_name_and_other_ranks_are_two(tmp_path: Path) -> None:
-    paths = []
-    for rank in range(4):
-        ranks = "[0, 1]" if rank < 2 else "[2, 3]"
-        args = told("allreduce", 10, **{"Group size": 2, "Process Group Ranks": ranks})
-        args["Process Group Name"] = "tp"
-        paths.append(write(tmp_path, rank, launched(1, 100, 10, args)))
-    found = measure_communication(paths)
-
-    assert [own.ranks for own in groups(found)] == [(0, 1), (2, 3)]
-    assert rows(found, "communicator", "rank") == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert found.ranks == (2, 2)
-
-
 # Ranks of groups
 
 
@@ -321,31 +260,6 @@ def test_a_cut_list_of_ranks_is_made_whole_where_it_can_be(
 
 
 # Outputs
-
-
-def test_a_group_is_named_with_its_ranks() -> None:
-    for ranks, label in (
-        ((), "tp"),
-        ((3,), "tp [3]"),
-        ((0, 8), "tp [0,8]"),
-        ((0, 8, 16), "tp [0-16 by 8]"),
-        ((0, 1, 4, 5), "tp [0-1,4-5]"),
-        ((0, 8, 17), "tp [0,8,17]"),
-        ((5, 3, 1), "tp [5,3,1]"),
-    ):
-        assert Group("tp", "", ranks, len(ranks)).label == label
-
-
-def test_groups_are_told_in_every_output(tmp_path: Path) -> None:
-    events = launched(1, 100, 1000, told("allreduce", 1000))
-    found = measure_communication(write(tmp_path, 0, events))
-
-    label = "0 default_pg [0-3]"
-    (row,) = csv.DictReader(io.StringIO(csv_of_operations(found)))
-    assert (row["communicator"], row["datatype"], row["count"]) == (label, "Float", "1000")
-    (own,) = json.loads(as_json(found))["communicators"]
-    group = {"name": "0", "description": "default_pg", "members": [0, 1, 2, 3]}
-    assert own == {"id": label, "ranks": 4, "group": group}
 
 
 _ANY = st.recursive(

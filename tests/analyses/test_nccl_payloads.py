@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,9 +11,6 @@ import pytest
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.members import Split
 from bubbleviz.analyses.nccl.outputs import totals_of
-from bubbleviz.analyses.nccl.profiles import parse_kernel_name
-from bubbleviz.sources.nsys.nccl_payloads import read_payloads
-from bubbleviz.sources.nsys.sqlite_export import opened
 from tests.support.nccl_payloads import carrying
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes
 from tests.support.nsys_exports import C, K, R, profile
@@ -116,47 +112,6 @@ def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> Non
         assert notes(found) & {"payloads of NCCL's ranges", "payloads of ranges"}
 
 
-@pytest.mark.parametrize(
-    "spoilt", ["substr(hex, 2)", "'  ' || substr(hex, 3)", "'xy' || substr(hex, 3)", "hex || '0'"]
-)
-def test_payloads_beside_one_that_cannot_be_read_are_read(tmp_path: Path, spoilt: str) -> None:
-    path = passing(tmp_path, "text", "TEXT")
-    execute(
-        path,
-        f"UPDATE NVTX_EVENTS SET binaryData = (SELECT {spoilt} FROM (SELECT binaryData AS hex))"
-        " WHERE start = 320",
-    )
-    found = measure_communication(path)
-
-    assert columns(found, "communicator", "bytes", "peer") == [
-        *((0, 4096, -1), (-1, -1, -1), (0, 2000, 2), (-1, -1, -1))
-    ]
-    (count,) = {n.count for n in found.limitations if "payloads" in n.what}
-    assert count == 1
-
-
-def test_payloads_stand_in_the_order_of_the_export(tmp_path: Path) -> None:
-    """Lengths and layouts change from one to the next; so do communicators."""
-    drawn = random.Random(3)
-    wanted = [
-        (n, drawn.choice(("reduce", "pass")), HASH - drawn.randint(0, 4), drawn.randint(0, 99))
-        for n in range(200)
-    ]
-    path = profile(
-        tmp_path, [K(1, 2, 1)], [C(1, 2, 1)], [R(n, n + 1, "ncclSend") for n in range(200)]
-    )
-    carrying(path, [(n, "ncclSend", layout, (own, n, end)) for n, layout, own, end in wanted])
-    with opened(str(path)) as export:
-        found, notes = read_payloads(export)
-
-    assert not notes
-    assert found.start_ns.tolist() == found.bytes.tolist() == list(range(200))
-    assert found.communicators == tuple(dict.fromkeys(own for *_, own, _ in wanted))
-    assert [found.communicators[n] for n in found.communicator] == [own for *_, own, _ in wanted]
-    peers = [end if layout == "pass" else -1 for _, layout, _, end in wanted]
-    assert found.peer.tolist() == peers
-
-
 def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
     """Two all-reduces and a send in one group: two kernels of one family, one of the other."""
     ranges = [
@@ -190,18 +145,3 @@ def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) ->
         *((1, 300, 4_700, Split.ORDER), (2, 0, 4_700, Split.ORDER))
     }
     assert "operations paired by their order alone" in notes(found)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "told"),
-    [
-        (ALLREDUCE, ("AllReduce", "RING", "LL")),
-        ("ncclKernel_AllReduce_TREE_LL128_Sum_float(ncclDevComm*)", ("AllReduce", "TREE", "LL128")),
-        ("ncclDevKernel_AllGather_NVLS_TREE_SIMPLE", ("AllGather", "NVLS_TREE", "SIMPLE")),
-        (SENDRECV, ("SendRecv", "", "")),
-        ("ncclDevKernel_Generic(x)", ("", "", "")),
-        ("void nccl_other()", ("", "", "")),
-    ],
-)
-def test_what_names_of_kernels_tell(kernel: str, told: tuple[str, str, str]) -> None:
-    assert parse_kernel_name(kernel) == told

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.analyses.pgle import text as pgle_text
-from bubbleviz.analyses.pgle.costs import compare_costs, contents_of, csv_of_comparison
+from bubbleviz.analyses.pgle.costs import compare_costs, csv_of_comparison
 from bubbleviz.analyses.pgle.files import read_costs, written_costs
 from bubbleviz.analyses.pgle.instructions import (
     GRAPHS,
@@ -47,73 +46,6 @@ def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> Non
 
 
 # Known truth
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("op", ["fusion.3", "loop_add_fusion.1.remat2", "a.double_buffer_clone"])
-def test_every_form_gives_the_whole_name(form: str, op: str, tmp_path: Path) -> None:
-    run = Run()
-    for _ in range(2):
-        with run.module():
-            run.thunk(op, 1_234, form=form)
-    for name in ("Thunk:#name=a#", "Thunk", "Thunk:#hlo_op=#", "XlaModule:#prefix=a#", "x", ""):
-        with run.range(name):
-            run.launch(9)
-
-    assert told(measure_costs(run.written(tmp_path))) == {op: 1.234}
-
-
-def test_work_of_an_execution_is_summed_and_the_first_one_left_out(tmp_path: Path) -> None:
-    costs = measure_costs(steps(4).written(tmp_path), aggregate="max")
-
-    assert told(costs) == {"all-gather-start.2": 0.540, "fusion.1": 1.003}
-    assert [own.collective for own in costs.instructions] == [True, False]
-    assert [own.executions for own in costs.instructions] == [3, 3]
-    assert (costs.executions, costs.warm_up, costs.devices) == (6, 2, 1)
-    assert notes(costs) & {OVERLAP, PAIRS, GRAPHS} == set()
-    # Limitations of clocks are no warnings.
-    assert "what the GPUs are" in notes(costs)
-    assert pgle_text.warnings(costs.limitations) == ()
-
-
-@pytest.mark.parametrize(
-    ("skip", "cost_us", "left_out"), [(0, 10.0, 0), (1, 1.003, 2), (3, 1.003, 6), (4, 10.0, 0)]
-)
-def test_warm_up(skip: int, cost_us: float, left_out: int, tmp_path: Path) -> None:
-    costs = measure_costs(steps(4).written(tmp_path), aggregate="max", skip=skip)
-
-    assert told(costs)["fusion.1"] == cost_us
-    assert costs.warm_up == left_out
-    # A module that never runs more often keeps its warm-up, and that is said.
-    assert ("modules whose warm-up counts" in notes(costs)) == (skip == 4)
-
-
-def test_ranges_that_begin_together_nest_by_their_ends(tmp_path: Path) -> None:
-    ranges: list[R] = []
-    calls: list[C] = []
-    kernels: list[K] = []
-    for step, at in enumerate((100, 1_100)):
-        ranges.append(R(at - 5, at + 95, "XlaModule:#hlo_module=jit_step#"))
-        # The export may list what is inside first.
-        for end, op in ((30, "call.1"), (60, "call.1"), (90, "while.2")):
-            ranges.append(R(at, at + end, FORMS[0].format(op)))
-        for number, start in enumerate((10, 40, 70)):
-            calls.append(C(at + start, at + start + 5, 3 * step + number))
-            kernels.append(K(at + start, at + start + 10 + number, 3 * step + number))
-    costs = measure_costs(profile(tmp_path, kernels, calls, ranges), skip=0)
-
-    # An instruction inside itself is one: 10 + 11 ns.
-    assert told(costs) == {"call.1": 0.021, "while.2": 0.012}
-    assert [own.executions for own in costs.instructions] == [2, 2]
-
-
-def test_profiles_of_several_hosts_count_together(tmp_path: Path) -> None:
-    for host, cost in enumerate((1_000, 2_000)):
-        steps(3, cost).written(tmp_path, f"{host}.sqlite")
-    costs = measure_costs(tmp_path, aggregate="max")
-
-    assert told(costs)["fusion.1"] == 2.002
-    assert (costs.devices, costs.executions) == (2, 8)
 
 
 def test_modules_are_one_or_apart_or_one_is_taken(tmp_path: Path) -> None:
@@ -153,20 +85,6 @@ def test_modules_are_one_or_apart_or_one_is_taken(tmp_path: Path) -> None:
         measure_costs(path, modules=["jit_nothing"])
 
 
-def test_files_of_modules_with_hostile_names_do_not_meet(tmp_path: Path) -> None:
-    run = Run()
-    for name in ("../a", "__/a", "x" * 300, "x" * 301):
-        for _ in range(2):
-            with run.module(name):
-                run.thunk("fusion.1", 10)
-    costs = measure_costs(run.written(tmp_path), apart=True)
-    files = contents_of(costs, str(tmp_path / "out" / "costs.pb"))
-
-    assert len(files) == 4
-    assert {Path(file).parent for file in files} == {tmp_path / "out"}
-    assert all(len(Path(file).name) < 120 and file.endswith(".pb") for file in files)
-
-
 def test_what_the_capture_cuts_and_what_compiles_is_left_out(tmp_path: Path) -> None:
     run = Run()
     run.thunk("fusion.1", 9_999)
@@ -195,17 +113,6 @@ def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_pa
 
     assert told(costs) == {"fusion.1": 0.020, "fusion.2": 0.007}
     assert [label for label, *_ in costs.modules] == ["jit_step(7)"]
-
-
-def test_work_that_no_instruction_launched_is_told(tmp_path: Path) -> None:
-    run = steps(2)
-    run.launch(2_000_000)
-    run.kernels.append(K(9_000_000, 9_500_000, 777))
-    costs = measure_costs(run.written(tmp_path))
-    reason = {note.what: note.reason for note in costs.limitations}
-
-    assert "2.000 ms" in reason["work outside every instruction"]
-    assert "0.500 ms" in reason["kernels without their launching call"]
 
 
 # What makes costs wrong

@@ -6,35 +6,14 @@ import random
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.analyses.pgle.costs import check_statistic, statistic
 from bubbleviz.analyses.pgle.instructions import RangeKind, parse_range_names
-from bubbleviz.errors import UsageError
 from tests.support.xla_runs import FORMS, NCCL, Run, told
-
-
-@given(st.lists(st.integers(0, 1_000), min_size=1, max_size=30), st.integers(0, 100))
-def test_rules_against_plain_python(values: list[int], percent: int) -> None:
-    import numpy as np
-
-    # Two groups, so that the places of the second count, too.
-    ascending = np.array([5, 6, 7, *sorted(values)])
-    first, count = np.array([0, 3]), np.array([3, len(values)])
-
-    def of(text: str) -> float:
-        return float(statistic(text, ascending, first, count)[1])
-
-    assert of("max") == max(values) == of("p100")
-    assert of("min") == min(values) == of("p0")
-    assert of("median") == median(values)
-    assert of("mean") == pytest.approx(fmean(values))
-    assert of(f"p{percent}") == sorted(values)[percent * (len(values) - 1) // 100]
 
 
 def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
@@ -50,12 +29,6 @@ def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
     # Collectives may have a rule of their own; the name says nothing, the kernel does.
     costs = measure_costs(path, aggregate="min", aggregate_collectives="max")
     assert told(costs) == {"custom-call": 0.0, "psum.2": 0.1}
-
-
-@pytest.mark.parametrize("text", ["", "p101", "p-1", "p", "90", "average", "p090"])
-def test_other_rules_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not one of max, min, mean, median, or a percentile"):
-        check_statistic(text, "--aggregate")
 
 
 # A plain reference

@@ -156,20 +156,6 @@ def test_a_long_pause_before_an_iteration_is_said(job: Job) -> None:
     assert "Iteration 5 paused" in page(watcher.look(1.0))
 
 
-def test_files_of_a_rank_are_read_in_the_order_of_their_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "run"
-    live = LiveRun(planted(), folder, monkeypatch, limit_bytes=1 << 15)
-    for turn in range(3):
-        live.begin_at(6 * turn, 400 * MS * turn)
-        run(live, *range(6))
-    live.stop()
-
-    assert {"rank-00000.bvrec", "rank-00000.1.bvrec"} <= {file.name for file in folder.iterdir()}
-    assert [own.number for own in Watcher(str(folder)).look(0.0).iterations] == list(range(18))
-
-
 # --- what befalls ranks
 
 
@@ -239,20 +225,6 @@ def test_a_clock_that_is_put_is_said(job: Job) -> None:
     for own in sight.iterations:
         true = planted().iterations[own.number].bubble_ratio["stage"]
         assert own.ratios["stage"] == pytest.approx(true, abs=1e-12)
-
-
-def test_a_file_that_is_no_recording_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = whole(planted(), tmp_path / "run", monkeypatch)
-    (folder / "rank-00009.bvrec").write_bytes(b"no recording at all, and long enough" * 9)
-    watcher = Watcher(str(folder))
-    sight = watcher.look(0.0)
-
-    (event,) = sight.events
-    assert "rank-00009.bvrec" in event
-    assert len(sight.iterations) == 6
-    assert watcher.look(1.0).events == ()
 
 
 def test_what_is_kept_does_not_grow_with_the_run(

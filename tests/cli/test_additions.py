@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import bubbleviz
-from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.pgle import measure_costs
 from tests.support.command_line import CommandLine
-from tests.support.nccl_runs import ALLREDUCE, columns
+from tests.support.nccl_runs import ALLREDUCE
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_files import E, L, P
 from tests.support.xla_profiles import written
@@ -32,14 +30,6 @@ def run_of_one_stage(folder: Path) -> str:
     return str(profile(folder, kernels, calls, [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]))
 
 
-def test_compute_is_without_what_a_file_adds(tmp_path: Path) -> None:
-    file, ours = run_of_one_stage(tmp_path), additions(tmp_path)
-
-    for more, compute_ns in (((), 100), (ours, 20)):
-        report = bubbleviz.analyze(file, convention=more)
-        assert sum(rank.gpu_ns for rank in report.coverage) == compute_ns
-
-
 def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLine) -> None:
     kernels = [K(100, 400, 1, ALLREDUCE), K(500, 900, 2, FUSED), K(900, 950, 3)]
     file = profile(tmp_path, kernels, [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)])
@@ -56,15 +46,6 @@ def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLin
     # They are none of NCCL, which has ranges for its own.
     outside = [note for note in added["limitations"] if "outside its ranges" in note["what"]]
     assert [note["count"] for note in outside] == [1]
-
-
-def test_nccl_pairs_added_kernels_of_gpus_by_their_order(tmp_path: Path) -> None:
-    kernels = [K(100, 400, 1, FUSED), K(150, 400, 2, FUSED, device=1)]
-    file = profile(tmp_path, kernels, [C(1, 2, 1), C(3, 4, 2)])
-
-    report = measure_communication(file, convention=additions(tmp_path))
-
-    assert columns(report, "duration_ns", "waiting_ns") == [(300, 50), (250, 0)]
 
 
 def test_without_nccl_the_remedy_is_named(tmp_path: Path, cli: CommandLine) -> None:
@@ -97,23 +78,6 @@ def test_pgle_takes_additions_for_kernels_and_instructions(
         "fusion.1": False,
         op: True,
     }
-
-
-def test_pgle_warns_of_added_collectives_that_overlap_compute(
-    tmp_path: Path, cli: CommandLine
-) -> None:
-    run = Run()
-    for _ in range(3):
-        with run.module():
-            run.thunk("fusion.1", 1_000)
-            run.thunk("fusion.2", 800, kernel=FUSED, stream=8)
-    file = str(run.written(tmp_path))
-
-    code, out, err = cli("pgle", file, "--convention", additions(tmp_path))
-
-    assert code == 0
-    assert "collectives overlap compute" in err
-    assert "of them 1 collective" in out
 
 
 def run_with_transfers(folder: Path, name: str) -> str:
@@ -161,14 +125,6 @@ def test_transfers_of_xla_take_additions_as_built_in_names(
     assert shown[0] == shown[1]
 
 
-def test_a_transfer_that_nobody_names_is_a_copy(tmp_path: Path) -> None:
-    file = run_with_transfers(tmp_path, "mover.4")
-
-    for more, communication_ns, copy_ns in ((), 0, 1500), ((additions(tmp_path),), 1503, 0):
-        (found,) = bubbleviz.analyze(file, convention=("jax-xla", *more)).profiles
-        assert (found.comm_ns, found.copy_ns) == (communication_ns, copy_ns)
-
-
 @pytest.mark.parametrize(
     "command", ["nccl", "pgle", "idle", "inspect", "analyze", "compare", "view"]
 )
@@ -180,13 +136,3 @@ def test_a_file_of_additions_that_is_wrong_is_refused(
     runs = [run_of_one_stage(tmp_path)] * (2 if command == "compare" else 1)
 
     assert "ours.toml: communication" in cli.refused(command, *runs, "--convention", ours)
-
-
-@pytest.mark.parametrize("command", ["nccl", "pgle", "idle", "analyze"])
-def test_the_file_of_additions_is_no_output(tmp_path: Path, cli: CommandLine, command: str) -> None:
-    ours = additions(tmp_path)
-    option = "-o" if command == "pgle" else "--json"
-    file = run_of_one_stage(tmp_path)
-
-    cli.refused(command, file, "--convention", ours, option, ours, "--force")
-    assert Path(ours).read_text().startswith("communication")

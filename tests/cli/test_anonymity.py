@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import zlib
 from pathlib import Path
@@ -57,18 +56,6 @@ def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
     written = legible(file)
     assert not SECRET.search(written)
     assert str(tmp_path) not in written
-
-
-def test_the_same_name_is_the_same_word(profile: Path, tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-
-    assert main(["analyze", "--anonymous", str(profile), "--json", str(file)]) == 0
-
-    report = json.loads(file.read_text())
-    assert {rank["host"] for rank in report["ranks"]} == {"host1"}
-    assert report["profiles"][0]["host"] == "host1"
-    assert report["profiles"][0]["path"].endswith(".sqlite")
-    assert report["headline"] == "schedule"
 
 
 @pytest.mark.parametrize(
@@ -143,26 +130,3 @@ def test_command_lines() -> None:
         assert anonymous_words(words) == [
             "analyze", "file1.sqlite", "--svg", "file2", "--same-clock=host2,host1", "--skip", "1",
         ]  # fmt: skip
-
-
-def test_functions_that_stand_with_a_file_have_words_of_their_own() -> None:
-    with scope():
-        hide()
-        names = [
-            "$zq.py:29 zqstep",
-            "zq.py(31): zqstep",
-            "a/zq.py(3): <module>",
-            "lib.py:1 __call__",
-        ]
-        shown = anonymous(names)
-        assert shown[0] == "$file1.py:29 function1"
-        assert shown[1] == "file1.py(31): function1"
-        # Messages pass once more than the reports that they are of.
-        assert anonymous(shown) == shown
-        assert anonymous("$zq.py:30 zqother > $zq.py:29 zqstep") == (
-            "$file1.py:30 function2 > $file1.py:29 function1"
-        )
-        assert shown[2].endswith(".py(3): <module>")
-        assert anonymous("$zq.py:## zqstep") == "$file1.py:## function1"
-        assert shown[3].endswith(".py:1 __call__")
-    assert anonymous("$zq.py:29 zqstep") == "$zq.py:29 zqstep"

@@ -45,12 +45,6 @@ def test_a_profile_behind_the_option_is_no_value(
     assert spelled_out(["analyze", "-v", "run"]) == ["analyze", "-v", "all", "run"]
 
 
-def test_tables_are_in_their_order_and_all_is_all() -> None:
-    assert tables_of(None, OF_ANALYZE) == ()
-    assert tables_of(["clocks,ranks", "ratios"], OF_ANALYZE) == ("ratios", "ranks", "clocks")
-    assert tables_of(["ranks", "all"], OF_ANALYZE) == (*OF_ANALYZE, "all")
-
-
 def test_a_table_that_is_not_known_is_refused() -> None:
     with pytest.raises(UsageError, match="rank: no such table; did you mean ranks"):
         tables_of(["rank"], OF_ANALYZE)
@@ -69,12 +63,6 @@ def test_all_tables_are_those_of_the_text_file(cli: CommandLine) -> None:
     import bubbleviz
 
     assert cli.printed("analyze", "-v", ONE) == render(bubbleviz.analyze([ONE]), View())
-
-
-def test_the_other_schedules_follow_where_they_were_asked_for(cli: CommandLine) -> None:
-    shown = cli.printed("analyze", ONE, "--what-if")
-    assert shown.startswith("Bubble ratio")
-    assert "Schedules at the measured times" in shown
 
 
 # --- what the output shows

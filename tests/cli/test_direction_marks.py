@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import zlib
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import edited
 from tests.support.places import EXAMPLE
 
@@ -42,32 +40,3 @@ def test_no_mark_in_reports(output: str, marked: Path, tmp_path: Path) -> None:
 
     written = file.read_text()
     assert not MARK.search(written + (data_of(written) if output == "html" else ""))
-
-
-@pytest.mark.parametrize("command", ["analyze", "idle", "inspect", "nccl", "pgle"])
-def test_no_mark_in_the_terminal(command: str, marked: Path, cli: CommandLine) -> None:
-    _, printed, complained = cli(command, str(marked))
-
-    assert not MARK.search(printed + complained)
-
-
-@pytest.mark.parametrize("place", ["headline", "version", "key", "name"])
-def test_no_mark_in_the_page_of_a_saved_report(place: str, marked: Path, tmp_path: Path) -> None:
-    from bubbleviz.render.web.page import page_of_saved
-    from bubbleviz.report.saved import read_document
-
-    file = tmp_path / "report.json"
-    assert main(["analyze", str(marked), "--json", str(file)]) == 0
-    document = json.loads(file.read_text())
-    if place in ("headline", "key"):
-        for means in (document["summary"]["bubble_ratio"], document["summary"]["window_ns"]):
-            means[f"x{MARKS}"] = means[document["headline"]]
-    if place == "headline":
-        document["headline"] = f"x{MARKS}"
-    elif place == "version":
-        document["version"] += MARKS
-    elif place == "name":
-        document["convention"] += MARKS
-    file.write_text(json.dumps(document))
-
-    assert not MARK.search(data_of(page_of_saved(str(file), read_document(str(file)))))

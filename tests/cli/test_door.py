@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from bubbleviz.analyses.inspection import first_look
-from bubbleviz.errors import InputError
 from bubbleviz.interpret.record import forget
 from bubbleviz.sources.kineto import profile as kineto_profile
 from tests.support.command_line import CommandLine
@@ -87,11 +86,6 @@ def test_what_is_no_profile_is_refused_without_a_word_on_commands(
     file.write_text("nothing here")
 
     assert "no profile, but a text" in cli.refused(str(file), code=1)
-
-
-def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no profile"):
-        first_look([str(tmp_path)])
 
 
 def test_events_of_nccl_get_nccl(tmp_path: Path, cli: CommandLine) -> None:

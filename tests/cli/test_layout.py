@@ -96,15 +96,3 @@ def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) 
         "layout", "--layers", str(few), *SIZES, "--schedule", "1f1b"
     )  # fmt: skip
     assert "no numbers" in cli.refused("layout", str(FIXTURES / "1f1b"), "--layers-per-stage", "a")
-
-
-def test_a_report_needs_the_numbers_of_layers(tmp_path: Path, cli: CommandLine) -> None:
-    report = tmp_path / "report.json"
-    assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(report)]) == 0
-
-    assert "give --layers-per-stage" in cli.refused("layout", str(report))
-    many = cli.refused("layout", str(report), "--layers-per-stage", "999999999999")
-    assert "more than 1,000 layers" in many
-    document = cli.json("layout", str(report), "--layers-per-stage", "4", "--json", "-")
-    assert len(document["layers"]) == 16
-    assert "equal part" in document["assumptions"][0]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.render.formats import renderers, suffixed
 from tests.support.command_line import CommandLine
@@ -57,19 +56,6 @@ def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
 def test_standard_output_needs_the_name_of_a_format() -> None:
     with pytest.raises(UsageError, match="standard output has no suffix; give --json -, --svg -"):
         suffixed("-", ["json", "svg"])
-
-
-def test_several_files_are_written_as_by_their_options(tmp_path: Path) -> None:
-    def paths(folder: str) -> dict[str, str]:
-        (tmp_path / folder).mkdir()
-        return {n: str(tmp_path / folder / f"x.{n}") for n in ("json", "csv", "svg")}
-
-    by_suffix, by_name = paths("a"), paths("b")
-    assert main(["analyze", ONE, *(w for f in by_suffix.values() for w in ("-o", f))]) == 0
-    assert main(["analyze", ONE, *(w for n, f in by_name.items() for w in (f"--{n}", f))]) == 0
-
-    for name in ("csv", "svg"):
-        assert Path(by_suffix[name]).read_bytes() == Path(by_name[name]).read_bytes()
 
 
 def test_a_file_is_named_once(tmp_path: Path, cli: CommandLine) -> None:

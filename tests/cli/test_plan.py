@@ -35,15 +35,6 @@ def planned(*words: str) -> dict[str, object]:
     return document
 
 
-def test_a_run_that_is_as_short_as_can_be_is_left_as_it_is(reports: Path, cli: CommandLine) -> None:
-    out = cli.printed("plan", str(reports / "1f1b.json"))
-
-    assert "Best order: 1f1b, 33.000 ms, as long as the order that ran" in out
-    assert "no order within the memory is shorter: proven" in out
-    assert "at most 4 M_B" in out
-    assert "split in halves, zb-h1 would take 27.000 ms (-18.2%)" in out
-
-
 def test_files_are_those_that_runtimes_read(reports: Path, tmp_path: Path) -> None:
     endings = ("csv", "comms.csv", "zb.json", "json", "svg")
     files = {ending: tmp_path / f"plan.{ending}" for ending in endings}
@@ -119,14 +110,6 @@ def test_a_limit_in_bytes_needs_bytes(reports: Path, cli: CommandLine) -> None:
     out = cli.printed("plan", report, *words)
     assert "at most 6.00 GB of activations a device" in out
     assert "more memory" in out
-
-
-def test_without_a_limit_all_orders_fit(reports: Path, cli: CommandLine) -> None:
-    out = cli.printed("plan", str(reports / "1f1b.json"), "--memory-limit", "none", "-m", "4")
-
-    assert "memory: no limit" in out
-    assert "more memory" not in out
-    assert "(ran)" not in out
 
 
 def test_a_split_backward_is_planned_where_it_is_allowed(reports: Path, tmp_path: Path) -> None:

@@ -38,10 +38,3 @@ def test_only_what_lacks_is_asked(cli: CommandLine) -> None:
     assert "give -m M, or" in cli.refused(
         "simulate", *times, "--schedule", "1f1b", "-p", "2", code=2
     )
-
-
-def test_a_mistyped_schedule_is_suggested(cli: CommandLine) -> None:
-    sizes = ("-p", "2", "-m", "2", "--tf", "1", "--tb", "1", "--tw", "1")
-
-    assert "did you mean zb-h1?" in cli.refused("simulate", *sizes, "--schedule", "zbh1", code=2)
-    assert "did you mean" not in cli.refused("simulate", *sizes, "--schedule", "q", code=2)

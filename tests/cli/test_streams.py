@@ -70,14 +70,6 @@ def test_the_exit_code_needs_no_standard_error(redirection: str) -> None:
     assert run(["schedules"], redirection).returncode == 0
 
 
-def test_all_streams_closed(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-
-    assert run(["schedules"], "<&- >&- 2>&-").returncode == 1
-    assert run(["analyze", EXAMPLE, "--json", str(report)], "<&- >&- 2>&-").returncode == 1
-    assert report.read_text().startswith("{")
-
-
 def without_reader(arguments: list[str]) -> tuple[int, bytes]:
     """Run a command into a pipe whose reader has gone; return its exit code and complaint."""
     reading, writing = os.pipe()
@@ -98,13 +90,3 @@ def without_reader(arguments: list[str]) -> tuple[int, bytes]:
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_a_reader_that_has_seen_enough_is_no_error(arguments: list[str]) -> None:
     assert without_reader(arguments) == (0, b"")
-
-
-@pytest.mark.parametrize(("limit", "code"), [("0.9", 0), ("0.01", 3)])
-def test_a_gate_needs_no_reader(limit: str, code: int, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    assert run(["analyze", EXAMPLE, "--json", str(report)], "").returncode == 0
-
-    done = without_reader(["gate", str(report), "--max-bubble", f"schedule={limit}"])
-
-    assert done == (code, b"")

@@ -99,26 +99,6 @@ def test_a_shell_reads_the_path_that_was_given(
     assert {file.name for file in tmp_path.iterdir()} == {f"{stem}{suffix}"}
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("stem", [stem for stem in STEMS if "zq" in stem])
-def test_hidden_names_stay_hidden_in_quotes(
-    case: str,
-    stem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: CommandLine,
-) -> None:
-    command, suffix, write = CASES[case]
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    write(tmp_path / f"{stem}{suffix}")
-
-    _, out, err = cli(command, "--anonymous", str(tmp_path / f"{stem}{suffix}"))
-
-    said = out + err
-    assert "file1" in said
-    assert "zq" not in said
-
-
 def test_costs_with_blanks_in_their_name_are_one_flag(tmp_path: Path, cli: CommandLine) -> None:
     path = steps(3).written(tmp_path)
     costs = tmp_path / 'the "costs" of\\step.pbtxt'
