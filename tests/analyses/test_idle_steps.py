@@ -32,6 +32,59 @@ from tests.support.idle_runs import (
 from tests.support.nsys_exports import profile
 
 #: Names of ranges and calls by the activity that they are.
+ACTIVITIES = {
+    "data loading": (
+        *("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "## data_load ##"),
+        *("next(train_iterator)", "Iterator::Model::Prefetch", "get_batch", "batch-generator"),
+    ),
+    "tracing and compiling": (
+        *("TorchDynamo Cache Lookup", "XlaCompile:#module=jit_step#", "backend_compile"),
+        *("cuModuleLoadData", "cuLibraryLoadData", "nvrtcCompileProgram"),
+    ),
+    "waiting": (
+        *("cudaStreamSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize"),
+        *("ThunkExecutor::Execute (wait for completion)", "Rendezvous"),
+        *("pthread_cond_timedwait", "poll"),
+    ),
+    "transfer": (
+        *("cudaMemcpyAsync", "cuMemcpyHtoDAsync_v2", "TransferToDevice", "InfeedEnqueue"),
+        "DevicePut",
+    ),
+    "garbage collection": ("PythonRefManager::CollectGarbage",),
+    "operators": (
+        *("jit_matmul:XLA GPU module", "aten::to, op_id = 4"),
+        *("autograd::engine::evaluate_function: MmBackward0", "PjitFunction(train_step)"),
+    ),
+    "allocation": ("cudaMalloc", "cuMemAllocAsync"),
+    "launch": (
+        *("cudaLaunchKernelExC", "cuLaunchKernelEx", "cudaGraphLaunch"),
+        "hipExtModuleLaunchKernel",
+    ),
+    "collective calls": ("ncclAllReduce", "nccl:all_reduce", "c10d::allreduce_"),
+    "optimizer": ("Optimizer.step#AdamW.step", "## optimizer ##"),
+    "API calls": ("cuKernelGetAttribute", "cudaEventRecord"),
+    "Python": (
+        *("train.py(12): main", "<built-in method apply of FunctionMeta object at 0x5581>"),
+        "$profiler.py:91 start_trace",
+    ),
+    "file access": ("getc", "pread64", "fopen64"),
+    "system calls": ("ioctl", "mmap64"),
+    "host: custom_op": ("custom_op",),
+    "host: read the config": ("read the config",),
+    "host: Currency #": ("Currency 3",),
+    "host: forward": ("forward",),
+    "host: Loop": ("Loop",),
+    "host: IO #": ("IO 12",),
+    "host: FSDP::pre_forward (blocks.#)": ("FSDP::pre_forward (blocks.3)",),
+    "host: (no name)": ("",),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "activity"), [(name, own) for own, names in ACTIVITIES.items() for name in names]
+)
+def test_names_of_activities(name: str, activity: str) -> None:
+    assert default_activities().lookup().of(name)[0] == activity
 
 
 def test_every_activity_says_what_it_means_and_what_may_help() -> None:
