@@ -15,7 +15,14 @@ import typer
 
 from bubbleviz._version import __version__
 from bubbleviz.cli.help import spelled_out
-from bubbleviz.cli.terminal import complain, discard_output, failure, open_missing, usage_complaint
+from bubbleviz.cli.terminal import (
+    complain,
+    discard_output,
+    entered,
+    failure,
+    open_missing,
+    usage_complaint,
+)
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
 from bubbleviz.sources.gzip_files import interrupt, unwinding
@@ -135,8 +142,6 @@ def _run(arguments: list[str]) -> int:
     try:
         interrupt()
         if arguments[0] not in _KNOWN and _is_path(arguments[0]):
-            from bubbleviz.cli.terminal import entered
-
             arguments = entered(arguments)
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.outputs import Outputs
+from bubbleviz.cli.terminal import progress_bars
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous, hide
+from bubbleviz.model.window import Window, parse_window
 from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
-    from bubbleviz.model.window import Window
     from bubbleviz.report.report import Report
 
 RUN_PROFILES = argument(
@@ -113,8 +114,6 @@ class ReadingOptions:
         Raises:
             UsageError: the option is not of its form.
         """
-        from bubbleviz.model.window import parse_window
-
         return None if self.window is None else parse_window(self.window)
 
 
@@ -156,7 +155,6 @@ class MeasurementOptions:
             BubblevizError: see :func:`bubbleviz.analyze`.
         """
         from bubbleviz.api import analyze
-        from bubbleviz.cli.terminal import progress_bars
 
         with progress_bars() as bars:
             report = analyze(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bubbleviz.conventions.convention import Convention
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import counted, one_line, printable
+from bubbleviz.render.document import Block, HangingLines, Sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bubbleviz.conventions.convention import Convention
     from bubbleviz.interpret.inspection import Inspection
     from bubbleviz.model.profile import Device
-    from bubbleviz.render.document import Block
 
 #: Devices and names of ranges on one screen.
 _DEVICES, _SHAPES = 3, 6
@@ -26,8 +26,6 @@ def inspection_parts(inspection: Inspection, *, everything: bool = True) -> Iter
         inspection: of one profile.
         everything: whether to list all that is listed, or what fits one screen.
     """
-    from bubbleviz.render.document import HangingLines, Sentence
-
     if inspection.told:
         yield from _table_parts(inspection)
         return
@@ -70,8 +68,6 @@ def inspection_parts(inspection: Inspection, *, everything: bool = True) -> Iter
 
 def _table_parts(inspection: Inspection) -> Iterator[Block]:
     """Yield what ``inspect`` prints of operations themselves, which tell what they are."""
-    from bubbleviz.render.document import Sentence
-
     contents = inspection.contents
     kind = contents.source.format
     text = f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}"
@@ -85,8 +81,6 @@ def _table_parts(inspection: Inspection) -> Iterator[Block]:
 
 def _rows(inspection: Inspection, unknown: str) -> Iterator[Block]:
     """Yield the rows of each table."""
-    from bubbleviz.render.document import Sentence
-
     yield Sentence("Rows", style="bold")
     for what, count in inspection.contents.tables.items():
         rows = unknown if count is None else f"{count:,}"
@@ -95,8 +89,6 @@ def _rows(inspection: Inspection, unknown: str) -> Iterator[Block]:
 
 def _next(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
     """Yield whether a profile can be analysed, and what it lacks."""
-    from bubbleviz.render.document import HangingLines, Sentence
-
     yield Sentence("Next", style="bold")
     verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
     yield HangingLines([*(("  ", line) for line in (verdict, *map(printable, missing))), ("", "")])
@@ -112,7 +104,6 @@ def _device_line(device: Device, noun: str) -> tuple[str, str]:
 
 
 def _more(count: int, shown: int | None) -> Iterator[Block]:
-    from bubbleviz.render.document import Sentence
 
     if shown is not None and count > shown:
         yield Sentence(f"  and {count - shown:,} more (-v)", style="dim")
@@ -129,8 +120,6 @@ def _trial_lines(inspection: Inspection) -> Iterator[str]:
 
 def convention_parts(conventions: Iterable[Convention]) -> Iterator[Block]:
     """Yield what ``conventions`` prints: each convention with its examples."""
-    from bubbleviz.render.document import Sentence
-
     for convention in conventions:
         yield Sentence(convention.name, style="bold")
         examples = "\n".join(f"    {one_line(example, 100)}" for example in convention.examples)

@@ -13,12 +13,12 @@ from bubbleviz.model.choices import ROWS, STYLES, one_of
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line
+from bubbleviz.render.formats import Renderer, renderers
+from bubbleviz.report.view import View
 
 if TYPE_CHECKING:
     from bubbleviz.align.pipelines import Parallel
-    from bubbleviz.render.formats import Renderer
     from bubbleviz.report.report import Report
-    from bubbleviz.report.view import View
 
 #: More ranks or iterations than any report holds.
 _MOST = 1_000_000
@@ -104,8 +104,6 @@ class PaperOptions:
 
     def styled(self) -> View:
         """Return a view of everything in this style."""
-        from bubbleviz.report.view import View
-
         return View(
             style=self.style,
             width_mm=None if self.width is None else millimetres(self.width, "--width"),
@@ -143,8 +141,6 @@ class PictureOptions(PaperOptions):
         Raises:
             UsageError: a value is unknown, or no output draws it.
         """
-        from bubbleviz.render.formats import renderers
-
         one_of(self.rows, ROWS, "--rows")
         self.check_values()
         drawn = {name for renderer in outputs for name in renderer.draws.split()}

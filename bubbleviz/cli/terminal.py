@@ -18,14 +18,13 @@ from bubbleviz.errors import OutputError
 from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.render.document import Block, Line
+from bubbleviz.render.text.terminal import WIDTH, Display, lines_of, plain_lines, plain_text
+from bubbleviz.timing import Step
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as Bars
-
-    from bubbleviz.render.document import Block, Line
-    from bubbleviz.render.text.terminal import Display
-    from bubbleviz.timing import Step
 
 
 #: Characters of a path in a list, and how many files that names.
@@ -40,8 +39,6 @@ _LONGEST = 800
 
 def width() -> int:
     """Return the width of tables in characters: that of the terminal, else a fixed one."""
-    from bubbleviz.render.text.terminal import WIDTH
-
     if sys.stdout.isatty():
         return shutil.get_terminal_size((WIDTH, 24)).columns
     return _given_columns() or WIDTH
@@ -53,8 +50,6 @@ def show(blocks: Iterable[Block]) -> None:
     On a terminal, and where ``COLUMNS`` says how wide, tables are made to fit; a pipe without a
     width takes them whole. What the encoding of standard output lacks becomes ASCII.
     """
-    from bubbleviz.render.text.terminal import lines_of, plain_text
-
     shown_on = display()
     if shown_on.colour or sys.stdout.isatty():
         _print_lines(lines_of(blocks, shown_on), console(shown_on))
@@ -67,8 +62,6 @@ def show(blocks: Iterable[Block]) -> None:
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
     """Print lines of styled words, with rich where colours are shown."""
-    from bubbleviz.render.text.terminal import plain_lines
-
     if shown_on.colour:
         _print_lines(lines, console(shown_on))
     else:
@@ -109,8 +102,6 @@ def display() -> Display:
 
     ``COLUMNS`` holds for pipes, too; ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb`` as elsewhere.
     """
-    from bubbleviz.render.text.terminal import Display
-
     environment = os.environ
     terminal = sys.stdout.isatty()
     dumb = environment.get("TERM") in {"dumb", "unknown"}

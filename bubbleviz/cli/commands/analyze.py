@@ -13,15 +13,17 @@ import typer
 from bubbleviz.cli import options
 from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, OF_ANALYZE, flag, option, tables_of
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.selection import PictureOptions
+from bubbleviz.cli.selection import PictureOptions, numbers, parallel_of
 from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps, width
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.render.formats import renderers
+from bubbleviz.report.view import View
+from bubbleviz.sources.paths import find_profiles
+from bubbleviz.timing import noting, step
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
-    from bubbleviz.report.view import View
 
 
 @options.command({renderer.name: renderer.summary for renderer in renderers()})
@@ -62,10 +64,6 @@ def analyze(
     timings: bool = flag("Print seconds and rows of each step.", "Reading", "--timings"),
 ) -> None:
     """Measure the bubbles of one run: a summary, and files."""
-    from bubbleviz.cli.selection import numbers, parallel_of
-    from bubbleviz.sources.paths import find_profiles
-    from bubbleviz.timing import noting, step
-
     tables = tables_of(details, OF_ANALYZE)
     # With --dask, profiles lie on other machines, and stand as given.
     inputs = profiles if dask is not None else [file.path for file in find_profiles(profiles)]

@@ -11,6 +11,8 @@ from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.report.saved import looks_saved, read_saved
+from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
     from bubbleviz.report.comparison import ComparedRun
@@ -30,9 +32,6 @@ def compare(
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Compare the bubble ratios of runs, with p values."""
-    from bubbleviz.report.saved import looks_saved
-    from bubbleviz.sources.paths import find_profiles
-
     everything = bool(tables_of(details))
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
@@ -65,7 +64,6 @@ def _read(
 ) -> list[ComparedRun]:
     """Return each run, read or measured; a path that is given twice is read once."""
     from bubbleviz.report.comparison import ComparedRun, saved_of, titles_of
-    from bubbleviz.report.saved import read_saved
 
     read = {path: read_saved(path) for path, is_saved in saved.items() if is_saved}
     reports = {path: measurement.measure(path) for path, is_saved in saved.items() if not is_saved}

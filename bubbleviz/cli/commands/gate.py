@@ -13,11 +13,13 @@ from bubbleviz.cli.options import MARKDOWN, command, limit_beginnings
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import pass_on, show
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.render.document import Sentence
+from bubbleviz.report.gate import Check, checks, limits_of
+from bubbleviz.report.saved import read_saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.report.gate import Check
 
 #: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -44,9 +46,6 @@ def gate(
     and any other doubt of the profiled ranks still fail. Exit codes: 0 all within limits, 3 one
     above, 1 a value or the pipeline is missing, 2 wrong usage.
     """
-    from bubbleviz.report.gate import checks, limits_of
-    from bubbleviz.report.saved import read_saved
-
     limits = limits_of(max_bubble or ())
     outputs.check([report])
     saved = read_saved(report)
@@ -68,7 +67,6 @@ def _print(results: Sequence[Check]) -> None:
     if not sys.stdout.isatty():
         pass_on("".join(f"{line}\n" for line in lines))
         return
-    from bubbleviz.render.document import Sentence
 
     for line, check in zip(lines, results, strict=True):
         lead, colon, rest = line.partition(":")

@@ -10,11 +10,10 @@ from bubbleviz.cli.help import argument
 from bubbleviz.cli.terminal import console, display, pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggestion
+from bubbleviz.render.document import Sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from bubbleviz.render.document import Sentence
 
 
 _SUFFIX = ".md"
@@ -51,7 +50,6 @@ def guide(
 
 
 def _titles(pages: Mapping[str, str]) -> Iterator[Sentence]:
-    from bubbleviz.render.document import Sentence
 
     width = max(map(len, pages))
     for name, page in pages.items():

@@ -8,6 +8,7 @@ from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.sources.paths import find_profiles
 
 #: Rows of tables with --details, and gaps in the JSON.
 _TOP = 12
@@ -36,8 +37,6 @@ def idle(
     Works with or without a pipeline: steps, duty cycle, and every idle gap attributed to what the
     launching thread was doing.
     """
-    from bubbleviz.sources.paths import find_profiles
-
     everything = bool(tables_of(details))
     window = reading.run_window()
     inputs = [file.path for file in find_profiles(profiles)]

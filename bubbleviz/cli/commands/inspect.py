@@ -5,7 +5,9 @@ from __future__ import annotations
 from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
 from bubbleviz.cli.options import CONVENTIONS, command
 from bubbleviz.cli.terminal import complain, show
+from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.sources.paths import find_profiles, unreadable_profile
 
 
 @command()
@@ -15,9 +17,6 @@ def inspect(
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show what a profile holds, names and lacks."""
-    from bubbleviz.errors import InputError, ProfileError
-    from bubbleviz.sources.paths import find_profiles, unreadable_profile
-
     everything = bool(tables_of(details))
     files = find_profiles(profiles)
     from bubbleviz.analyses.inspection import inspect as inspect_profile

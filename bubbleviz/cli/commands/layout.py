@@ -11,8 +11,9 @@ from bubbleviz.cli import options
 from bubbleviz.cli.help import argument, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, search_bar, show
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import ProfileError, UsageError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.report.saved import looks_saved
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.layout.layer_table import MeasuredModel
@@ -126,8 +127,6 @@ def _measured_model(
 
 def _is_report(path: str) -> bool:
     """Tell whether a path is a saved report, or a pipe: a trace may be named ``.json``, too."""
-    from bubbleviz.errors import ProfileError
-    from bubbleviz.report.saved import looks_saved
     from bubbleviz.sources.readers import reader_of
 
     if not looks_saved(path):

@@ -11,6 +11,7 @@ from bubbleviz.cli.outputs import Outputs, check_outputs
 from bubbleviz.cli.terminal import pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,8 +82,6 @@ def pgle(
     executions, and --aggregate is the statistic over those of an instruction on all devices; the
     flags for both runs are printed with them.
     """
-    from bubbleviz.sources.paths import find_profiles
-
     outputs = files.outputs()
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if files.against is None else [files.against]

@@ -13,6 +13,7 @@ from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.report.saved import read_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,6 @@ def simulate(
     inputs = [file for file in (plan, report) if file is not None]
     outputs.check(inputs)
     from bubbleviz.render import ideal as ideal_report
-    from bubbleviz.report.saved import read_times
     from bubbleviz.schedules.communication.torch_csv import transport_named
     from bubbleviz.schedules.ideal import check_name
     from bubbleviz.schedules.measured_times import measured_times

@@ -9,6 +9,9 @@ from bubbleviz.cli.help import flag
 from bubbleviz.cli.options import REPORT_OR_PROFILES, MeasurementOptions, command
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.model.private_names import anonymous, note_host, note_paths
+from bubbleviz.render.formats import check_installed
+from bubbleviz.report.saved import read_document
+from bubbleviz.report.view import View
 
 
 @command()
@@ -26,10 +29,7 @@ def view(
     The page is served on the loopback address only, under a new secret address each time.
     """
     from bubbleviz.cli.serving import serving
-    from bubbleviz.render.formats import check_installed
     from bubbleviz.render.web.page import page_of_saved, render
-    from bubbleviz.report.saved import read_document
-    from bubbleviz.report.view import View
 
     check_installed("vl_convert")
     if measurement.is_saved(inputs, "view", "shows"):
