@@ -27,9 +27,8 @@ from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
 from bubbleviz.sources.gzip_files import interrupt, unwinding
 
-#: Where typer's scripts for shells say that completions are wanted, and where the typed words are.
+#: Where typer's scripts for shells say that completions are wanted.
 _ASKED = "_BUBBLEVIZ_COMPLETE"
-_TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
 _ENDED = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
@@ -65,18 +64,17 @@ _FORMER = {"gaps": "idle"}
 _KNOWN = (*_COMMANDS, *_FORMER)
 
 
-def application(arguments: Sequence[str] = (), *, completes: bool = False) -> typer.Typer:
+def application(arguments: Sequence[str] = ()) -> typer.Typer:
     """Return the application that runs some arguments: with the command they name, else with all.
 
     A command is a signature of many options, and a module; most starts need one of them.
 
     Args:
-        arguments: of the command line.
-        completes: whether a shell asks for completions, or to be taught to.
+        arguments: of the command line; none where a shell asks for completions.
     """
     app = typer.Typer(
         name="bubbleviz",
-        add_completion=completes or not arguments or arguments[0].startswith("-"),
+        add_completion=not arguments or arguments[0].startswith("-"),
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
         context_settings=_SETTINGS,
@@ -112,22 +110,6 @@ def _bubbleviz(
     """How large are the pipeline bubbles of a training run, where, and why."""
 
 
-def _words_to_complete() -> list[str] | None:
-    """Return the words behind the program's name for which a shell wants completions, if it does.
-
-    The last may be half a word.
-    """
-    if _ASKED not in os.environ:
-        return None
-    typed = next((os.environ[name] for name in _TYPED if name in os.environ), "")
-    try:
-        words = shlex.split(typed)
-    except ValueError:  # a quote that is not closed yet
-        words = typed.split()
-    # A command that is being typed may be the beginning of another one.
-    return words[1:] if len(words) > 2 or typed[-1:].isspace() else []
-
-
 def _is_path(word: str) -> bool:
     """Tell whether a word that is no command is a path, or a pattern of paths."""
     try:
@@ -146,8 +128,7 @@ def _run(arguments: list[str]) -> int:
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
-        typed = _words_to_complete()
-        app = application(arguments if typed is None else typed, completes=typed is not None)
+        app = application(() if _ASKED in os.environ else arguments)
         code = app(
             args=spelled_out(arguments),
             prog_name="bubbleviz",

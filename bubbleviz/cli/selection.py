@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from bubbleviz.model.choices import ROWS, STYLES, one_of
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.formats import Renderer, renderers
+from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: More ranks or iterations than any report holds.
 _MOST = 1_000_000
+#: Options that some outputs draw.
+_DRAWN = ("causes", "critical-path", "heat-map", "style", "width")
 _SIZE = re.compile(r"^\s*(tp|pp|dp)\s*=\s*([1-9][0-9]{0,6})\s*$")
 _RANGE = re.compile(r"^\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?$")
 
@@ -81,26 +83,27 @@ class PaperOptions:
         "screen|paper", "Paper: no title, no notes, 183mm wide.", "Pictures", complete=STYLES
     )
 
-    def check_values(self) -> None:
-        """Refuse values that are not known.
+    def able(self, name: str) -> list[str]:
+        """Return the formats that draw what an option adds."""
+        del name
+        return ["svg", "pdf", "png"]
+
+    def check(self, outputs: Collection[str]) -> None:
+        """Check, before any work, the values of options, and that an output draws what they add.
 
         Raises:
-            UsageError: a value is unknown.
+            UsageError: a value is unknown, or no output, by name, draws it.
         """
         one_of(self.style, STYLES, "--style")
         if self.width is not None:
             millimetres(self.width, "--width")
-
-    def check_drawn(self, outputs: Iterable[str]) -> None:
-        """Check the values, and that one of the outputs, by name, is a picture.
-
-        Raises:
-            UsageError: a value is unknown, or there is no picture.
-        """
-        self.check_values()
-        for name, value in (("width", self.width), ("style", self.style)):
-            if value is not None and not {"svg", "pdf", "png"} & set(outputs):
-                raise UsageError(f"--{name}: needs a picture to draw on; add --svg, --pdf or --png")
+        for name in _DRAWN:
+            able = self.able(name)
+            if getattr(self, name.replace("-", "_"), None) and not {*able} & {*outputs}:
+                *first, last = (f"--{each}" for each in able)
+                raise UsageError(
+                    f"--{name}: needs a picture to draw on; add {', '.join(first)} or {last}"
+                )
 
     def styled(self) -> View:
         """Return a view of everything in this style."""
@@ -135,29 +138,14 @@ class PictureOptions(PaperOptions):
         "Draw what bounds the iteration as a line.", "Pictures", "--critical-path"
     )
 
-    def check(self, outputs: Iterable[Renderer]) -> None:
-        """Check, before any work, the values of options, and that an output draws what they add.
+    def able(self, name: str) -> list[str]:
+        """Return the formats that draw what an option adds."""
+        return [renderer.name for renderer in renderers() if name in renderer.draws.split()]
 
-        Raises:
-            UsageError: a value is unknown, or no output draws it.
-        """
+    def check(self, outputs: Collection[str]) -> None:
+        """Check the values of options, rows among them."""
         one_of(self.rows, ROWS, "--rows")
-        self.check_values()
-        drawn = {name for renderer in outputs for name in renderer.draws.split()}
-        overlays = {
-            "causes": self.causes,
-            "critical-path": self.critical_path,
-            "heat-map": self.heat_map,
-            "style": self.style is not None,
-            "width": self.width is not None,
-        }
-        for name, given in overlays.items():
-            if given and name not in drawn:
-                able = [f"--{r.name}" for r in renderers() if name in r.draws.split()]
-                raise UsageError(
-                    f"--{name}: needs a picture to draw on; add {', '.join(able[:-1])} or "
-                    f"{able[-1]}"
-                )
+        super().check(outputs)
 
     def view_of(self, report: Report) -> View:
         """Return the view of a report that the options select.

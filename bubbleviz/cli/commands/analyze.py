@@ -77,7 +77,7 @@ def analyze(
     ranks = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
     window = reading.run_window()
-    picture.check(written)
+    picture.check(outputs.formats.values())
     with noting() as steps:
         with step("load the analysis"):
             from bubbleviz.api import analyze as analyze_run

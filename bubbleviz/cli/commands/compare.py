@@ -35,7 +35,7 @@ def compare(
     everything = bool(tables_of(details))
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
-    paper.check_drawn(outputs.formats.values())
+    paper.check(outputs.formats.values())
     saved = {path: looks_saved(path) for path in runs}
     inputs = [
         file

@@ -45,7 +45,7 @@ def plan(
     order are simulated, and better orders searched, within the memory that the run took or
     --memory-limit; a lower bound shows what is left.
     """
-    paper.check_drawn(outputs.formats.values())
+    paper.check(outputs.formats.values())
     outputs.check(run)
     one_of(backward, BACKWARDS, "--backward")
     from bubbleviz.analyses.plan.documents import RENDERINGS, sections

@@ -98,7 +98,7 @@ def simulate(
     Without --memory-limit, zb-1p, zb-2p, v-half and v-min keep within p, 2p, (p+2)/2 and
     (p+4)/3 M_B; without --memory-w, zb-1p and zb-2p hold 32/74 of M_B until W, others all of it.
     """
-    paper.check_drawn(outputs.formats.values())
+    paper.check(outputs.formats.values())
     inputs = [file for file in (plan, report) if file is not None]
     outputs.check(inputs)
     from bubbleviz.render import ideal as ideal_report
