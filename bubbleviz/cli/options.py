@@ -14,7 +14,7 @@ from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous, hide
-from bubbleviz.model.window import Window, parse_window
+from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
@@ -108,13 +108,17 @@ class ReadingOptions:
     keep_export: bool = KEEP_EXPORT
     jobs: int | None = JOBS
 
-    def run_window(self) -> Window | None:
-        """Return the part of the run to analyse; None for all of it.
+    def settings(self) -> dict[str, Any]:
+        """Return these options as an analysis takes them.
 
         Raises:
-            UsageError: the option is not of its form.
+            UsageError: the part of the run is not of its form.
         """
-        return None if self.window is None else parse_window(self.window)
+        return {
+            "window": None if self.window is None else parse_window(self.window),
+            "keep_export": self.keep_export,
+            "jobs": jobs_or_cores(self.jobs),
+        }
 
 
 @dataclass(frozen=True)

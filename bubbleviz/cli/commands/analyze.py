@@ -76,7 +76,7 @@ def analyze(
     written = [by_name[name] for name in outputs.formats.values()]
     ranks = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
-    window = reading.run_window()
+    settings = reading.settings()
     picture.check(outputs.formats.values())
     with noting() as steps:
         with step("load the analysis"):
@@ -96,11 +96,9 @@ def analyze(
                 parallel=sizes,
                 plan=plan,
                 dask=dask,
-                window=window,
                 ideal=any(renderer.compares for renderer in written),
-                keep_export=reading.keep_export,
-                jobs=options.jobs_or_cores(reading.jobs),
                 progress=bars,
+                **settings,
             )
         # Under --dask, only now are the files known that were read.
         inputs += [profile.path for profile in report.profiles]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.cli.help import ALL_DETAILS, argument, option, tables_of
-from bubbleviz.cli.options import ADDITIONS, CSV, JSON, SVG, ReadingOptions, command, jobs_or_cores
+from bubbleviz.cli.options import ADDITIONS, CSV, JSON, SVG, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
@@ -38,7 +38,7 @@ def idle(
     launching thread was doing.
     """
     everything = bool(tables_of(details))
-    window = reading.run_window()
+    settings = reading.settings()
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if activities is None else [activities]
     inputs += convention or []
@@ -53,10 +53,8 @@ def idle(
             shortest_us=shortest,
             activities=activities,
             convention=convention or (),
-            window=window,
-            keep_export=reading.keep_export,
-            jobs=jobs_or_cores(reading.jobs),
             progress=bars,
+            **settings,
         )
     report = anonymous(report)
     rows = top or _TOP

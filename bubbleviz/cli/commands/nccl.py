@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.cli.help import ALL_DETAILS, argument, option, tables_of
-from bubbleviz.cli.options import ADDITIONS, CSV, JSON, ReadingOptions, command, jobs_or_cores
+from bubbleviz.cli.options import ADDITIONS, CSV, JSON, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.private_names import anonymous
@@ -35,7 +35,7 @@ def nccl(
     from bubbleviz.analyses.nccl.profiles import find_inputs
 
     everything = bool(tables_of(details))
-    window = reading.run_window()
+    settings = reading.settings()
     inputs = [*(file.path for file in find_inputs(files)), *(convention or ())]
     outputs.check(inputs)
     from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations, first_screen, sections
@@ -45,10 +45,8 @@ def nccl(
             files,
             anchors=anchor or (),
             convention=convention or (),
-            window=window,
-            keep_export=reading.keep_export,
-            jobs=jobs_or_cores(reading.jobs),
             progress=bars,
+            **settings,
         )
     report = anonymous(report)
     written = {"csv": csv_of_operations, "json": as_json}
