@@ -380,23 +380,11 @@ def without_instructions(profile: Profile) -> NothingToAnalyseError:
     """
     path = profile.source.path
     others = record.other_commands(profile, path)
-    if profile.source.format == "kineto":
-        reason = (
-            "a trace of PyTorch, which names no instructions of XLA; give the .xplane.pb of a JAX "
-            "run"
-        )
-    elif profile.source.format.startswith("x"):
-        reason = (
-            "it names no instructions of XLA; give the .xplane.pb of a JAX run that computes on a "
-            "device while it is recorded"
-        )
-    else:
-        reason = (
-            "no range is named as JAX names instructions (TSL:Thunk:#...hlo_op=...), as in any "
-            "program without XLA; give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx, "
-            "or its .xplane.pb"
-        )
-    return NothingToAnalyseError(f"{path}: {reason}" + (f"; {others}" if others else ""))
+    return NothingToAnalyseError(
+        f"{path}: names no instructions of XLA (TSL:Thunk:#...hlo_op=...), as any program without "
+        "it; give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx, or the .xplane.pb of "
+        f"one that computes on a device{f'; {others}' if others else ''}"
+    )
 
 
 def _kept(
