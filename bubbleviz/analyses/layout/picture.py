@@ -15,7 +15,7 @@ import drawsvg
 
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render.palette import BACKWARD_BOTH, COMMUNICATION, LIGHT, OPTIMIZER, PAIR
-from bubbleviz.render.picture.page import Page, box, px, text_width
+from bubbleviz.render.picture.page import Page, box, px, text_width, ticks
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
 
@@ -92,6 +92,7 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
     path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"
     page.elements.append(drawsvg.Path(path, stroke_dasharray="3 2", **mark))
+    _draw_axis(page, longest_ns, scale)
 
 
 def _draw_bar(
@@ -125,6 +126,16 @@ def _work_ns(layers: Layers, layout: Layout, device: int) -> int:
         for at in layout.stages[stage]
         for each in layers.times[:3]
     )
+
+
+def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
+    """Draw times below the bars; chunks that stand apart shift what is behind by their gap."""
+    marks, unit = ticks(longest_ns, 8)
+    for time_ns, text in marks:
+        x = page.left + _LEFT + time_ns * scale
+        page.text(text, x, page.y + 4, 9.5, ink="quiet", text_anchor="middle")
+    page.text(unit, page.right, page.y + 4, 9.5, ink="quiet", text_anchor="end")
+    page.y += 12
 
 
 def _draw_legend(page: Page, layers: Layers) -> None:
