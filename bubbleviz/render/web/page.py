@@ -4,11 +4,8 @@ The parts lie in ``assets/``. Charts are drawn by Vega-Lite, which the package v
 carries; it is imported when used, for it is an extra: ``pip install 'bubbleviz[html]'``. The
 timeline is our own: Vega takes a mark an operation, and runs have more than a million.
 
-A page carries a report's numbers, and its timeline as packed columns. These travel as differences
-in as few bytes as hold them, one after the other, deflated::
-
-    start_ns   0  7  9 20      ->  0 7 2 11   int8
-    rank       0  0  1  1      ->  0 0 1 0    int8
+A page carries a report's numbers, and its timeline as columns of differences, in as few bytes as hold
+them: see :mod:`bubbleviz.render.web.shards`.
 
 Times are nanoseconds since ``base_ns``, which a browser holds exactly (below 2**53).
 """
@@ -25,7 +22,6 @@ from string import Template
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
@@ -45,7 +41,7 @@ from bubbleviz.render.palette import (
     Paint,
     chunk_paint,
 )
-from bubbleviz.render.web.shards import deflated, sharded
+from bubbleviz.render.web.shards import bytes_of, deflated, sharded, steps
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.rank_means import (
     RankMeans,
@@ -167,7 +163,6 @@ def _charting() -> str:
 # Data: what the page carries.
 
 
-_SIZES = (np.int8, np.int16, np.int32)
 #: A page is made once and opened often, but made while somebody waits: in half the time of
 #: zlib's own level, the columns are 3 % larger.
 _LEVEL = 4
@@ -224,7 +219,7 @@ def packed(
             }
             for own in found[:_MOST_STANDOUTS]
         ]
-    layout, columns = laid_out(tables)
+    columns = bytes_of({table: steps(own) for table, own in tables.items()})
     path = document.get("critical_path")
     whole = {
         # Without what the columns hold, and what only programs read.
@@ -242,7 +237,6 @@ def packed(
         "standouts": standing_out,
         "shards": shards,
         "measure": saved_measure(document),
-        "layout": layout,
         "names": timeline.names,
         "paints": [
             {"bands": [list(band) for band in each.bands], "number": each.number} for each in paints
@@ -325,38 +319,3 @@ def _paints_of(operations: Mapping[str, Ints]) -> tuple[list[Paint], Ints]:
     kinds = groups_of(phase, chunk, second)
     seen = np.stack((phase, chunk, second), axis=1)[kinds.first].tolist()
     return [chunk_paint(Phase(p), own, other, chunks) for p, own, other in seen], kinds.of_row
-
-
-def laid_out(
-    tables: Mapping[str, Mapping[str, Ints]],
-) -> tuple[dict[str, dict[str, Any]], bytes]:
-    """Return where each column lies, and the columns.
-
-    Args:
-        tables: columns by table and name; values within 2**53.
-    """
-    layout: dict[str, dict[str, Any]] = {}
-    packed: list[bytes] = []
-    at = 0
-    for table, columns in tables.items():
-        rows = len(next(iter(columns.values())))
-        layout[table] = {"rows": rows, "columns": {}}
-        for name, column in columns.items():
-            block, kind = _narrowed(column)
-            layout[table]["columns"][name] = [kind, at]
-            # Each ends at a multiple of eight bytes.
-            packed.append(block + bytes(-len(block) % 8))
-            at += len(packed[-1])
-    return layout, b"".join(packed)
-
-
-def _narrowed(column: Ints) -> tuple[bytes, str]:
-    """Return the differences of a column in as few bytes as hold them, and their type."""
-    steps = np.diff(column, prepend=np.int64(0))
-    low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
-    small: npt.NDArray[Any] = steps.astype("<f8")
-    for size in _SIZES:
-        if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
-            small = steps.astype(np.dtype(size).newbyteorder("<"))
-            break
-    return small.tobytes(), small.dtype.kind + str(small.dtype.itemsize)

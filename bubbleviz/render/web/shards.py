@@ -99,8 +99,8 @@ def sharded(
     for place in sorted(order, key=lambda own: asked.isdisjoint(range(*groups[own]))):
         first, last = groups[place]
         own = {table: rows_of_ranks(rank, first, last) for table, rank in ranks.items()}
-        structure = _bytes_of(_structure(columns, own, first))
-        times = deflated(_bytes_of(_times(columns, residuals, own, first)), _LEVEL)
+        structure = bytes_of(_structure(columns, own, first))
+        times = deflated(bytes_of(_times(columns, residuals, own, first)), _LEVEL)
         new = "" if structure in known else deflated(structure, _LEVEL)
         room -= len(new) + len(times)
         if room < 0 and shards:
@@ -147,7 +147,7 @@ def _structure(tables: Tables, rows: Mapping[str, slice], first: int) -> dict[st
     found = {"operations": own}
     for table in ("compute", "communication"):
         found[table] = {"operation": tables[table]["operation"][rows[table]] - at.start}
-    return {table: _steps(columns) for table, columns in found.items()}
+    return {table: steps(columns) for table, columns in found.items()}
 
 
 def _times(
@@ -175,13 +175,14 @@ def _times(
                 own[name] = np.where(own[name] < 0, NONE, own[name] - at.start)
         if "rank" in own:
             own["rank"] = own["rank"] - first
-        found[table] = _steps(own)
+        found[table] = steps(own)
     bubbles = rows["bubbles"]
     found["bubbles"] |= {name: column[bubbles] for name, column in left["bubbles"].items()}
     return found
 
 
-def _steps(columns: Mapping[str, Ints]) -> dict[str, Ints]:
+def steps(columns: Mapping[str, Ints]) -> dict[str, Ints]:
+    """Return the differences of columns from row to row."""
     return {name: np.diff(column, prepend=np.int64(0)) for name, column in columns.items()}
 
 
@@ -251,7 +252,7 @@ def _of_bubbles(own: Mapping[str, Ints], operations: Mapping[str, Ints]) -> dict
     return {"start_ns": start - predicted, "length_ns": length - until}
 
 
-def _bytes_of(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
+def bytes_of(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
     """Return columns by bytes, behind where each lies: table to [rows, {column: bytes each}]."""
     blocks = []
     layout: dict[str, Any] = {}

@@ -1,6 +1,4 @@
-// What the page carries, unpacked: deflated JSON, and columns as differences (see web_data.py).
-
-const ELEMENTS = { i1: Int8Array, i2: Int16Array, i4: Int32Array, f8: Float64Array };
+// What the page carries, unpacked: deflated JSON, and columns as differences (see page.py).
 
 async function inflated(id) {
   const text = document.getElementById(id).textContent.trim();
@@ -22,22 +20,14 @@ function summed(steps, wide) {
   return values;
 }
 
-function unpacked(layout, buffer) {
-  const tables = {};
-  for (const [name, table] of Object.entries(layout)) {
-    const columns = { rows: table.rows };
-    for (const [column, [kind, at]] of Object.entries(table.columns)) {
-      const steps = new ELEMENTS[kind](buffer, at, table.rows);
-      columns[column] = summed(steps, column.endsWith("_ns"));
-    }
-    tables[name] = columns;
-  }
-  return tables;
-}
-
 async function loaded() {
   const [text, buffer] = await Promise.all([inflated("document"), inflated("columns")]);
   const whole = JSON.parse(new TextDecoder().decode(text));
-  const tables = unpacked(whole.layout, buffer);
+  const tables = blockTables(buffer);
+  for (const columns of Object.values(tables)) {
+    for (const [column, steps] of Object.entries(columns)) {
+      if (column !== "rows") columns[column] = summed(steps, column.endsWith("_ns"));
+    }
+  }
   return { ...whole, tables, meansTable: tables.means };
 }
