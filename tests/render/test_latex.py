@@ -7,10 +7,7 @@ there may be goes over it: ASCII, known commands, balanced groups and environmen
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,7 +17,6 @@ from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.formats.latex import escaped, render
-from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import named, report_of
@@ -70,45 +66,16 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.removesuffix("\\\\").split(" & ")] for line in lines]
 
 
-def compiled(folder: Path, body: str, options: str = "") -> None:
-    """Compile a document that knows booktabs alone, where there is pdflatex.
-
-    Options are those of the document's class. A body is text for a document; a warning of a line
-    too wide is a failure as well.
-    """
-    latex = shutil.which("pdflatex")
-    if latex is None:
-        pytest.skip("no pdflatex here; the strict reader has been over it")
-    (folder / "paper.tex").write_text(
-        f"\\documentclass[{options}]{{article}}\n\\usepackage{{booktabs}}\n\\begin{{document}}\n"
-        f"{body}\n\\end{{document}}\n",
-        encoding="utf-8",
-    )
-    done = subprocess.run(
-        [latex, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"],
-        capture_output=True,
-        check=False,
-        cwd=folder,
-        timeout=300,
-    )
-    said = done.stdout.decode("utf-8", "replace")
-    assert done.returncode == 0, said[-2000:]
-    assert "Overfull" not in said
-    assert "Missing character" not in said
-    assert (folder / "paper.pdf").is_file()
-
-
 # Nothing
 
 
-def test_an_empty_report_is_a_table_of_dashes(tmp_path: Path) -> None:
+def test_an_empty_report_is_a_table_of_dashes() -> None:
     text = render(report_of([]), View())
 
     check(without_comments(text))
     _, *found = rows(text)
     assert [row[1] for row in found] == ["--"] * len(ratio_definitions())
     assert "% Methods, ready to paste:\n%   No bubble ratio could be measured" in text
-    compiled(tmp_path, text)
 
 
 # The table
@@ -192,22 +159,6 @@ def test_hostile_names_are_inert(report: Report, name: str) -> None:
     assert without_comments(text) == without_comments(plain)
     assert text.isascii()
     assert max(map(len, text.splitlines())) < 20_000
-
-
-def test_it_compiles_with_hostile_names_and_the_methods_pasted(
-    report: Report, tmp_path: Path
-) -> None:
-    hostile = "\n\n".join(escaped(name) for name in HOSTILE[:-1])
-    table = "".join(render(named(report, name), View()) for name in HOSTILE[:3])
-    again = "\n".join(escaped(name) for name in HOSTILE[:-1])
-    cells = "\\\\\n".join(escaped(name) for name in HOSTILE[:-1])
-    tabular = f"\\begin{{tabular}}{{p{{0.9\\textwidth}}}}\n{cells}\n\\end{{tabular}}"
-    caption = f"\\begin{{table}}\\caption{{{again}}}\\end{{table}}"
-
-    pasted = escaped(methods(named(report, "a_b%c")))
-    compiled(
-        tmp_path, f"\\sloppy {table}\n{hostile}\n\n{pasted}\n\n{tabular}\n{caption}\\clearpage"
-    )
 
 
 @given(st.text())

@@ -97,14 +97,6 @@ def test_each_run_begins_at_its_own_first_work() -> None:
     assert [edges for _, _, edges in rows(svg)[:2]] == [edges for _, _, edges in rows(svg)[2:]]
 
 
-def test_rows_are_as_high_in_all_panels() -> None:
-    many = report_of(one_f_one_b(12, 12))
-    (first, second, *_), both = rows(drawn(SHORT)), rows(drawn(SHORT, many))
-
-    assert both[1][1] - both[0][1] < second[1] - first[1]
-    assert both[3][1] - both[2][1] == pytest.approx(both[1][1] - both[0][1])
-
-
 def test_there_is_one_axis_and_it_is_that_of_the_longest() -> None:
     texts = written(drawn(SHORT, LONG, SHORT))
 

@@ -189,37 +189,34 @@ def test_a_folder_is_replaced_with_force_alone(
     assert [*tmp_path.iterdir()] == [folder]
 
 
+@pytest.mark.parametrize(
+    ("there", "command", "code", "says"),
+    [
+        ("thesis.tex", "run --json there/ --force", 1, "holds 'thesis.tex', which is no part of"),
+        ("part-00000.parquet", "there --parquet there/ --force", 1, "holds an input"),
+        ("part-00000.json", "run -o there.svg/", 2, "--svg writes a file; leave the slash out"),
+    ],
+)
 def test_no_other_folder_is_replaced(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    there: str,
+    command: str,
+    code: int,
+    says: str,
+    run: Path,
+    report: Report,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = tmp_path / "report.json"
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("years of work")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    kept = RENDERERS["parquet"].render(report, View())
+    (tmp_path / "there" / there).write_bytes(kept)
+    (tmp_path / "run").symlink_to(run)
 
-    result = called("analyze", run, "-o", f"{folder}/", "--force")
-    assert result == 1
-    assert "holds 'thesis.tex', which is no part of a report" in capsys.readouterr().err
-    assert (folder / "thesis.tex").read_text() == "years of work"
-
-
-def test_a_folder_that_is_read_is_not_replaced(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = tmp_path / "operations.parquet"
-    assert called("analyze", run, "-o", f"{table}/") == 0
-
-    result = called("analyze", table, "-o", f"{table}/", "--force")
-    assert result == 1
-    assert "holds an input" in capsys.readouterr().err
-
-
-def test_what_is_one_file_has_no_parts(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = called("analyze", run, "-o", f"{tmp_path}/bubbles.svg/")
-
-    assert result == 2
-    assert "--svg writes a file; leave the slash out" in capsys.readouterr().err
+    assert called("analyze", *command.split()) == code
+    assert says in capsys.readouterr().err
+    assert (tmp_path / "there" / there).read_bytes() == kept
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Rank, RankCoverage
-from bubbleviz.model.phases import COMPUTE
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.json_document import document
 from bubbleviz.render.text.report import as_text as render
@@ -69,49 +68,6 @@ def test_coverage_is_shown_by_rank(report: Report) -> None:
     assert [row.split()[-1] for row in rows] == ["100.00", "75.00", "50.00", "-"]
 
 
-def crowded(report: Report, *hosts: str, ms: int = 123_456) -> Report:
-    """Return a report with every column of the table of ranks in use."""
-    busy = {phase.label: ms * 1000 for phase in COMPUTE if phase.label not in {"BW", "FB"}}
-    busy |= {"BW": 0, "FB": 0}
-    iteration = report.iteration(0)
-    ranks = tuple(
-        replace(
-            own,
-            busy_ns=busy,
-            active_ns=own.compute_ns // 2,
-            accounts={
-                name: replace(
-                    account, overlap_ns=ms * 1000, unattributed_ns=ms * 1000, bubble_ns=ms * 1000
-                )
-                for name, account in own.accounts.items()
-            },
-        )
-        for own in iteration.ranks
-    )
-    named = tuple(
-        replace(rank, host=host, label=f"{host} GPU {rank.device_id}")
-        for rank, host in zip(report.ranks, hosts, strict=True)
-    )
-    return with_first(report, named, ranks=ranks_of(ranks))
-
-
-@pytest.mark.parametrize("domain", ["", ".compute.internal.example.com", "x" * 150])
-@pytest.mark.parametrize("ms", [123_456, 123_456_789_012])
-def test_no_number_and_no_header_is_cut(report: Report, domain: str, ms: int) -> None:
-    hosts = [f"training-node-{i:04}{domain}" for i in range(4)]
-
-    header, _, *rows = section(render(crowded(report, *hosts, ms=ms), View()), "Iteration 0")
-
-    columns = "# stage rank F B W R Optimizer overlap unattrib. bubble ratio %"
-    columns += " launch-gap % attributed %"
-    assert header.split() == columns.split()
-    assert all(row.split()[-11:-3] == [f"{ms / 1000:,.3f}"] * 8 for row in rows)
-    assert all(row.split()[-3:] == ["27.27", "50.00", "100.00"] for row in rows)
-    labels = [" ".join(row.split()[2:-11]) for row in rows]
-    assert len(set(labels)) == 4
-    assert all(label.endswith(f"GPU {i}") for i, label in enumerate(labels))
-
-
 def test_columns_of_zeros_are_left_out(report: Report) -> None:
     header, _, *_ = section(render(report, View()), "Iteration 0")
 
@@ -123,14 +79,6 @@ def test_columns_of_zeros_are_left_out(report: Report) -> None:
 
 def limited(report: Report, *limitations: Limitation) -> list[str]:
     return section(render(replace(report, limitations=limitations), View()), "Limitations")
-
-
-def test_continued_lines_are_indented(report: Report) -> None:
-    lines = limited(report, Limitation("a thing", "word " * 40), Limitation("another", "short"))
-
-    assert lines[0].startswith("  - a thing: word")
-    assert lines[1].startswith("    word")
-    assert lines[-1] == "  - another: short"
 
 
 def test_reasons_that_are_the_same_are_one(report: Report) -> None:

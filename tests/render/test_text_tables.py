@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
-from rich.text import Text
 
-from bubbleviz.render.document import Block, Bullets, Sentence, Table
+from bubbleviz.render.document import Block, Table
 from bubbleviz.render.text.terminal import Display, lines_of, plain_lines
 
 CELLS = st.text("aé宽 1", max_size=6).map(str.strip)
@@ -48,32 +47,6 @@ def test_a_table_is_what_rich_would_print(rows: list[tuple[str, str, str]]) -> N
     table = Table("", filled, left=("name",), headers=headers)
     # Behind the last section rich leaves no blank line.
     assert printed(table) == as_rich_prints(expected) + [""] * bool(rows)
-
-
-WORDS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=12).map(" ".join)
-
-
-@given(st.lists(WORDS, max_size=3), st.integers(8, 30))
-def test_a_list_is_what_rich_would_print(lines: list[str], width: int) -> None:
-    grid = RichTable.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for line in lines:
-        grid.add_row("  -", Text(line))
-    assert printed(Bullets(lines), of_file=width) == as_rich_prints(grid, width)
-
-
-@given(st.lists(WORDS, max_size=3).map("\n".join), WORDS, st.integers(9, 30))
-def test_a_sentence_is_what_rich_would_print(text: str, lead: str, width: int) -> None:
-    sentence = Sentence(text, lead=lead)
-    both = Text.assemble((lead, "bold"), text)
-
-    assert printed(sentence, of_file=width) == as_rich_prints(both, width)
-    assert printed(sentence, width) == as_rich_prints(both, width, overflow="ellipsis")
-    bold = "".join(
-        span.text for line in lines_of([sentence], Display(80)) for span in line if span.style
-    )
-    assert bold == lead
 
 
 WIDE = Table(

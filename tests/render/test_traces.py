@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
-import shutil
 import sqlite3
 import tempfile
 from collections import Counter
@@ -26,7 +23,6 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.formats import renderer_named
-from bubbleviz.render.formats.csv import render_bubbles
 from bubbleviz.render.json_document import document
 from bubbleviz.render.trace.trace import ALL_RANKS
 from bubbleviz.report.report import Report
@@ -361,14 +357,6 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
     assert [own["after"] for own in hosts] == ["F1", "BW0"]
     assert [own.get("host_call") for own in hosts] == ["cudaStreamSynchronize", None]
     assert [own.get("host_range") for own in hosts] == [None, "=cmd|' /C calc'!A0 <script>"]
-    rows = [
-        r
-        for r in csv.DictReader(io.StringIO(render_bubbles(report, View())))
-        if r["cause"] == "host"
-    ]
-    assert [row["after"] for row in rows] == ["F1", "BW0"]
-    assert [row["host_call"] for row in rows] == ["cudaStreamSynchronize", ""]
-    assert [row["host_range"] for row in rows] == ["", "'=cmd|' /C calc'!A0 <script>"]
 
 
 # --- odd runs
@@ -476,53 +464,6 @@ def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its
 
     assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
     assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
-
-
-def shell() -> str | None:
-    """Return Perfetto's trace processor, where this machine has one; it is never downloaded."""
-    kept = Path.home() / ".local/share/perfetto/prebuilts"
-    found = sorted(kept.glob("trace_processor_shell-*")) if kept.is_dir() else []
-    named = (os.environ.get("TRACE_PROCESSOR"), shutil.which("trace_processor_shell"))
-    return next((path for path in (*named, *map(str, found)) if path), None)
-
-
-@pytest.fixture
-def processor() -> str:
-    path = shell()
-    if path is None:
-        pytest.skip("Perfetto's trace_processor_shell is not here; name it in TRACE_PROCESSOR")
-    return path
-
-
-@pytest.mark.parametrize("kind", ["perfetto", "chrome"])
-@pytest.mark.parametrize("name", RUNS)
-def test_the_trace_processor_takes_it(name: str, kind: str, processor: str, tmp_path: Path) -> None:
-    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
-
-    report = planted(name)
-    file = tmp_path / "trace"
-    content = PERFETTO(report, View()) if kind == "perfetto" else b""
-    file.write_bytes(content or CHROME(report, View()).encode())
-    wanted = checked(report)
-    query = SQL
-    if kind == "chrome":  # lanes are threads there
-        query = SQL.replace("process_track", "thread_track")
-        query = query.replace("JOIN process", "JOIN thread USING (utid) JOIN process")
-    with TraceProcessor(str(file), config=TraceProcessorConfig(bin_path=processor)) as opened:
-        errors = list(opened.query("SELECT name FROM stats WHERE severity = 'error' AND value > 0"))
-        rows = [(row.rank, row.ratio) for row in opened.query(query)]
-        ((flows,),) = [(row.n,) for row in opened.query("SELECT COUNT(*) AS n FROM flow")]
-        ((slices,),) = [
-            (row.n,) for row in opened.query("SELECT COUNT(*) AS n FROM slice WHERE dur >= 0")
-        ]
-        deepest = [row.depth for row in opened.query("SELECT MAX(depth) AS depth FROM slice")]
-
-    assert errors == []
-    assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
-    assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
-    assert flows == sum(len(own.leaving) for own in wanted.slices)
-    assert slices == len(wanted.slices) + (kind == "perfetto")  # the facts are an instant
-    assert deepest == [0]
 
 
 # --- the command line
