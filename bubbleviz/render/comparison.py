@@ -53,12 +53,11 @@ def gate_markdown(saved: SavedReport, checks: Sequence[Check]) -> str:
         for check in checks
     ]
     blocks: list[doc.Block] = [
-        doc.Heading(f"Pipeline bubbles: {'FAILED' if failed else 'ok'}"),
         doc.Sentence(verdict, style="bold"),
         doc.Table("", rows, left=("ratio", "verdict")),
-        doc.Bullets([*(check.line for check in failed), *_causes(saved)]),
+        doc.bullets([*(check.line for check in failed), *_causes(saved)]),
     ]
-    return markdown(blocks)
+    return markdown(blocks, f"Pipeline bubbles: {'FAILED' if failed else 'ok'}")
 
 
 SCHEMA = "bubbleviz.comparison/1"
@@ -166,8 +165,8 @@ def as_svg(comparison: Comparison, view: View) -> str:
 def as_markdown(comparison: Comparison) -> str:
     """Return a comparison as Markdown: what changed, a row a ratio and run, notes, and causes."""
     causes = [line for run in comparison.runs for line in _causes(run.saved, f"{run.title}: ")]
-    head = doc.Heading("Pipeline bubbles: comparison")
-    return markdown([head, *sections(comparison), doc.Bullets(causes)])
+    blocks = [*sections(comparison), doc.bullets(causes)]
+    return markdown(blocks, "Pipeline bubbles: comparison")
 
 
 #: The outputs of a comparison, by the names of their options.
@@ -187,7 +186,7 @@ def sections(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
     yield from _tables(list(_summary(comparison, titles)), comparison.ratios, titles)
-    yield doc.Bullets([one_line(note, 600) for note in comparison.notes])
+    yield doc.bullets([one_line(note, 600) for note in comparison.notes])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
 
 
@@ -201,7 +200,7 @@ def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     # What is restricted stands last.
     *summary, last = _summary(comparison, titles)
     yield from _tables([*summary[:_MOST_SUMMARIES], last], ratios, titles[:_MOST_RUNS])
-    yield doc.Bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
+    yield doc.bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
     if runs > _MOST_RUNS or len(ratios) < len(comparison.ratios) or len(notes) > _MOST_NOTES:
         more = f"{counted(runs, 'run')}, {counted(len(comparison.ratios), 'ratio')}"

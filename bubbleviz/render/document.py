@@ -14,7 +14,7 @@ there is simply left out of the rows::
         left=("device",),
         omitted=len(ranks) - MOST_ROWS,
     )
-    yield Bullets(["an entry", "another one"])
+    yield bullets(["an entry", "another one"])
 
 A table without rows is left out, unless it names its ``headers``; ``{}`` is a blank line, and
 cells that a row lacks stay blank. These blocks are written by
@@ -48,13 +48,6 @@ class Span(NamedTuple):
 
 
 Line = tuple[Span, ...]
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A title, below an empty line."""
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -108,24 +101,29 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Bullets:
-    """Entries of a list, with a bullet each."""
-
-    entries: Sequence[str]
-
-
-@dataclass(frozen=True)
 class HangingLines:
     """Lines, each with its lead; where they are wrapped, they go on below their text.
 
     Attributes:
         lines: lead and text of each.
+        listed: whether they are entries of a list, which are wrapped in a file, too.
     """
 
     lines: Sequence[tuple[str, str]]
+    listed: bool = False
 
 
-Block: TypeAlias = "Heading | Sentence | Table | Bullets | HangingLines"
+def bullets(entries: Iterable[str]) -> HangingLines:
+    """Return entries of a list, with a bullet each."""
+    return HangingLines([("  - ", entry) for entry in entries], listed=True)
+
+
+def heading(text: str) -> Sentence:
+    """Return a title, below an empty line."""
+    return Sentence(f"\n{text}", style="bold")
+
+
+Block: TypeAlias = "Sentence | Table | HangingLines"
 
 
 # Cells: numbers and names in tables and sentences.
@@ -259,14 +257,14 @@ def html(blocks: Iterable[Block]) -> str:
 
 
 def _elements(block: Block) -> Iterator[str]:
-    if isinstance(block, Heading):
-        yield f"<p><b>{_escaped(block.text)}</b></p>"
-    elif isinstance(block, Sentence):
+    if isinstance(block, Sentence):
         lead = f"<b>{_escaped(block.lead)}</b>" if block.lead else ""
-        yield f"<p>{lead}{_escaped(block.text)}</p>"
-    elif isinstance(block, Bullets):
-        yield f"<ul>{''.join(f'<li>{_escaped(entry)}</li>' for entry in block.entries)}</ul>"
-    elif isinstance(block, Table) and block.rows:
+        text = _escaped(block.text)
+        yield f"<p>{lead}{f'<b>{text}</b>' if block.style == 'bold' else text}</p>"
+    elif isinstance(block, HangingLines):
+        entries = (f"<li>{_escaped(entry)}</li>" for _, entry in block.lines)
+        yield f"<ul>{''.join(entries)}</ul>"
+    elif block.rows:
 
         def cell(tag: str, column: str, text: str) -> str:
             look = ' class="bubbleviz-words"' if column in block.left else ""

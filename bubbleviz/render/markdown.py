@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.document import Block, Bullets, Heading, Sentence, Table
+from bubbleviz.render.document import Block, HangingLines, Sentence
 
 #: What means something in the Markdown of GitHub.
 _SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
@@ -23,22 +23,21 @@ def text(words: str) -> str:
     return _LINKS.sub("<!-- -->", _SPECIAL.sub(r"\\\g<0>", flat))
 
 
-def markdown(blocks: Iterable[Block]) -> str:
-    """Return a document as Markdown, an empty line between two blocks."""
-    return "\n".join(filter(None, map(_block, blocks)))
+def markdown(blocks: Iterable[Block], title: str = "") -> str:
+    """Return a document as Markdown below a title, an empty line between two blocks."""
+    head = f"### {title}\n" if title else ""
+    return "\n".join(filter(None, (head, *map(_block, blocks))))
 
 
 def _block(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"### {text(block.text)}\n"
     if isinstance(block, Sentence):
         lead = f"**{text(block.lead)}**{' ' * block.text.startswith(' ')}" if block.lead else ""
         mark = "**" if block.style == "bold" else ""
         lines = filter(None, map(text, block.text.split("\n")))
         return lead + "".join(f"{mark}{line}{mark}\n" for line in lines)
-    if isinstance(block, Bullets):
-        return "".join(f"- {text(entry)}\n" for entry in block.entries)
-    if not isinstance(block, Table) or not block.rows:
+    if isinstance(block, HangingLines):
+        return "".join(f"- {text(entry)}\n" for _, entry in block.lines)
+    if not block.rows:
         return ""
     rule = ["---" if column in block.left else "---:" for column in block.columns]
     rows = ([text(row.get(column, "")) for column in block.columns] for row in block.rows)

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.render.document import Bullets, Heading, Sentence, html
+from bubbleviz.render.document import Sentence, bullets, heading, html
 from bubbleviz.render.rows import by_stage, rows_of
 from bubbleviz.render.text.report import causes, headline_lines
 from bubbleviz.render.text.sections import limitation_lines, ratios
@@ -83,7 +83,7 @@ def fragment(report: Report) -> str:
     advice = [] if first is None else [Sentence(f"what to do first: {first}")]
     above = html([*head, Sentence(runs), Sentence(why), *advice, ratios(report), causes(report)])
     lines = limitation_lines(report)
-    below = html([Heading("Limitations"), Bullets(lines)] if lines else [])
+    below = html([heading("Limitations"), bullets(lines)] if lines else [])
     # Pictures of one document share its ids; equal pictures may have equal ones.
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
     svg, drawn, rows = bounded_picture(report, ids)

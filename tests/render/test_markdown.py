@@ -9,7 +9,7 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.render.comparison import as_markdown as comparison_markdown
 from bubbleviz.render.comparison import gate_markdown
-from bubbleviz.render.document import Bullets, Sentence, Table
+from bubbleviz.render.document import Sentence, Table, bullets
 from bubbleviz.render.markdown import markdown, text
 from bubbleviz.render.text.report import as_markdown
 from bubbleviz.report.comparison import ComparedRun, compare, saved_of
@@ -23,7 +23,7 @@ HOSTILE = "a|b`c``d <script>@someone #12 https://x.y ![p](q) *z*\n| - |"
 
 
 def test_nothing_is_empty() -> None:
-    assert markdown([Sentence(""), Bullets([]), Table("", [])]) == ""
+    assert markdown([Sentence(""), bullets([]), Table("", [])]) == ""
     assert first_cause([]) is None
     assert first_cause([("a", 0.0)]) is None
     assert first_cause([("a", 1.0), ("b", 1.0)]) == ("a", 0.5)

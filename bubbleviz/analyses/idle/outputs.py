@@ -216,10 +216,10 @@ def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     known = [total.activity for total in shown if total.activity in meaning]
     if known:
         yield blocks.Sentence("")
-        yield blocks.Bullets([f"{activity}: {meaning[activity]}" for activity in known])
+        yield blocks.bullets([f"{activity}: {meaning[activity]}" for activity in known])
     if examples := [_example(report, own, own.example) for own in shown if own.example]:
-        yield blocks.Heading("Longest gap by activity")
-        yield blocks.Bullets(examples)
+        yield blocks.heading("Longest gap by activity")
+        yield blocks.bullets(examples)
 
 
 def notebook(report: IdleReport) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -131,11 +131,6 @@ def spread_of_ranks(report: Report) -> Iterator[doc.Block]:
     """Yield how ranks, hosts and pipelines are spread, and what of them stands out."""
     means = rank_means(report)
     quantities = [("ratio %", means.bubble_ratio, doc.in_percent)]
-    hosts = [rank.host for rank in report.ranks]
-    pipelines = [rank.pipeline for rank in report.ranks]
-    for name, keys in (("hosts: ratio %", hosts), ("pipelines: ratio %", pipelines)):
-        if len({*keys}) > 1:
-            quantities.append((name, _by_key(keys, means.bubble_ratio), doc.in_percent))
     quantities += [
         ("bubble ms", means.bubble_ns, doc.milliseconds),
         *((f"{phase} ms", busy_ns, doc.milliseconds) for phase, busy_ns in means.busy_ns.items()),
@@ -186,16 +181,6 @@ def spread_of_ranks(report: Report) -> Iterator[doc.Block]:
         doc.first_rows(rows, "what", most=_LISTED),
         left=("what", "why"),
     )
-
-
-def _by_key(keys: Sequence[Hashable], values: Floats) -> Floats:
-    """Return the mean of the known values of each key."""
-    places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-    of_rank = np.array([places[key] for key in keys], np.int64)
-    known = ~np.isnan(values)
-    counts = np.bincount(of_rank[known], minlength=len(places))
-    sums = np.bincount(of_rank[known], values[known], minlength=len(places))
-    return np.asarray(sums[counts > 0] / counts[counts > 0], np.float64)
 
 
 def histogram(values: Floats) -> str:

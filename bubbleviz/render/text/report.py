@@ -221,28 +221,26 @@ def causes(report: Report) -> doc.Table:
     parts = bubbles.bubble_parts(report)
     shares = [part.share for part in parts]
     total = sum(shares)
-    rows = zip(
-        (*(part.name for part in parts), "all"),
-        (*bubbles.rounded_shares(shares), doc.in_percent(total)),
-        (*bubbles.rounded_shares([s / total for s in shares]), doc.in_percent(1.0))
-        if total
-        else (),
-        (*(part.time_ns for part in parts), sum(part.time_ns for part in parts)),
-        (*(part.meaning for part in parts), ""),
-        strict=bool(total),
-    )
+    of_bubble = bubbles.rounded_shares([s / total for s in shares]) if total else []
+    rows = [
+        {
+            "cause": part.name,
+            "% of window": of_window,
+            "% of bubble": share,
+            "ms": doc.milliseconds(part.time_ns),
+            "meaning": part.meaning,
+        }
+        for part, of_window, share in zip(
+            parts, bubbles.rounded_shares(shares), of_bubble, strict=False
+        )
+    ]
+    if rows:
+        whole = doc.milliseconds(sum(part.time_ns for part in parts))
+        cells = ("all", doc.in_percent(total), doc.in_percent(1.0), whole, "")
+        rows.append(dict(zip(rows[0], cells, strict=True)))
     return doc.Table(
         f"{what}, mean of ranks and averaged iterations",
-        [
-            {
-                "cause": name,
-                "% of window": of_window,
-                "% of bubble": of_bubble,
-                "ms": doc.milliseconds(time_ns),
-                "meaning": meaning,
-            }
-            for name, of_window, of_bubble, time_ns, meaning in rows
-        ],
+        rows,
         left=("cause", "meaning"),
         wrap=("meaning",),
         giving_way=("% of bubble",),
@@ -255,11 +253,11 @@ def longest(report: Report) -> Iterator[doc.Block]:
     if not intervals:
         return
     which = "" if implied is None else " that the schedule does not imply"
-    yield doc.Heading(f"Longest idle intervals{which} (all of them: --bubbles FILE)")
+    yield doc.heading(f"Longest idle intervals{which} (all of them: --bubbles FILE)")
     lines = [one_line(sentence, 400) for _, sentence in intervals]
     if implied is not None:
         lines.append(f"the longest that it implies: {one_line(implied, 400)}")
-    yield doc.Bullets(lines)
+    yield doc.bullets(lines)
 
 
 # Profiles: the clock of each host, and the coverage of each profile.
@@ -322,7 +320,7 @@ def coverage(report: Report) -> Iterator[doc.Block]:
     )
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
     if largest:
-        yield doc.Bullets(
+        yield doc.bullets(
             [
                 f"unattributed: {doc.milliseconds(k.gpu_ns)} ms in {k.count:,} x "
                 f"{one_line(k.name, 60)} on {one_line(report.ranks[k.rank].label, 40)}, "
@@ -383,11 +381,11 @@ def _sections(report: Report, view: View, width: int) -> Iterator[tuple[str, Ite
     yield "clocks", clocks(report)
     yield "coverage", coverage(report)
     if report.limitations:
-        yield "coverage", [doc.Heading("Limitations"), doc.Bullets(own.limitation_lines(report))]
+        yield "coverage", [doc.heading("Limitations"), doc.bullets(own.limitation_lines(report))]
     # There is a ratio of a pipeline to quote.
     if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
         ready = doc.Sentence(one_line(methods(report), None))
-        yield "ratios", [doc.Heading("Methods, ready to paste"), ready]
+        yield "ratios", [doc.heading("Methods, ready to paste"), ready]
 
 
 def as_text(report: Report, view: View) -> str:

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
@@ -41,7 +39,7 @@ def orders(report: Report) -> Iterator[doc.Block]:
 def plan_deviations(report: Report) -> Iterator[doc.Block]:
     """Yield some operations that are out of the plan's order, if any."""
     deviations = [] if report.plan is None else list(_deviations(report, report.plan))
-    yield from [doc.Heading("Out of the plan's order"), *deviations] if deviations else []
+    yield from [doc.heading("Out of the plan's order"), *deviations] if deviations else []
 
 
 def _deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
@@ -49,7 +47,7 @@ def _deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]
         lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
         if recognition.deviation_count > len(lines):
             lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
-        yield doc.Bullets(lines)
+        yield doc.bullets(lines)
 
 
 def recognised(recognition: Recognition) -> str:
@@ -160,10 +158,7 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
         left=("what",),
         wrap=("what",),
     )
-    notes = [
-        "ideal: every kind of operation takes its mean over all ranks and iterations, every "
-        "transfer its median; a part is the ideal with only its own times put back"
-    ]
+    notes = []
     if found.worker_share is not None:
         notes.append(
             "share of the slowdown that goes without the slowest 3 % of the ranks (at least one): "
@@ -178,7 +173,7 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
         "the replay, without launch delays, is off by {} % on average and {} % at most, with them "
         "by {} % and {} %".format(*map(doc.in_percent, errors))
     )
-    yield doc.Bullets(notes)
+    yield doc.bullets(notes)
 
 
 # Iterations that are not averaged, and their ratios.
@@ -339,7 +334,7 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
         f"{s.times:.2f} times the median of its kind"
         for s in times.stragglers[:_PARTS]
     )
-    yield doc.Bullets([one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
+    yield doc.bullets([one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
     rows = [
         {
             "stage": doc.numbered(cost.virtual_stage),
@@ -365,7 +360,7 @@ def critical_path(report: Report) -> Iterator[doc.Block]:
     if path is None or len(path.operations) == 0:
         return
     name = one_line(report.iterations[path.iteration].name, 60)
-    yield doc.Heading(
+    yield doc.heading(
         f"Critical path of iteration {name}: {doc.milliseconds(path.length_ns)} ms, "
         f"{counted(len(path.operations), 'operation')}"
     )
@@ -384,14 +379,7 @@ def critical_path(report: Report) -> Iterator[doc.Block]:
             _PARTS,
         )
         lines.append(f"it passes {passed}")
-    spare = np.sort(path.slack_ns[path.slack_ns > 0])
-    if len(spare):
-        lines.append(
-            f"{counted(len(spare), 'other operation')} can end later without a longer iteration: "
-            f"by {doc.milliseconds(float(np.median(spare)))} ms (median), by "
-            f"{doc.milliseconds(int(spare[0]))} ms at least"
-        )
-    yield doc.Bullets(lines)
+    yield doc.bullets(lines)
 
 
 # What-if: the iteration without each delay, and other schedules at the measured times.

@@ -28,8 +28,6 @@ _ASCII = (
 )
 #: Between two columns.
 _GAP = "  "
-#: In front of the first line of an entry of a list, and of its other lines.
-_BULLET, _INDENT = "  - ", "    "
 #: A command in a sentence, with its path.
 _COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
 #: Characters that a column of words keeps, and one whose words are wrapped.
@@ -91,17 +89,13 @@ def lines_of(
         width: of sentences of a file.
     """
     for block in blocks:
-        if isinstance(block, doc.Heading):
-            yield from _sentence(doc.Sentence(f"\n{block.text}", "bold"), display, width)
-        elif isinstance(block, doc.Sentence):
+        if isinstance(block, doc.Sentence):
             yield from _sentence(block, display, width)
-        elif isinstance(block, doc.Bullets):
-            yield from _bullets(block, display, width)
         elif isinstance(block, doc.HangingLines):
-            yield from _hanging_lines(block, display)
+            yield from _hanging_lines(block, display, width)
         elif block.columns:
             if block.title:
-                yield from _sentence(doc.Sentence(f"\n{block.title}", "bold"), display, width)
+                yield from _sentence(doc.heading(block.title), display, width)
             yield from _table(block, display, width)
             if block.omitted > 0:
                 more = f"and {block.omitted:,} more{block.hint}"
@@ -128,26 +122,19 @@ def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Itera
             lead = max(lead - len(part), 0)
 
 
-def _bullets(block: doc.Bullets, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield entries, wrapped between words; in a file a word that is too long stays whole."""
-    width = max((width if display is None else display.width) - len(_INDENT), 1)
-    for entry in block.entries:
-        lead = _BULLET
-        shown = entry if display is None else display.shown(entry)
-        for line in wrapped(shown, width, whole=display is None) or [""]:
-            yield (doc.Span(lead + line),)
-            lead = _INDENT
-
-
-def _hanging_lines(block: doc.HangingLines, display: Display | None) -> Iterator[doc.Line]:
-    """Yield lines, wrapped for a display alone; a command stays on one line, to be copied."""
+def _hanging_lines(
+    block: doc.HangingLines, display: Display | None, width: int
+) -> Iterator[doc.Line]:
+    """Yield lines, in a file those of lists alone wrapped; a command stays on one line."""
+    width = width if display is None else display.width
     for lead, text in block.lines:
         lines = [text]
         if display is not None:
             lead, text = display.shown(lead), display.shown(text)  # noqa: PLW2901
+        if display is not None or block.listed:
             commands = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
-            room = max(display.width - cell_width(lead), 20)
-            lines = wrapped(commands, room, whole=True) or [""]
+            whole = display is None or not block.listed
+            lines = wrapped(commands, max(width - cell_width(lead), 20), whole=whole) or [""]
         yield (doc.Span((lead + lines[0]).rstrip()),)
         yield from ((doc.Span((" " * cell_width(lead) + line).rstrip()),) for line in lines[1:])
 

@@ -131,11 +131,8 @@ def _argument(comma: str, name: str, values: CodedTexts | Numbers) -> _Column:
     key = f'{comma}"{name}":'
     if isinstance(values, CodedTexts):
         return _chosen([key + _text(text) for text in values.texts], values.code)
-    numbers, code = values.values, np.arange(len(values))
-    if numbers.dtype == np.int64 and int(numbers.max()) - int(numbers.min()) < len(values):
-        # Most are small, and told many times.
-        low, code = int(numbers.min()), numbers - numbers.min()
-        numbers = np.arange(low, int(numbers.max()) + 1)
+    # Most are told many times.
+    numbers, code = np.unique(values.values, return_inverse=True)
     texts = [key + text for text in map(repr, numbers.tolist())]
     return _chosen(texts, np.where(values.known, code, NONE))
 

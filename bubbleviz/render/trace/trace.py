@@ -308,32 +308,30 @@ class Trace:
         windows = [(index, rank, rank.accounts[self.ratio]) for index, rank in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
         shown = [self.report.iterations[index] for index, *_ in windows]
-        numbers = {
-            name: np.array([getattr(account, name) for *_, account in windows], np.int64)
-            for name in ("start_ns", "end_ns", "bubble_ns", "window_ns")
-        }
-        numbers |= {
-            "iteration": np.array([index for index, *_ in windows], np.int64),
-            "complete": np.array([iteration.complete for iteration in shown], np.int64),
-            "averaged": np.array([iteration.averaged for iteration in shown], np.int64),
-        }
+
+        def whole(values: Iterable[int]) -> Ints:
+            return np.fromiter(values, np.int64, len(windows))
+
+        def of_window(name: str) -> Ints:
+            return whole(getattr(account, name) for *_, account in windows)
+
         # None becomes NaN.
         ratios = np.array([rank.bubble_ratio.get(self.ratio) for _, rank, _ in windows], np.float64)
         return self._track(
             "iterations",
             "iteration",
-            numbers["start_ns"],
-            numbers["end_ns"],
+            of_window("start_ns"),
+            of_window("end_ns"),
             _each(f"iteration {_named(iteration.name)}" for iteration in shown),
             {
-                "iteration": _numbers(numbers["iteration"]),
+                "iteration": _numbers(whole(index for index, *_ in windows)),
                 "kind": _each(iteration.kind for iteration in shown),
-                "complete": _numbers(numbers["complete"]),
-                "averaged": _numbers(numbers["averaged"]),
+                "complete": _numbers(whole(iteration.complete for iteration in shown)),
+                "averaged": _numbers(whole(iteration.averaged for iteration in shown)),
                 "ratio": _each([self.ratio] * len(windows)),
                 "bubble_ratio": Numbers(np.nan_to_num(ratios), ~np.isnan(ratios)),
-                "bubble_ns": _numbers(numbers["bubble_ns"]),
-                "window_ns": _numbers(numbers["window_ns"]),
+                "bubble_ns": _numbers(of_window("bubble_ns")),
+                "window_ns": _numbers(of_window("window_ns")),
             },
         )
 

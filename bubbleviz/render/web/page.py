@@ -4,8 +4,8 @@ The parts lie in ``assets/``. Charts are drawn by Vega-Lite, which the package v
 carries; it is imported when used, for it is an extra: ``pip install 'bubbleviz[html]'``. The
 timeline is our own: Vega takes a mark an operation, and runs have more than a million.
 
-A page carries a report's numbers, and its timeline as columns of differences, in as few bytes as hold
-them: see :mod:`bubbleviz.render.web.shards`.
+A page carries a report's numbers, and its timeline as columns of differences, in as few bytes as
+hold them: see :mod:`bubbleviz.render.web.shards`.
 
 Times are nanoseconds since ``base_ns``, which a browser holds exactly (below 2**53).
 """
