@@ -128,8 +128,8 @@ def test_an_operation_without_device_time_gets_no_box() -> None:
 
     svg = render(report_of(ops), View())
 
-    assert "without device time: F 0" in tooltips(svg)
-    assert not [text for text in tooltips(svg) if text.startswith("F 0 (F0.0.0): at 0.000")]
+    assert "without device time: F0" in tooltips(svg)
+    assert not [text for text in tooltips(svg) if text.startswith("F0 (F0.0.0): at 0.000")]
     assert any("Hollow mark: 1 without GPU work" in text for text in written(svg))
 
 
@@ -344,7 +344,7 @@ COPIES = replace(
         ),
         (report_of(SENDING), View(ranks=(7,)), {"Nothing to draw: no such rank"}),
         (report_of(SENDING), View(iterations=(7,)), {"Nothing to draw: no such iteration or rank"}),
-        (report_of([PAIR]), View(), {"7;3", "FB 7;3 chunk 0;1: at 0.000 ms for 9.000 ms"}),
+        (report_of([PAIR]), View(), {"7;3", "FB7;3: at 0.000 ms for 9.000 ms"}),
         (report_of(SENDING), View(communication=True), {"communication (thin lane)"}),
         (report_of(NEIGHBOURS), View(iterations=(0,)), {"other iteration"}),
         (report_of(one_f_one_b(8, 8), ranks=TWO_NODES), View(), {"node0:0 GPU 0", "node1:7 GPU 7"}),

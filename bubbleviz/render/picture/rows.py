@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ import drawsvg
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import CodedTexts, distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import counted, one_line
@@ -30,6 +31,7 @@ from bubbleviz.render.marks import OTHER_ITERATION, UNATTRIBUTED_KIND, Marks, Me
 from bubbleviz.render.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, WHITE, Paint
 from bubbleviz.render.picture.page import Lettering, Page, box, px, text_width
 from bubbleviz.render.rows import Selection
+from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
 
 #: The dotted line below merged marks: its distance, width and pattern, px.
@@ -83,7 +85,7 @@ class RowPainter:
         height: float,
         lane: float,
     ) -> None:
-        self._page, self._selection = page, selection
+        self._page, self._report, self._selection = page, report, selection
         self._operations = operations = report.operations
         self._width, self._height, self._lane_height = width, height, lane
         ranks = [rank.index for rank in selection.ranks]
@@ -310,15 +312,12 @@ class RowPainter:
 
     # Tooltips: what an operation is called under the pointer.
 
+    @cached_property
+    def _labels(self) -> CodedTexts:
+        return operation_labels(self._report)
+
     def _label(self, operation: int) -> str:
-        """Return phase, microbatch and, of several, chunk."""
-        operations = self._operations
-        words = [Phase(int(operations.phase[operation])).label]
-        if operations.microbatch[operation] != NONE:
-            words.append(_pair(operations.microbatch, operations.second_microbatch, operation))
-        if operations.chunk[operation] != NONE and len(self.chunks) > 1:
-            words.append(f"chunk {_pair(operations.chunk, operations.second_chunk, operation)}")
-        return " ".join(words)
+        return str(self._labels.texts[self._labels.code[operation]])
 
     def _tooltip(self, operation: int) -> str:
         """Return label, range name, start and duration."""
