@@ -15,7 +15,6 @@ from bubbleviz.render import json_document as json
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import shards
 from bubbleviz.report import rank_means
-from bubbleviz.report.rank_means import rank_groups
 from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_document
@@ -50,22 +49,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run of more than three ranks be one of many, each pipeline a shard."""
     monkeypatch.setattr(rank_means, "MANY_RANKS", 3)
     monkeypatch.setattr(shards, "_FEWEST_RANKS", 1)
-
-
-@pytest.mark.parametrize(
-    ("pipelines", "groups"),
-    [
-        ([], []),
-        ([0] * 16 + [1] * 16, [(0, 16), (16, 32)]),
-        ([n // 4 for n in range(24)], [(0, 16), (16, 24)]),
-        ([0] * 600, [(0, 512), (512, 600)]),
-        ([None] * 100, [(0, 64), (64, 100)]),
-    ],
-)
-def test_small_pipelines_share_a_shard_and_large_ones_are_cut(
-    pipelines: list[int | None], groups: list[tuple[int, int]]
-) -> None:
-    assert rank_groups(pipelines, 16, 512, 64) == groups
 
 
 def title_of(opened: Opened) -> Locator:

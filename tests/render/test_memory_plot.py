@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.render.formats import renderer_named
-from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot, front
+from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
 from bubbleviz.render.picture.page import text_width
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
@@ -44,14 +44,6 @@ def test_orders_at_one_place_share_a_label() -> None:
     svg = plot([MemoryPoint("a", 1e9, 0.3), MemoryPoint("b", 1e9, 0.3), MemoryPoint("c", 0.0, 0.0)])
 
     assert set(labels_of(svg, ["a", "b", "c"])) == {"a, b", "c"}
-
-
-def test_the_line_joins_what_nothing_beats_in_both() -> None:
-    points = [MemoryPoint(n, m, r) for n, m, r in
-              [("a", 1, 0.5), ("b", 2, 0.6), ("c", 2, 0.4), ("d", 3, 0.4), ("e", 4, 0.1)]
-              ]  # fmt: skip
-
-    assert [point.name for point in front(points)] == ["a", "c", "e"]
 
 
 @settings(max_examples=50, deadline=None)

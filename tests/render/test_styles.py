@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.pointers import millimetres
-from bubbleviz.render.picture.labels import Layout
-from bubbleviz.render.picture.legend import axis_labels
 from bubbleviz.render.picture.legend import picture as render
-from bubbleviz.render.picture.page import style_of, text_width
+from bubbleviz.render.picture.page import text_width
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
@@ -109,35 +106,6 @@ def test_long_names_give_way_at_a_narrow_width() -> None:
 
 
 # Labels
-
-
-def layout(span_ns: int, left: float, right: float) -> Layout:
-    return Layout((), (), (), 0, left, right, 0, 10, 0, 10, 1, (0.0,), 5, span_ns, 0)
-
-
-@given(
-    st.integers(1, 10**12),
-    st.sampled_from([60.0, 89.0, 183.0, None]),
-    st.floats(0.02, 0.4),
-    st.floats(0.0, 0.15),
-)
-def test_labels_of_the_axis_never_touch_and_the_last_tick_has_one(
-    span_ns: int, width_mm: float | None, before: float, behind: float
-) -> None:
-    style = style_of(View(width_mm=width_mm))
-    left, right = style.margin, style.width - style.margin
-    plot = layout(span_ns, left + before * style.width, right - behind * style.width)
-
-    size = style.letters.axis
-    labels = axis_labels(plot, size, right)
-
-    ends = [(x - text_width(text, size) / 2, x + text_width(text, size) / 2) for x, text in labels]
-    assert all(one[1] < other[0] for one, other in pairwise(ends))
-    # The tick after the last one would lie outside the plot.
-    if len(labels) > 1:
-        assert ends[-1][1] <= right + 1e-6
-        assert labels[-1][0] + (labels[1][0] - labels[0][0]) > plot.right - 1e-6
-        assert labels[-1][1].endswith("s")
 
 
 def text_boxes(svg: str) -> list[tuple[float, float, float, float]]:

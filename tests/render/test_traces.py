@@ -303,12 +303,6 @@ def test_a_microbatch_passes_all_chunks(name: str) -> None:
     assert len(first) * stages == len(forwards)
 
 
-def test_ranks_of_unknown_stages_have_no_flows() -> None:
-    found = checked(report_of([forward(0, 5), forward(5, 9, rank=1)]), explained=False)
-
-    assert not any(own.leaving for own in found.slices)
-
-
 def test_no_flow_goes_back_in_time() -> None:
     report = planted("1f1b")
     early = np.where(report.operations.rank == 1, 10**12, 0)
