@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -197,17 +198,18 @@ def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
             "communication or helper_threads"
         )
     told = toml_files.fields_of(data, _KINDS, where)
+    texts: dict[str, Any] = {key: told.get(key, "") for key in ("summary", "source", "domain")}
+    texts |= {key: tuple(told.get(key, ())) for key in ("examples", "counter_examples")}
+    texts |= {
+        key: toml_files.regexes_of(told.get(key, ()), f"{where}: {key}")
+        for key in ("communication", "helper_threads")
+    }
     return Convention(
         name=told.get("name", Path(where).stem),
-        **{key: told.get(key, "") for key in ("summary", "source", "domain")},
         patterns=tuple(
             _pattern(p, f"{where}: pattern {i}", tested=tested) for i, p in enumerate(patterns, 1)
         ),
-        **{key: tuple(told.get(key, ())) for key in ("examples", "counter_examples")},
-        **{
-            key: toml_files.regexes_of(told.get(key, ()), f"{where}: {key}")
-            for key in ("communication", "helper_threads")
-        },
+        **texts,
         explicit=told.get("explicit", False),
     )
 
