@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -60,10 +61,13 @@ class Kinds:
 @cache
 def default_kinds() -> Kinds:
     """Return the lists that come with bubbleviz."""
-    data = toml_files.load(toml_files.built_in("kinds.toml"))
-    named = tuple(data.pop("collective_kinds").items())
-    regexes = {kind: tuple(regexes) for kind, regexes in data.items()}
-    return Kinds(**regexes, collective_kinds=named)
+    lists = {kind: tuple(names) for kind, names in _file().items() if isinstance(names, list)}
+    return Kinds(**lists, collective_kinds=tuple(_file()["collective_kinds"].items()))
+
+
+@cache
+def _file() -> Mapping[str, Any]:
+    return toml_files.load(toml_files.built_in("kinds.toml"))
 
 
 def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
@@ -145,23 +149,6 @@ WORK_CALLS = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES, *COPIES, *MEMSETS)
 
 #: What PyTorch adds to an operation's name for the way it was called (ProcessGroupNCCL.cpp).
 _ADDED = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
-_NAMES = {
-    "allreduce": "AllReduce",
-    "all_reduce": "AllReduce",
-    "allgather": "AllGather",
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "all_to_all": "AlltoAll",
-    "alltoall": "AlltoAll",
-    "all_to_allv": "AlltoAllv",
-    "gather": "Gather",
-    "scatter": "Scatter",
-    "send": "Send",
-    "recv": "Recv",
-}
-_OPERATIONS = frozenset(_NAMES.values())
 #: Ranges around the launch of one operation: PyTorch's, ``nccl:send 0->1``, and NCCL's own of those
 #: operations whose kernels are named after sends and receives.
 _RANGE = re.compile(r"nccl:(?P<pytorch>\w+)(?: .*)?|nccl(?P<own>All[Tt]oAllv?|Gather|Scatter)")
@@ -172,7 +159,8 @@ _OWN = {"AllToAll": "AlltoAll", "AllToAllv": "AlltoAllv"}
 
 def operation_of(name: str) -> str:
     """Return NCCL's name of an operation of PyTorch, or of itself; "" where it has none."""
-    return name if name in _OPERATIONS else _NAMES.get(_ADDED.sub("", name), "")
+    names = _file()["operations"]
+    return name if name in names.values() else names.get(_ADDED.sub("", name), "")
 
 
 def operation_of_range(name: str) -> str:

@@ -8,83 +8,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in, convention_of
 from bubbleviz.conventions.range_names import bare_name, understand
-from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
+from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, phase_of_label
 from bubbleviz.model.texts import counted
 
-#: A word of forward, and one of backward; names with both are around operations.
-_FORWARD = r"(?<!feed)(?<!feed[^a-z])(?:forward|fwd|fprop)"
-_BACKWARD = r"(?:backward|bwd|bprop)"
-#: Words for what a range does, the most specific first.
-_PHASES = (
-    (r"send.*recv|recv.*send", Phase.SEND_RECV),
-    (r"recv.*(?:fwd|forward)|(?:fwd|forward).*recv", Phase.RECV_F),
-    (r"send.*(?:fwd|forward)|(?:fwd|forward).*send", Phase.SEND_F),
-    (r"recv.*(?:bwd|backward)|(?:bwd|backward).*recv", Phase.RECV_B),
-    (r"send.*(?:bwd|backward)|(?:bwd|backward).*send", Phase.SEND_B),
-    (r"all.?reduce|all.?gather|reduce.?scatter|all.?to.?all|broadcast", Phase.COLLECTIVE),
-    (rf"recompute|(?:ckpt|checkpoint).?{_FORWARD}|activation.?(?:ckpt|checkpoint)", Phase.R),
-    (rf"{_FORWARD}.*{_BACKWARD}|{_BACKWARD}.*{_FORWARD}", None),
-    (rf"wgrad|weight.?grad|grad.?weight|{_BACKWARD}.*weight|weight.*{_BACKWARD}", Phase.W),
-    (rf"dgrad|input.?grad|grad.?input|{_BACKWARD}.*input|input.*{_BACKWARD}", Phase.B),
-    (_BACKWARD, Phase.BW),
-    (_FORWARD, Phase.F),
-    (r"optim|adam|sgd|step_microstep|(?:^|[^a-z])opt(?:[^a-z]|$)", Phase.OPTIMIZER),
-    (r"(?:^|[^a-z])bw?(?:[^a-z]|$)", Phase.BW),
-    (r"(?:^|[^a-z])w(?:[^a-z]|$)", Phase.W),
-    (r"(?:^|[^a-z])fw?(?:[^a-z]|$)", Phase.F),
-)
-#: Names of trainers for what holds the forward pass, where nothing else names it.
-_TRAINER_FORWARD = re.compile(r"compute_loss|training_step|train_step")
-#: What may stand between a word for what a number counts and the number.
-_UP_TO_NUMBER = r"(?:[^a-z0-9]*(?:id|idx|index|no|num|nr|number))?[^a-z0-9]*$"
-#: Words in front of a number for what it counts.
-_NUMBERS = tuple(
-    (re.compile(words + _UP_TO_NUMBER), group)
-    for words, group in (
-        (r"(?:u.?batch|micro.?batch|micro.?step|micro|mb|mbs|(?:^|[^a-z])m)", "microbatch"),
-        (r"(?:stage|partition|pp)", "stage"),
-        (r"(?:chunk|virtual|vpp?|(?:^|[^a-z])c)", "chunk"),
-        (r"(?:iteration|iter|step)", "iteration"),
-        (r"rank", "rank"),
-    )
-)
-#: A batch is a microbatch to some trainers and an iteration to others.
-_BATCH = re.compile(r"(?:^|[^a-z])batch" + _UP_TO_NUMBER)
-#: What stands in front of a number that counts microbatches though no word says so.
-_PASS = re.compile(
-    r"(?:forward|fwd|fprop|backward|bwd|bprop|[wd]grad|recompute|(?:^|[^a-z])(?:[fbw]|fw|bw))"
-    r"(?:[^a-z0-9]*(?:pass|step|micro.?batch|for|input|weight|grad))*[^a-z0-9]*$"
-)
-#: What names a part of a stage, with a number behind it or anywhere.
-_NUMBERED_PART = re.compile(
-    r"(?:layers?|lyrs?|blocks?|blk|modules?|depth|experts?|heads?|(?:^|[^a-z])[hl])" + _UP_TO_NUMBER
-)
-#: What names one behind its number.
-_PART_BEHIND = re.compile(r"(?:st|nd|rd|th)?[^a-z0-9]*(?:layers?|blocks?)(?:[^a-z]|$)")
-_PART = re.compile(
-    r"layers?(?:[^a-z]|$)|(?:^|[^a-z])blocks?(?:[^a-z]|$)|mlp|ffn|attn|attention|experts?(?:[^a-z]|$)|norm(?:[^a-z]|$)|embed|lm_head"
-    r"|(?:en|de)coder.?layer|softmax|linear|conv(?:[^a-z]|$)"
-)
-#: Names of operators, of libraries' functions, and of lines of source code: no operations.
-_NO_OPERATION = re.compile(
-    r"::|\.pyx?\(|\w+Backward[0-9]+$|zero_grad"
-    r"|^(?:\w+:)?(?:cudnn|cublas|cusparse|cufft|cuda|nccl|MPI_|void )"
-    r"|^[a-z0-9_]*(?:attn|attention|softmax|gemm|matmul|conv|norm|[gr]elu|dropout|linear|embedding"
-    r"|rope|rotary|entropy)[a-z0-9_]*$"
-)
+_FILE = toml_files.load(toml_files.built_in("name_words.toml"))
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    """Return a regex of the file, in which words that several share are put in."""
+    for name, shared in _FILE["shared"].items():
+        text = text.replace(f"<{name}>", shared)
+    return re.compile(text)
+
+
+#: Words for what a range does, the most specific first; None for what is around operations.
+_PHASES = [
+    (_compiled(row["match"]), phase_of_label(row.get("phase", ""))) for row in _FILE["phase"]
+]
+#: Words in front of a number for what it counts, and others, by what they tell.
+_NUMBERS = {group: _compiled(text) for group, text in _FILE["numbers"].items()}
+_REGEXES = {name: _compiled(text) for name, text in _FILE["regexes"].items()}
 _DIGITS = re.compile(r"[0-9]+")
-#: What stands behind a number that measures a time, a size, a share or a rate.
-_UNIT = re.compile(
-    r"\s?(?:%|(?:(?i:[nmuµμ]?s|secs?|seconds?|min|minutes?|h|hours?|x|bytes|tokens?|[kmgtp]?flops?|"
-    r"[kmg]?hz)|[KGTkgt]i?[Bb]|Mi?B)(?:/s|ps)?(?![a-zA-Z0-9_]|\s*[=:#]))"
-)
-#: Of these, the ones that may also be the first letter of what the next number counts.
-_LABEL = re.compile(r"\s?(?i:s|h|m?b)[^a-zA-Z0-9]*$")
-#: A decimal number: its fraction has several digits, as no number of a microbatch need have.
-_DECIMAL = re.compile(r"(?<![0-9.])[0-9]+\.[0-9]{2,}(?![0-9.])")
 #: A number of a microbatch is smaller.
 _MICROBATCHES = 10_000
 
@@ -115,27 +63,29 @@ class NameShape:
     def phase(self) -> Phase | None:
         """The phase that a word of the names implies."""
         text = "".join(self.pieces).lower()
-        return next((phase for words, phase in _PHASES if re.search(words, text)), None)
+        return next((phase for words, phase in _PHASES if words.search(text)), None)
 
     @cached_property
     def part(self) -> bool:
         """Whether the names are those of parts of an operation, such as layers."""
         numbered = any(map(self.counts_parts, range(len(self.pieces) - 1)))
-        return numbered or bool(_PART.search("".join(self.pieces).lower()))
+        return numbered or bool(_REGEXES["part"].search("".join(self.pieces).lower()))
 
     @cached_property
     def batch(self) -> int | None:
         """Which number counts batches."""
-        words = [bool(_BATCH.search(self._before(at))) for at in range(len(self.pieces) - 1)]
+        words = [
+            bool(_REGEXES["batch"].search(self._before(at))) for at in range(len(self.pieces) - 1)
+        ]
         return words.index(True) if True in words else None
 
     def counts_parts(self, at: int) -> bool:
         """Whether a number counts parts of a stage, such as layers, and so no microbatches."""
-        if _NUMBERED_PART.search(self._before(at)):
+        if _REGEXES["numbered_part"].search(self._before(at)):
             return True
         behind = self.pieces[at + 1].lower()
-        of_next = at + 2 < len(self.pieces) and _NUMBERED_PART.search(behind)
-        return not of_next and _PART_BEHIND.match(behind) is not None
+        of_next = at + 2 < len(self.pieces) and _REGEXES["numbered_part"].search(behind)
+        return not of_next and _REGEXES["part_behind"].match(behind) is not None
 
     def groups(self, *, batch: str) -> list[str]:
         """Return what each number counts, empty for unknown.
@@ -164,8 +114,8 @@ class NameShape:
             return ""
         if at == self.batch and self.distinct[at] > 1:
             return batch
-        group = next((group for words, group in _NUMBERS if words.search(piece)), "")
-        if group == "iteration" and _PASS.search(piece):
+        group = next((group for group, words in _NUMBERS.items() if words.search(piece)), "")
+        if group == "iteration" and _REGEXES["pass"].search(piece):
             return ""
         return "" if group == "microbatch" and self.largest[at] >= _MICROBATCHES else group
 
@@ -174,7 +124,7 @@ class NameShape:
         if self.counts_parts(at):
             return False
         alone = not self.pieces[at + 1][:1].isalpha() and self.largest[at] < _MICROBATCHES
-        return alone and not self.measures[at] and bool(_PASS.search(self._before(at)))
+        return alone and not self.measures[at] and bool(_REGEXES["pass"].search(self._before(at)))
 
 
 def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
@@ -188,7 +138,7 @@ def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
     tailed: set[tuple[str, ...]] = set()
     for text, count in counts.items():
         name = bare_name(text)
-        if 0 < len(name) <= 100 and "\0" not in name and not _NO_OPERATION.search(name):
+        if 0 < len(name) <= 100 and "\0" not in name and not _REGEXES["no_operation"].search(name):
             pieces = tuple(_DIGITS.split(name))
             total[pieces] += count
             names.setdefault(pieces, []).append(name)
@@ -203,14 +153,14 @@ def _shape(pieces: tuple[str, ...], names: Sequence[str], count: int, *, tailed:
     last = len(pieces) - 2
     # Numbers that stand in front of a unit, and those that are decimals.
     units = [
-        _UNIT.match(pieces[at + 1]) is not None
-        and (at == last or _LABEL.match(pieces[at + 1]) is None)
+        _REGEXES["unit"].match(pieces[at + 1]) is not None
+        and (at == last or _REGEXES["label"].match(pieces[at + 1]) is None)
         for at in range(last + 1)
     ]
 
     def is_fraction(at: int) -> bool:
         places = (([m.start() for m in _DIGITS.finditer(name)][at - 1], name) for name in names)
-        return units[at] or all(_DECIMAL.match(name, start) for start, name in places)
+        return units[at] or all(_REGEXES["decimal"].match(name, start) for start, name in places)
 
     fractions = [pieces[at] == "." and at > 0 and is_fraction(at) for at in range(last + 1)]
     return NameShape(
@@ -287,7 +237,7 @@ def _meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
     for shape in shapes:
         phase, groups = shape.phase, shape.groups(batch=batch)
         text = "".join(shape.pieces).lower()
-        if phase is None and without_forward and _TRAINER_FORWARD.search(text):
+        if phase is None and without_forward and _REGEXES["trainer_forward"].search(text):
             phase = Phase.F
         if phase is Phase.BW and split:
             phase = Phase.B

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
+from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.memory_sizes import MemoryEvents
@@ -19,39 +20,23 @@ from bubbleviz.sources import trace_events
 from bubbleviz.sources.trace_events import ThreadName, TraceEvent
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
+#: These, and two more, in the words of the file of categories.
+_NAMES = (
+    *("kernel", "copy", "call", "annotation", "operator"),
+    *("python", "overhead", "wait", "record"),
+)
 #: Waits of streams and hosts, and records of events: neither work nor ranges.
 WAIT, RECORD = 7, 8
 #: Their events have a duration.
 LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR))
-#: By the category of the event in lower case; some are those of older versions, or of the forks of
-#: Kineto for other accelerators (libkineto/include/ActivityType.h).
+#: Kinds of events, and the device that they name, by category in lower case; see the file.
 CATEGORIES = {
-    category: kind
-    for kind, categories in (
-        (KERNEL, "kernel"),
-        (COPY, "gpu_memcpy gpu_memset memcpy memset gcu_memcpy gcu_memset"),
-        (CALL, "cuda_runtime cuda_driver runtime driver hip_runtime hip_driver mtia_runtime"),
-        (ANNOTATION, "user_annotation"),
-        (OPERATOR, "cpu_op operator"),
-        (PYTHON, "python_function"),
-        (OVERHEAD, "overhead"),
-        (WAIT, "cuda_sync"),
-        (RECORD, "cuda_event"),
-    )
-    for category in categories.split()
+    category: (_NAMES.index(row["kind"]), row.get("device", ""))
+    for row in toml_files.load(toml_files.built_in("trace_categories.toml"))["kind"]
+    for category in row["categories"]
 }
-#: Work and calls that name the devices of a trace; the first of these that occurs does.
+#: Devices that categories name; the first of these that occurs does.
 DEVICES = ("MTIA", "XPU", "accelerator")
-ACCELERATORS = {
-    category: (kind, device)
-    for kind, device, categories in (
-        (KERNEL, "MTIA", "mtia_ccp_events"),
-        (CALL, "XPU", "xpu_runtime xpu_driver"),
-        (CALL, "accelerator", "hpu_op glow_runtime privateuse1_runtime privateuse1_driver"),
-        (CALL, "accelerator", "gcu_runtime gcu_driver musa_runtime musa_driver"),
-    )
-    for category in categories.split()
-}
 #: Blocks that contain this hold events of collectives.
 COLLECTIVE_MARK = b'"Collective name"'
 #: Waits, and records of events, which have arguments of their own.
@@ -187,10 +172,11 @@ class EventCollector:
         # JSON gives an object an event, so that each must be looked at.
         for event in events:
             if event.ph == "X":
-                category = (event.cat or "").lower()
-                kind = CATEGORIES.get(category)
-                if kind is None and (kind := self._rare_kind(category)) is None:
+                kind, device = CATEGORIES.get((event.cat or "").lower(), (NONE, ""))
+                if kind == NONE:
                     continue
+                if device:
+                    self.devices.add(device)
                 if event.ts is not None:
                     by_kind[kind].append(event)
                 self.untimed += event.ts is None
@@ -209,12 +195,6 @@ class EventCollector:
             self._blocks[kind].append(columns)
             if kind in (KERNEL, OPERATOR) and {*map(type, args)} != {KinetoArgs}:
                 self._add_collectives(kind, columns, args)
-
-    def _rare_kind(self, category: str) -> int | None:
-        """Return the kind of events of accelerators; None for others."""
-        kind, device = ACCELERATORS.get(category, (None, ""))
-        self.devices.update(filter(None, [device]))
-        return kind
 
     def _add_collectives(self, kind: int, columns: Ints, args: Sequence[KinetoArgs]) -> None:
         for row, own in enumerate(args):
