@@ -18,6 +18,7 @@ import pytest
 import bubbleviz
 from bubbleviz.errors import BubblevizError
 from bubbleviz.report.report import Report
+from bubbleviz.sources.nsys.queries import columns_read
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.edited_databases import change, columns_of, rebuilt
@@ -155,6 +156,11 @@ def whole(form: str = "nsys") -> Report:
         return bubbleviz.analyze(unpacked(Path(folder), form))
 
 
+@cache
+def facts_of_whole(form: str) -> Facts:
+    return facts(whole(form))
+
+
 def check(
     paths: list[Path],
     form: str,
@@ -183,7 +189,7 @@ def check(
     known = {(note.what, note.count) for note in whole(form).limitations}
     news = [f"{n.what}: {n.reason}" for n in report.limitations if (n.what, n.count) not in known]
     told = [line for line in news if any(word in line for word in words)]
-    now, then = facts(report), facts(whole(form))
+    now, then = facts(report), facts_of_whole(form)
     changed = [
         name for name in Facts.__dataclass_fields__ if getattr(now, name) != getattr(then, name)
     ]
@@ -200,11 +206,17 @@ def bare(name: str) -> str:
 
 
 TABLES = [(form, table) for form in AGAIN for table in planted(form)[1]]
+#: Columns of exports of nsys that no query reads, by table.
+UNREAD = {
+    table: tuple(c for c in columns if c not in columns_read().get(table, ()))
+    for table, columns in planted()[1].items()
+}
 COLUMNS = [
     (way, form, table, column)
     for form, table in TABLES
     for column in planted(form)[1][table]
     for way in (("dropped", "nulls") if form == "nsys" else ("dropped",))
+    if form != "nsys" or column not in UNREAD[table]
 ]
 
 
@@ -242,6 +254,15 @@ def test_a_lost_table_is_told_or_changes_nothing(
         check(paths, form, (*words, *more), remedy=True)
 
 
+def test_columns_that_nothing_reads_change_nothing(tmp_path: Path) -> None:
+    paths = unpacked(tmp_path)
+    for table, columns in UNREAD.items():
+        names = [f'"{c}"' for c in planted()[1][table] if c not in columns] or ["1 AS one"]
+        change(paths[0], *rebuilt(table, ", ".join(names)))
+
+    assert check(paths, "nsys", ("META_DATA",)) == "same"
+
+
 @pytest.mark.parametrize(("way", "form", "table", "column"), COLUMNS, ids=bare)
 def test_a_lost_column_is_told_or_changes_nothing(
     way: str, form: str, table: str, column: str, tmp_path: Path
@@ -249,7 +270,7 @@ def test_a_lost_column_is_told_or_changes_nothing(
     """A dropped column is named; one that the profiler left empty is told in whatever words."""
     paths = unpacked(tmp_path, form)
     names = [f'"{name}"' for name in planted(form)[1][table] if name != column]
-    names += [f'NULL AS "{column}"'] if way == "nulls" else [] if names else ["1 AS nothing"]
+    names += [f'NULL AS "{column}"'] if way == "nulls" else [] if names else ["1 AS one"]
     change(paths[0], *rebuilt(table, ", ".join(names)))
 
     but = SHOWN_AS_NONE.get((bare(table), column), ()) if way == "nulls" else ()
