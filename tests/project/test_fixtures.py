@@ -15,7 +15,6 @@ import bubbleviz
 from bubbleviz.errors import UsageError
 from scripts.make_fixture import RECIPES, main, write_all
 from tests.planting import Planting, Truth, plant, read_truth
-from tests.planting.layout import tables_of, write_export
 from tests.support.places import FIXTURES
 
 #: Every kind of range, call and work once, small.
@@ -130,13 +129,6 @@ def test_a_cut_iteration_has_no_ratio(tmp_path: Path) -> None:
     assert open_ranges[0][0] > 0
 
 
-def test_an_evaluation_goes_forward_only(tmp_path: Path) -> None:
-    truth = plant(PLANTINGS["evaluation"], tmp_path)
-
-    kinds = [iteration.kind for iteration in truth.iterations]
-    assert kinds == ["training", "training", "evaluation", "training"]
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -156,31 +148,12 @@ def test_what_cannot_be_planted_is_refused(
         plant(Planting(**options), tmp_path)
 
 
-def test_the_truth_reads_back(tmp_path: Path) -> None:
-    truth = plant(PLANTINGS["nested receives"], tmp_path)
-
-    (tmp_path / "truth.json").write_text(truth.to_json(), encoding="utf-8")
-
-    assert read_truth(tmp_path / "truth.json") == truth
-
-
 def test_the_same_planting_gives_the_same_bytes(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         plant(PLANTINGS["transfers"], tmp_path / folder)
 
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
-
-
-def test_a_table_without_a_needed_column_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="lacks"):
-        write_export(tmp_path / "x.sqlite", {"StringIds": {"id": [1]}})
-
-
-def test_the_layout_knows_what_is_needed() -> None:
-    assert tables_of("CREATE TABLE T (\n    a INTEGER NOT NULL,\n    b TEXT\n);") == {
-        "T": {"a": True, "b": False}
-    }
 
 
 def test_the_fixtures_can_be_written_again(tmp_path: Path) -> None:
@@ -224,8 +197,9 @@ def test_the_command_line_takes_every_option(tmp_path: Path) -> None:
     arguments = ["--recipe", "zb-v", "--iterations", "1", "--no-barrier", "--text", "mixed"]
 
     assert main([str(tmp_path), *arguments]) == 0
-    assert read_truth(tmp_path / "truth.json").planting.text == "mixed"
-    assert read_truth(tmp_path / "truth.json").planting.barrier is False
+    truth = read_truth(tmp_path / "truth.json")
+    assert (truth.planting.text, truth.planting.barrier) == ("mixed", False)
+    assert truth == plant(truth.planting, tmp_path)
 
 
 def test_a_wrong_option_is_refused_in_a_sentence(
