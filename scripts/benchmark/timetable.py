@@ -77,7 +77,7 @@ class Timetable:
         for iteration in self.iterations:
             work = iteration.take(iteration.phase != Phase.OPTIMIZER)
             window_ns = int(work.end_ns.max() - work.start_ns.min())
-            ratios.append(1 - int(work.busy_ns.sum()) / (DEVICES * window_ns))
+            ratios.append(1 - int((work.end_ns - work.start_ns).sum()) / (DEVICES * window_ns))
         return float(np.mean(ratios))
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Planting:
-    """What to plant; times in integer nanoseconds.
+    """What to plant; times in integer nanoseconds. What one option says of others is all of them.
 
     Attributes:
         schedule: name of a schedule of bubbleviz.
@@ -26,43 +26,32 @@ class Planting:
         optimizer_ns: length of the optimizer; 0 gives a range without device work, -1 no range.
         jitter: each duration is scaled by a number in [1 - jitter, 1 + jitter].
         slow_stage: device whose operations all take ``slow_factor`` longer; -1 for none.
-        slow_factor: see there.
         slow_rank: device, counted over all pipelines, whose operations take ``slow_rank_factor``
             longer; -1 for none.
-        slow_rank_factor: see there.
         slow_rank_from: iteration from which on it is slow.
         slow_microbatch: microbatch that takes ``slow_microbatch_factor`` longer on every stage,
             in every iteration; -1 for none.
-        slow_microbatch_factor: see there.
         slow_iteration: iteration in which all operations take ``slow_iteration_factor`` longer;
             -1 for none.
-        slow_iteration_factor: see there.
         pause_device: device, counted over all pipelines, of which one F of every ``pause_every``-
            th iteration takes ``pause_ns`` longer; -1 for none.
-        pause_every: see there.
-        pause_ns: see there.
         pause_dry: the GPU runs dry in the pause, since the host launches the rest so much later.
         stall_range: name of a range in which a host is before it launches late, in a dry pause or
             before a reduce-scatter; empty for none.
         swapped_device: device, counted over all pipelines, that runs the operation at place
             ``swapped_at`` of every iteration after the one that the schedule has next; -1 for none.
-        swapped_at: see there.
         slow_link: stage whose transfers from and to the next one take ``slow_link_factor`` longer;
             -1 for none.
-        slow_link_factor: see there.
         drift: device-independent growth of all operations from the first iteration to the last.
         late_stage: device whose host launches every F ``late_ns`` late; -1 for none.
-        late_ns: see there.
         late_optimizer: device, counted over all pipelines, whose host launches every optimizer
             ``late_optimizer_ns`` late; -1 for none.
-        late_optimizer_ns: see there.
         barrier: a gradient-norm all-reduce holds every optimizer until all devices are done.
         norm_ns: how long data moves in it; 0 for none that takes any time.
         reduce_ns: how long data moves in the reduce-scatter of the replicas of each device, after
             the last backward of an iteration; 0 for no reduce-scatter.
         reduce_pieces: kernels of it in a row, on every other rank.
         late_reducer: rank whose host launches it ``late_reduce_ns`` late; -1 for none.
-        late_reduce_ns: see there.
         slow_pipeline: pipeline whose operations all take ``slow_factor`` longer; -1 for none.
         postponed_ns: optimizer work that runs as POST_VALIDATION inside the next iteration; 0
             for none.

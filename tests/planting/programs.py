@@ -7,6 +7,7 @@ after its producer ended, and the transfer keeps no device busy.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,8 +17,6 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-
-# A program: iterations of plans back to back, and how long each of its tasks takes.
 
 
 @dataclass(frozen=True, order=True)
@@ -63,12 +62,7 @@ def program_of(
         optimizer: end each iteration that trains with an Optimizer task.
         postponed: run a second part of each Optimizer after the first operation of the next
             iteration, as post-validation does (arXiv 2401.10241, section 4).
-
-    Raises:
-        MismatchError: the plans differ in their placement.
     """
-    if len({plan.placement for plan in plans}) != 1:
-        raise MismatchError("the plans of a program place their virtual stages differently")
     placement = plans[0].placement
     first = {device: stage for stage, device in reversed(list(enumerate(placement)))}
     tasks: list[tuple[Task, ...]] = []
@@ -101,16 +95,11 @@ class Simulation(Table):
     """When every task ran; in order of device, then of time.
 
     Attributes:
-        device: device that ran it.
-        virtual_stage: virtual stage; of an Optimizer, the device's first.
-        phase: code of :class:`bubbleviz.model.phases.Phase`.
-        microbatch: microbatch; of an Optimizer, ``STEP`` or ``POSTPONED``.
-        iteration: iteration, from 0.
-        start_ns: start.
-        pause_ns: where a task waited for its input after a part that needs none, the start of
-            that wait, else equal to ``start_ns``.
-        resume_ns: the end of that wait, else equal to ``start_ns``.
-        end_ns: end, exclusive.
+        device, virtual_stage, phase, microbatch, iteration: of the task; of an Optimizer, the
+            virtual stage is the device's first and the microbatch ``STEP`` or ``POSTPONED``.
+        start_ns, end_ns: when it ran, end exclusive.
+        pause_ns, resume_ns: when it waited for its input after a part that needs none, else equal
+            to ``start_ns``.
         arrival_ns: when its last remote input arrived, or -1 where it has none.
         placement: device of each virtual stage.
         length: number of virtual stages of one pipeline.
@@ -129,11 +118,6 @@ class Simulation(Table):
     placement: tuple[int, ...] = field(metadata={"shared": True})
     length: int = field(metadata={"shared": True})
 
-    @property
-    def busy_ns(self) -> Ints:
-        """How long each task kept its device busy: its length less its wait."""
-        return self.end_ns - self.start_ns - (self.resume_ns - self.pause_ns)
-
 
 def _no_time(_: Task) -> int:
     return 0
@@ -146,108 +130,35 @@ class _Run:
         self,
         program: Program,
         duration: Duration,
-        transfer_ns: int | Duration = 0,
-        barrier: bool = False,
-        prelude: Duration | None = None,
-        delay: Duration | None = None,
-        gate: Gate | None = None,
+        transfer_ns: Duration,
+        prelude: Duration,
+        delay: Duration,
     ) -> None:
-        self.program, self.duration = program, duration
-        self.prelude, self.delay = prelude or _no_time, delay or _no_time
-        self.transfer_ns = transfer_ns if callable(transfer_ns) else lambda _: transfer_ns
-        self.gate = self._opens_when_all_are_done if barrier else gate
-        #: Work tasks that have not run, by iteration and device; devices that have some left.
-        self.left: dict[tuple[int, int], int] = {}
-        self.done: dict[tuple[int, int], int] = {}  # when a device ended an iteration's work
-        for device, tasks in enumerate(program.tasks):
-            for task in tasks:
-                if task.operation.phase in WORK:
-                    own = task.iteration, device
-                    self.left[own] = self.left.get(own, 0) + 1
-        self.open: dict[int, int] = {}
-        for iteration, _ in self.left:
-            self.open[iteration] = self.open.get(iteration, 0) + 1
-        self.free = [0] * len(program.tasks)
-        self.next = [0] * len(program.tasks)
+        self.program, self.duration, self.transfer_ns = program, duration, transfer_ns
+        self.prelude, self.delay = prelude, delay
+        self.gate: Gate | None = None
+        self.devices = range(len(program.tasks))
+        self.free, self.next = [0 for _ in self.devices], [0 for _ in self.devices]
+        #: Work tasks that have not run, and when the last one ended, by iteration and device.
+        self.left = Counter(
+            (task.iteration, device)
+            for device in self.devices
+            for task in program.tasks[device]
+            if task.operation.phase in WORK
+        )
+        self.done: dict[tuple[int, int], int] = {}
         #: By iteration, whether it is an F, virtual stage and microbatch.
         self.ended: dict[tuple[int, bool, int, int], int] = {}
         #: The columns of a simulation up to ``arrival_ns``, in the order in which tasks ran.
         self.rows: list[tuple[int, ...]] = []
-        self._run()
 
-    def _opens_when_all_are_done(
-        self, iteration: int, _: int, done: Mapping[tuple[int, int], int]
-    ) -> int | None:
-        if self.open.get(iteration):
+    def all_done(self, iteration: int, _: int, done: Mapping[tuple[int, int], int]) -> int | None:
+        """Return when all devices ended an iteration's work; None where some have not."""
+        if any(self.left[iteration, device] for device in self.devices):
             return None
-        devices = range(len(self.free))
-        return max(done.get((iteration, device), 0) for device in devices)
+        return max(done.get((iteration, device), 0) for device in self.devices)
 
-    def _run(self) -> None:
-        todo = list(range(len(self.program.tasks)))
-        while todo:
-            device = todo.pop()
-            while tasks := self._step(device):
-                for task in tasks:
-                    todo += self._woken(task)
-        for device, of_device in enumerate(self.program.tasks):
-            if self.next[device] < len(of_device):
-                stuck = of_device[self.next[device]]
-                raise MismatchError(
-                    f"the order deadlocks: device {device} waits for ever for the inputs of "
-                    f"{stuck.operation} in iteration {stuck.iteration}"
-                )
-
-    def _step(self, device: int) -> tuple[Task, ...]:
-        """Run the device's next task if its inputs are there, or the next two if they go together.
-
-        Two are put down one after the other, so that each has its time::
-
-            inputs of both   │
-            put down         ├─F──┤├─B──────┤
-            results                         │ of both
-
-        Returns what has run.
-        """
-        group = self._next_group(device)
-        if not group:
-            return ()
-        start, remotes = self.free[device], []
-        for task in group:
-            ready = self._ready(device, task)
-            if ready is None:
-                return ()
-            start = max(start, ready[0])
-            remotes.append(ready[1])
-        alone = len(group) == 1 and remotes[0] != NONE
-        ahead = self.prelude(group[0]) if alone else 0
-        start = start if ahead else max(start, *remotes)
-        start += self.delay(group[0])
-        for task, remote in zip(group, remotes, strict=True):
-            pause = start + ahead
-            resume = max(pause, remote) if ahead else pause
-            end = resume + self.duration(task) - ahead
-            if resume == pause:
-                pause = resume = start
-            op, iteration = task.operation, task.iteration
-            key = op.virtual_stage, int(op.phase), op.microbatch, iteration
-            self.rows.append((device, *key, start, pause, resume, end, remote))
-            if op.phase in WORK:
-                self.left[iteration, device] -= 1
-                if not self.left[iteration, device]:
-                    self.open[iteration] -= 1
-                    self.done[iteration, device] = end
-            start = end
-        for task in group:
-            op = task.operation
-            if op.phase in (Phase.F, Phase.B, Phase.BW):
-                result = task.iteration, op.phase is Phase.F, op.virtual_stage, op.microbatch
-                self.ended[result] = end
-        self.free[device] = end
-        self.next[device] += len(group)
-        return group
-
-    def _next_group(self, device: int) -> tuple[Task, ...]:
+    def group(self, device: int) -> tuple[Task, ...]:
         """Return the device's next task, or the next two if they go together."""
         tasks, at = self.program.tasks[device], self.next[device]
         group = tasks[at : at + 1]
@@ -256,7 +167,7 @@ class _Run:
             group += tuple(t for t in tasks[at + 1 : at + 2] if t.operation.phase is not Phase.F)
         return group
 
-    def _ready(self, device: int, task: Task) -> tuple[int, int] | None:
+    def ready(self, device: int, task: Task) -> tuple[int, int] | None:
         """Return when the local and the remote inputs are there (-1: none), or None."""
         op, k, length = task.operation, task.iteration, self.program.length
         stage, phase = op.virtual_stage, op.phase
@@ -264,13 +175,12 @@ class _Run:
         if phase is Phase.OPTIMIZER:
             opens = self.gate(k, device, self.done) if self.gate else local
             return None if opens is None else (opens, remote)
-        needs: list[tuple[bool, int]] = []
         if phase is Phase.F:
             needs = [(True, stage - 1)] if stage % length else []
-        elif phase in (Phase.B, Phase.BW):
-            needs = [(True, stage), *([(False, stage + 1)] if (stage + 1) % length else [])]
         elif phase is Phase.W:
             needs = [(False, stage)]
+        else:
+            needs = [(True, stage), *([(False, stage + 1)] if (stage + 1) % length else [])]
         for forward, source in needs:
             end = self.ended.get((k, forward, source, op.microbatch))
             if end is None:
@@ -281,14 +191,51 @@ class _Run:
                 remote = max(remote, end + self.transfer_ns(task))
         return local, remote
 
-    def _woken(self, task: Task) -> list[int]:
-        """Return the devices whose next task may have waited for this one."""
-        op, length = task.operation, self.program.length
-        neighbour = op.virtual_stage + (1 if op.phase is Phase.F else -1)
-        if self.gate and not self.open.get(task.iteration):
-            return list(range(len(self.program.tasks)))
-        inside = neighbour // length == op.virtual_stage // length and op.phase is not Phase.W
-        return [self.program.placement[neighbour]] if inside else []
+    def put(self, device: int, task: Task, times: tuple[int, ...]) -> None:
+        """Note when a task ran: start, pause, resume, end and arrival."""
+        op, iteration = task.operation, task.iteration
+        self.rows.append(
+            (device, op.virtual_stage, int(op.phase), op.microbatch, iteration, *times)
+        )
+        self.next[device] += 1
+        self.free[device] = times[3]
+        if op.phase in WORK:
+            self.left[iteration, device] -= 1
+            if not self.left[iteration, device]:
+                self.done[iteration, device] = times[3]
+
+    def step(self, device: int) -> bool:
+        """Run what the device has next if its inputs are there.
+
+        Two tasks are put down one after the other, so that each has its time::
+
+            inputs of both   │
+            put down         ├─F──┤├─B──────┤
+            results                         │ of both
+        """
+        group = self.group(device)
+        inputs = [(task, self.ready(device, task)) for task in group]
+        known = [(task, when) for task, when in inputs if when is not None]
+        if not group or len(known) < len(group):
+            return False
+        remotes = [remote for _, (_, remote) in known]
+        ahead = self.prelude(group[0]) if len(group) == 1 and remotes[0] != NONE else 0
+        start = max(self.free[device], *(local for _, (local, _) in known))
+        start = (start if ahead else max(start, *remotes)) + self.delay(group[0])
+        for task, (_, remote) in known:
+            pause = start + ahead
+            resume = max(pause, remote) if ahead else pause
+            end = resume + self.duration(task) - ahead
+            if resume == pause:
+                pause = resume = start
+            self.put(device, task, (start, pause, resume, end, remote))
+            start = end
+        for task in group:
+            op = task.operation
+            if op.phase in (Phase.F, Phase.B, Phase.BW):
+                result = task.iteration, op.phase is Phase.F, op.virtual_stage, op.microbatch
+                self.ended[result] = end
+        return True
 
 
 def simulate(
@@ -297,11 +244,11 @@ def simulate(
     *,
     transfer_ns: int | Duration = 0,
     barrier: bool = False,
-    prelude: Duration | None = None,
-    delay: Duration | None = None,
+    prelude: Duration = _no_time,
+    delay: Duration = _no_time,
     gate: Gate | None = None,
 ) -> Simulation:
-    """Return when every task runs.
+    """Return when every task runs: each device does what it can, until none can do anything.
 
     Args:
         program: what runs; a plan stands for one iteration of it without Optimizer.
@@ -322,9 +269,15 @@ def simulate(
     """
     if isinstance(program, Plan):
         program = program_of([program])
-    rows = _Run(program, duration, transfer_ns, barrier, prelude, delay, gate).rows
+    transfer = transfer_ns if callable(transfer_ns) else lambda _: transfer_ns
+    run = _Run(program, duration, transfer, prelude, delay)
+    run.gate = run.all_done if barrier else gate
+    while any([run.step(device) for device in run.devices]):
+        pass
+    if stuck := [str(task.operation) for device in run.devices for task in run.group(device)]:
+        raise MismatchError(f"the order deadlocks before {', '.join(stuck)}")
     names = Simulation.column_names()
-    table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    table = np.array(run.rows, dtype=np.int64).reshape(-1, len(names))
     table = table[np.argsort(table[:, 0], kind="stable")]
     columns = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
     return Simulation(**columns, placement=program.placement, length=program.length)

@@ -111,8 +111,8 @@ def simulation_of(planting: Planting) -> Simulation:
         _durations(planting, plan),
         transfer_ns=_transfers(planting, plan),
         barrier=planting.barrier and not planting.gated,
-        prelude=prelude if planting.nested_receive_ns else None,
-        delay=delay if max(planting.late_stage, planting.late_optimizer) >= 0 else None,
+        prelude=prelude,
+        delay=delay,
         gate=partial(opens_ns, planting) if planting.gated else None,
     )
 

@@ -37,8 +37,8 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.plan import Duration, Plan, program_of
-from bubbleviz.schedules.simulation import simulate
+from bubbleviz.schedules.plan import Plan
+from tests.planting.programs import Duration, program_of, simulate
 from tests.support.stage_times import stage_durations
 
 SVG = "{http://www.w3.org/2000/svg}"

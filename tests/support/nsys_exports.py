@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,30 +28,25 @@ _EVENT_TYPES = {
     75: "NvtxDomainCreate",
 }
 
-_SCHEMA = """
-CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL,
-  deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,
-  correlationId INTEGER, globalPid INTEGER, demangledName INTEGER NOT NULL,
-  shortName INTEGER NOT NULL, graphNodeId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL,
-  eventClass INTEGER NOT NULL, globalTid INTEGER, correlationId INTEGER,
-  nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL,
-  deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,
-  correlationId INTEGER, globalPid INTEGER, bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER NOT NULL, end INTEGER NOT NULL,
-  deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,
-  correlationId INTEGER, globalPid INTEGER, value INTEGER NOT NULL, bytes INTEGER NOT NULL);
-CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL,
-  rangeId INTEGER, category INTEGER, color INTEGER, text TEXT, globalTid INTEGER,
-  endGlobalTid INTEGER, textId INTEGER, domainId INTEGER);
-CREATE TABLE ThreadNames (nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER);
-CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
-CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT NOT NULL,
-  name TEXT NOT NULL, nameEnum INTEGER NOT NULL, value TEXT NOT NULL);
-CREATE TABLE ENUM_NSYS_EVENT_TYPE (id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT);
-"""
+#: Columns by table: integers but for those of text; ! for NOT NULL.
+_ACTIVITY = "start! end! deviceId! contextId! streamId! correlationId globalPid"
+_TABLES = {
+    "StringIds": "id! value:TEXT!",
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_ACTIVITY} demangledName! shortName! graphNodeId",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": (
+        "start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId"
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_ACTIVITY} bytes! copyKind!",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_ACTIVITY} value! bytes!",
+    "NVTX_EVENTS": (
+        "start! end eventType! rangeId category color text:TEXT globalTid endGlobalTid textId "
+        "domainId"
+    ),
+    "ThreadNames": "nameId! priority globalTid",
+    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs utcTime:TEXT localTime:TEXT",
+    "TARGET_INFO_SYSTEM_ENV": "globalVid devStateName:TEXT! name:TEXT! nameEnum! value:TEXT!",
+    "ENUM_NSYS_EVENT_TYPE": "id! name:TEXT label:TEXT",
+}
 
 
 @dataclass(frozen=True)
@@ -166,73 +162,63 @@ def profile(
     path = folder / name
     path.unlink(missing_ok=True)
     text = _Strings()
+    rows: dict[str, list[tuple[object, ...]]] = {
+        "CUPTI_ACTIVITY_KIND_KERNEL": [
+            (*_activity(k), text(k.name), text(k.name.split("(")[0]), k.graph_node) for k in kernels
+        ],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [
+            (c.start, c.end, 0, global_id(c.pid, c.tid), c.correlation, text(c.name), 0, None)
+            for c in calls
+        ],
+        "NVTX_EVENTS": [
+            (
+                *(r.start, r.end, r.kind, row, None, None, None if r.registered else r.name),
+                global_id(r.pid, r.tid),
+                None if r.end_tid is None else global_id(r.pid, r.end_tid),
+                text(r.name) if r.registered and r.name is not None else None,
+                r.domain,
+            )
+            for row, r in enumerate(ranges)
+        ],
+        "CUPTI_ACTIVITY_KIND_MEMCPY": [(*_activity(m), 8, m.kind) for m in copies],
+        "CUPTI_ACTIVITY_KIND_MEMSET": [(*_activity(m), 0, 8) for m in fills],
+        "ThreadNames": [(text(t.name), 20, global_id(t.pid, t.tid)) for t in threads],
+        "TARGET_INFO_SYSTEM_ENV": [(HOST_ID << 48, "Local", "Hostname", 1, hostname)],
+        "TARGET_INFO_SESSION_START_TIME": [(utc_epoch_ns, "", "")],
+        "ENUM_NSYS_EVENT_TYPE": [(n, label, label) for n, label in _EVENT_TYPES.items()],
+        "StringIds": [(number, value) for value, number in text.ids.items()],
+    }
+    if hostname is None:
+        rows["TARGET_INFO_SYSTEM_ENV"] = []
+    if utc_epoch_ns is None:
+        rows["TARGET_INFO_SESSION_START_TIME"] = []
     with closing(sqlite3.connect(path)) as db:
         # Nothing is kept after a test: a crash may cost the file.
         db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
-        db.executescript(_SCHEMA)
-        db.executemany(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,1,?,?,?,?,?,?)",
-            [
-                (
-                    *(k.start, k.end, k.device, k.stream, k.correlation, global_id(k.pid)),
-                    *(text(k.name), text(k.name.split("(")[0]), k.graph_node),
-                )
-                for k in kernels
-            ],
-        )
-        db.executemany(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0,NULL)",
-            [(c.start, c.end, global_id(c.pid, c.tid), c.correlation, text(c.name)) for c in calls],
-        )
-        db.executemany(
-            "INSERT INTO NVTX_EVENTS VALUES (?,?,?,?,NULL,NULL,?,?,?,?,?)",
-            [
-                (
-                    *(r.start, r.end, r.kind, row, None if r.registered else r.name),
-                    global_id(r.pid, r.tid),
-                    None if r.end_tid is None else global_id(r.pid, r.end_tid),
-                    text(r.name) if r.registered and r.name is not None else None,
-                    r.domain,
-                )
-                for row, r in enumerate(ranges)
-            ],
-        )
-        db.executemany(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,?,1,?,?,?,8,?)",
-            [
-                (m.start, m.end, m.device, m.stream, m.correlation, global_id(m.pid), m.kind)
-                for m in copies
-            ],
-        )
-        db.executemany(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?,?,?,1,?,?,?,0,8)",
-            [(m.start, m.end, m.device, m.stream, m.correlation, global_id(m.pid)) for m in fills],
-        )
-        db.executemany(
-            "INSERT INTO ThreadNames VALUES (?,20,?)",
-            [(text(t.name), global_id(t.pid, t.tid)) for t in threads],
-        )
-        if hostname is not None:
-            db.execute(
-                "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?,'Local','Hostname',1,?)",
-                (HOST_ID << 48, hostname),
-            )
-        if utc_epoch_ns is not None:
-            db.execute(
-                "INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?,'','')", (utc_epoch_ns,)
-            )
-        db.executemany(
-            "INSERT INTO ENUM_NSYS_EVENT_TYPE VALUES (?,?,?)",
-            [(number, label, label) for number, label in _EVENT_TYPES.items()],
-        )
-        db.executemany(
-            "INSERT INTO StringIds VALUES (?,?)",
-            [(number, value) for value, number in text.ids.items()],
-        )
-        for table in without:
-            db.execute(f'DROP TABLE "{table}"')
+        for table in [table for table in _TABLES if table not in without]:
+            db.execute(f"CREATE TABLE {table} ({_declared(_TABLES[table])})")
+            slots = ",".join("?" * len(_TABLES[table].split()))
+            db.executemany(f"INSERT INTO {table} VALUES ({slots})", rows[table])
         db.commit()
     return path
+
+
+def _activity(row: K | M) -> tuple[object, ...]:
+    """Return the columns that kernels, copies and fills share."""
+    place = (row.device, 1, row.stream)
+    return (row.start, row.end, *place, row.correlation, global_id(row.pid))
+
+
+@cache
+def _declared(columns: str) -> str:
+    """Return columns as SQL declares them."""
+    declared = []
+    for word in columns.split():
+        name, _, kind = word.rstrip("!").partition(":")
+        key = " PRIMARY KEY" if word == "id!" else ""
+        needed = " NOT NULL" if word.endswith("!") else ""
+        declared.append(f"{name} {kind or 'INTEGER'}{needed}{key}")
+    return ", ".join(declared)
 
 
 def edited(path: Path, *statements: str, source: Path | None = None) -> Path:

@@ -3,7 +3,7 @@
 ``soups()`` has no order at all: ranges overlap freely, calls sit anywhere, kernels run before they
 are launched. ``schedules()`` looks like training (iterations of F, B, W and Optimizer on several
 processes), so that iterations, pairing and windows are reached, and is then damaged a little.
-``crossings()`` is about calls from other threads. ``profiles()`` is any of them.
+``crossings()`` is about calls from other threads.
 """
 
 from __future__ import annotations
@@ -74,40 +74,17 @@ def operation_names() -> st.SearchStrategy[str]:
         st.sampled_from(("FORWARD", "BACKWARD", "POST_VALIDATION")),
         st.none() | coordinates,
     )
-    others = st.sampled_from(
-        (
-            "Optimizer",
-            "POST_VALIDATION",
-            "post_validation_phase",
-            "W_clear.0.0",
-            "SEND_FORWARD.1.0.0_RECV_BACKWARD.0.0.0",
-            "SEND_FORWARD_SEND_BACKWARD.0.0.0",
-        )
-    )
+    joined = ("SEND_FORWARD.1.0.0_RECV_BACKWARD.0.0.0", "SEND_FORWARD_SEND_BACKWARD.0.0.0")
+    alone = ("Optimizer", "POST_VALIDATION", "post_validation_phase", "W_clear.0.0")
+    others = st.sampled_from((*alone, *joined))
     return st.one_of(work, work, work, communication, others)
 
 
 def other_names() -> st.SearchStrategy[str | None]:
     """Names of nothing, or nearly of something."""
-    return st.sampled_from(
-        (
-            "aten::mm",
-            "F",
-            "B",
-            "pre_step",
-            "F0.0",
-            "F0.0.0 ",
-            "F0.0.0\n",
-            "xF0.0.0",
-            "f0.0.0",
-            "B-1.0.0",
-            "F\N{ARABIC-INDIC DIGIT ZERO}.0.0",
-            "SEND_FORWARD_RECV_BACKWARD",
-            "iter_0",
-            "",
-            None,
-        )
-    )
+    words = "aten::mm F B pre_step F0.0 xF0.0.0 f0.0.0 B-1.0.0 SEND_FORWARD_RECV_BACKWARD iter_0"
+    odd = ("F0.0.0 ", "F0.0.0\n", "F\N{ARABIC-INDIC DIGIT ZERO}.0.0", "", None)
+    return st.sampled_from((*words.split(), *odd))
 
 
 def marks() -> st.SearchStrategy[str]:
@@ -439,8 +416,3 @@ def _damaged(draw: st.DrawFn, rows: Rows) -> Rows:
         calls = draw(st.permutations(calls))
         ranges = draw(st.permutations(ranges))
     return replace(rows, kernels=tuple(kernels), calls=tuple(calls), ranges=tuple(ranges))
-
-
-def profiles() -> st.SearchStrategy[Rows]:
-    """Any of them."""
-    return soups() | crossings() | schedules()

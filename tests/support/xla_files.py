@@ -7,6 +7,7 @@ reader leaves out is there, and an independent reading is at hand.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,57 +15,26 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-_FIELDS: Mapping[str, Sequence[tuple[str, int, str]]] = {
-    "XStat": (
-        ("metadata_id", 1, "int64"),
-        ("double_value", 2, "double"),
-        ("uint64_value", 3, "uint64"),
-        ("int64_value", 4, "int64"),
-        ("str_value", 5, "bytes"),
-        ("bytes_value", 6, "bytes"),
-        ("ref_value", 7, "uint64"),
-    ),
-    "XEvent": (
-        ("metadata_id", 1, "int64"),
-        ("offset_ps", 2, "int64"),
-        ("duration_ps", 3, "int64"),
-        ("stats", 4, "XStat*"),
-        ("num_occurrences", 5, "int64"),
-    ),
-    "XLine": (
-        ("id", 1, "int64"),
-        ("name", 2, "bytes"),
-        ("timestamp_ns", 3, "int64"),
-        ("events", 4, "XEvent*"),
-        ("duration_ps", 9, "int64"),
-        ("display_id", 10, "int64"),
-        ("display_name", 11, "bytes"),
-    ),
-    "XEventMetadata": (
-        ("id", 1, "int64"),
-        ("name", 2, "bytes"),
-        ("metadata", 3, "bytes"),
-        ("display_name", 4, "bytes"),
-        ("stats", 5, "XStat*"),
-        ("child_id", 6, "int64*"),
-    ),
-    "XStatMetadata": (("id", 1, "int64"), ("name", 2, "bytes"), ("description", 3, "bytes")),
-    "EventEntry": (("key", 1, "int64"), ("value", 2, "XEventMetadata")),
-    "StatEntry": (("key", 1, "int64"), ("value", 2, "XStatMetadata")),
-    "XPlane": (
-        ("id", 1, "int64"),
-        ("name", 2, "bytes"),
-        ("lines", 3, "XLine*"),
-        ("event_metadata", 4, "EventEntry*"),
-        ("stat_metadata", 5, "StatEntry*"),
-        ("stats", 6, "XStat*"),
-    ),
-    "XSpace": (
-        ("planes", 1, "XPlane*"),
-        ("errors", 2, "bytes*"),
-        ("warnings", 3, "bytes*"),
-        ("hostnames", 4, "bytes*"),
-    ),
+#: Each message with its fields: name, number and type, * for many.
+_MESSAGES = """
+XStat: metadata_id 1 int64, double_value 2 double, uint64_value 3 uint64, int64_value 4 int64,
+  str_value 5 bytes, bytes_value 6 bytes, ref_value 7 uint64
+XEvent: metadata_id 1 int64, offset_ps 2 int64, duration_ps 3 int64, stats 4 XStat*,
+  num_occurrences 5 int64
+XLine: id 1 int64, name 2 bytes, timestamp_ns 3 int64, events 4 XEvent*, duration_ps 9 int64,
+  display_id 10 int64, display_name 11 bytes
+XEventMetadata: id 1 int64, name 2 bytes, metadata 3 bytes, display_name 4 bytes, stats 5 XStat*,
+  child_id 6 int64*
+XStatMetadata: id 1 int64, name 2 bytes, description 3 bytes
+EventEntry: key 1 int64, value 2 XEventMetadata
+StatEntry: key 1 int64, value 2 XStatMetadata
+XPlane: id 1 int64, name 2 bytes, lines 3 XLine*, event_metadata 4 EventEntry*,
+  stat_metadata 5 StatEntry*, stats 6 XStat*
+XSpace: planes 1 XPlane*, errors 2 bytes*, warnings 3 bytes*, hostnames 4 bytes*
+"""
+_FIELDS = {
+    message: [field.split() for field in fields.split(",")]
+    for message, fields in re.findall(r"^(\w+): ((?:.|\n )*)$", _MESSAGES, re.MULTILINE)
 }
 
 
@@ -77,7 +47,7 @@ def space_type() -> Any:
         described = file.message_type.add(name=message)
         for name, number, kind in fields:
             plain = kind.rstrip("*")
-            own = described.field.add(name=name, number=number)
+            own = described.field.add(name=name, number=int(number))
             own.label = proto.LABEL_REPEATED if kind != plain else proto.LABEL_OPTIONAL
             if plain in _FIELDS:
                 own.type, own.type_name = proto.TYPE_MESSAGE, f".planes.{plain}"
