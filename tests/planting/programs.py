@@ -272,7 +272,7 @@ def simulate(
     transfer = transfer_ns if callable(transfer_ns) else lambda _: transfer_ns
     run = _Run(program, duration, transfer, prelude, delay)
     run.gate = run.all_done if barrier else gate
-    while any([run.step(device) for device in run.devices]):
+    while sum(run.step(device) for device in run.devices):
         pass
     if stuck := [str(task.operation) for device in run.devices for task in run.group(device)]:
         raise MismatchError(f"the order deadlocks before {', '.join(stuck)}")
