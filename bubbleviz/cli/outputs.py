@@ -170,14 +170,14 @@ def write_outputs(contents: Mapping[str, str | bytes | Parts], *, force: bool) -
     try:
         for output, content in contents.items():
             with _writing(output):
-                if isinstance(content, Parts):
+                if callable(content):
                     ready[output] = _temporary(output, content)
                 elif _is_channel(output):
                     channels[output] = encoded(content)
                 else:
                     ready[output] = _temporary(output, encoded(content))
         for output, temporary in ready.items():
-            place = _place_folder if isinstance(contents[output], Parts) else _place_file
+            place = _place_folder if callable(contents[output]) else _place_file
             with _writing(output):
                 place(temporary, output, force=force)
     finally:
@@ -241,15 +241,15 @@ def _open_channel(output: str) -> int:
 def _temporary(output: str, content: bytes | Parts) -> Path:
     """Write a file, or a folder part by part, under a temporary name beside its place."""
     parent = Path(output).resolve().parent
-    if isinstance(content, Parts):
+    if callable(content):
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     else:
         handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=parent)
         os.close(handle)
         place = Path(name)
     try:
-        if isinstance(content, Parts):
-            for name, part in content.files():
+        if callable(content):
+            for name, part in content():
                 (place / name).write_bytes(encoded(part))
                 (place / name).chmod(0o666 & ~_mask())
             place.chmod(0o777 & ~_mask())

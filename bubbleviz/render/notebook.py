@@ -12,9 +12,8 @@ from dataclasses import replace
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.document import Sentence, bullets, heading, html
 from bubbleviz.render.rows import by_stage, rows_of
-from bubbleviz.render.text.report import causes, headline_lines
-from bubbleviz.render.text.sections import limitation_lines, ratios
-from bubbleviz.report.advice import first_thing
+from bubbleviz.render.text.report import summary
+from bubbleviz.render.text.sections import limitation_lines
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -72,16 +71,9 @@ def fragment(report: Report) -> str:
     """Return a report as a fragment of HTML that is well-formed XML, too."""
     from hashlib import sha256
 
-    value, bounds, runs, why = headline_lines(report)
-    head = [Sentence(bounds, lead=value)]
-    head += [
-        Sentence(f"{report.headline} = {with_source(ratio.definition)}")
-        for ratio in ratio_definitions()
-        if ratio.name == report.headline
-    ]
-    first = first_thing(report)
-    advice = [] if first is None else [Sentence(f"what to do first: {first}")]
-    above = html([*head, Sentence(runs), Sentence(why), *advice, ratios(report), causes(report)])
+    ratio = next(ratio for ratio in ratio_definitions() if ratio.name == report.headline)
+    defined = Sentence(f"{report.headline} = {with_source(ratio.definition)}")
+    above = html([*summary(report), defined])
     lines = limitation_lines(report)
     below = html([heading("Limitations"), bullets(lines)] if lines else [])
     # Pictures of one document share its ids; equal pictures may have equal ones.

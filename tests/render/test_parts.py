@@ -14,7 +14,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.cli.outputs import write_outputs
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.render import json_document as json_format
-from bubbleviz.render.formats import File, Parts, renderers
+from bubbleviz.render.formats import File, renderers
 from bubbleviz.report import rank_means
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import looks_saved, read_document, read_saved, read_times
@@ -60,9 +60,9 @@ def called(*arguments: str | Path) -> int:
 def folder_of(report: Report, name: str, path: Path) -> Path:
     """Write a report by parts in a format."""
     parts = RENDERERS[name].content(report, View(), f"{path}/")
-    assert isinstance(parts, Parts)
+    assert callable(parts)
     path.mkdir()
-    for file, content in parts.files():
+    for file, content in parts():
         data = content.encode() if isinstance(content, str) else content
         (path / file).write_bytes(data)
     return path
@@ -225,7 +225,7 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         raise OSError("no space left on device")
 
     with pytest.raises(OutputError, match="no space"):
-        write_outputs({str(tmp_path / "report.json/"): Parts(files)}, force=False)
+        write_outputs({str(tmp_path / "report.json/"): files}, force=False)
     assert not [*tmp_path.iterdir()]
 
 
@@ -244,7 +244,7 @@ def test_an_interrupted_replacement_leaves_the_folder_that_was_there(
 
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_outputs({f"{there}/": Parts(lambda: iter([("index.json", "new")]))}, force=True)
+        write_outputs({f"{there}/": lambda: iter([("index.json", "new")])}, force=True)
 
     assert (there / "index.json").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
 
 #: Name and content of a file.
 File: TypeAlias = "tuple[str, str | bytes]"
+#: An output that is a folder: what yields its files, each made when it is written.
+Parts: TypeAlias = "Callable[[], Iterator[File]]"
 
 #: Packages that are extras, and what is said where one is needed and not installed.
 _EXTRAS = {
@@ -47,17 +49,6 @@ def check_installed(package: str) -> None:
     """
     if importlib.util.find_spec(package) is None:
         raise OutputError(_EXTRAS[package])
-
-
-@dataclass(frozen=True)
-class Parts:
-    """An output that is a folder of files, each made when it is written.
-
-    Attributes:
-        files: yields them, one after the other.
-    """
-
-    files: Callable[[], Iterator[File]]
 
 
 @dataclass(frozen=True)
@@ -117,7 +108,7 @@ class Renderer:
         """Return what is written to a file, or to a folder where that ends in a slash."""
         if self.parts and is_folder(file):
             self.check()
-            return Parts(lambda: _function(self.parts)(report))
+            return lambda: _function(self.parts)(report)
         content: str | bytes = self.render(report, view)
         return content
 

@@ -11,6 +11,7 @@ import math
 import unicodedata
 from dataclasses import dataclass, replace
 from typing import Any
+from xml.sax.saxutils import escape
 
 import drawsvg
 
@@ -241,10 +242,6 @@ _DARK_SHEET = (
 _PALE = 0.55
 
 
-class _Description(drawsvg.Title):  # type: ignore[misc]
-    TAG_NAME = "desc"
-
-
 class Page:
     """The document: a stack of elements, definitions by id, and a cursor that moves down.
 
@@ -392,7 +389,7 @@ class Page:
         if style.dark:
             drawing.append_css(_DARK_SHEET)
         drawing.append_title(self.title)
-        drawing.append(_Description(self.description))
+        drawing.append(drawsvg.Raw(f"<desc>{escape(self.description)}</desc>"))
         for _, definition in sorted(self.definitions.items()):
             drawing.append_def(definition)
         paper = drawsvg.Rectangle(0, 0, px(width), height, fill=LIGHT.paper, class_="bv-paper")

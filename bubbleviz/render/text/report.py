@@ -6,7 +6,6 @@ The headline is the bubble ratio to quote, its uncertainty, and what it is of.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from bubbleviz.count.ratios import ratio_definitions
@@ -393,17 +392,20 @@ def as_text(report: Report, view: View) -> str:
     return plain_text(sections(report, view))
 
 
-def as_markdown(report: Report, view: View) -> str:
-    """Return the headline, the ratios and the causes of a report, whatever the view."""
-    del view
+def summary(report: Report) -> list[doc.Block]:
+    """Return the headline, what to do first, the ratios and the causes."""
     value, bounds, run, why = headline_lines(report)
     first = first_thing(report)
-    return markdown(
-        [
-            doc.Sentence(bounds, lead=value),
-            doc.Sentence(f"{run}; {why}"),
-            *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
-            replace(own.ratios(report), title="Bubble ratios, in %"),
-            causes(report),
-        ]
-    )
+    return [
+        doc.Sentence(bounds, lead=value),
+        doc.Sentence(f"{run}; {why}"),
+        *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
+        own.ratios(report),
+        causes(report),
+    ]
+
+
+def as_markdown(report: Report, view: View) -> str:
+    """Return a summary of a report, whatever the view."""
+    del view
+    return markdown(summary(report))
