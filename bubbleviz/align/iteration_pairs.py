@@ -7,7 +7,6 @@ they do not, the pairing is unknown.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,10 +25,8 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
 
-#: With so many pairs of ranks a machine is tried.
+#: With so many pairs of ranks two machines are tried.
 _TRIES = 6
-#: Of so many pairs links are found together at first.
-_AHEAD = 16
 #: Two ranks next to each other: of a pipeline, or replicas.
 Neighbours = tuple[int, int, bool]
 
@@ -207,8 +204,8 @@ def _name(number: int, away: int) -> str:
 
 # Machine links: what to add to each machine's clock so that one pairing of iterations is possible.
 #
-# The machines are joined one after another, each by the first pair of ranks that decides how its
-# iterations pair with those of a machine that is already joined.
+# Each machine is joined by a pair of ranks that decides how its iterations pair with those of a
+# machine that is already joined.
 
 
 def linked(
@@ -231,70 +228,46 @@ def linked(
         for one, other in pairwise(neighbours)
         if one[1] == other[0] and not one[2] and not other[2]
     ]
-    near, far = (
-        [pair for pair in pairs if machine[pair[0]] != machine[pair[1]]]
-        for pairs in (neighbours, farther)
-    )
-    joining = _Joining(find, machine, {machine[one]: 0 for one, _, _ in neighbours[:1]})
-    while joining.any(near) or joining.any(far):
-        pass
-    return joining.offset_ns, tuple(joining.closest.values())
-
-
-class _Joining:
-    """Machines while they are joined."""
-
-    def __init__(
-        self,
-        find: Callable[[Sequence[Neighbours]], Sequence[Link]],
-        machine: Sequence[int],
-        offset_ns: dict[int, int],
-    ) -> None:
-        self.find, self.machine, self.offset_ns = find, machine, offset_ns
-        self.closest: dict[int, Link] = {}
-        self._found: dict[tuple[int, int], Link] = {}
-        self._tried: set[tuple[int, int]] = set()
-        self._tries: Counter[int] = Counter()
-        self._ahead = _AHEAD
-
-    def any(self, pairs: Sequence[Neighbours]) -> bool:
-        """Join what these pairs join, and return whether that is anything."""
-        before = len(self.offset_ns)
-        for place, (one, other, _) in enumerate(pairs):
-            sides = self.machine[one], self.machine[other]
-            joined = sides[0] in self.offset_ns, sides[1] in self.offset_ns
-            if joined[0] == joined[1] or (one, other) in self._tried:
-                continue
-            self._tried.add((one, other))
-            new, old = sides if joined[1] else sides[::-1]
-            self._tries[new] += 1
-            if self._tries[new] > _TRIES:
-                continue
-            if (one, other) not in self._found:
-                found = self.find(self._wanted(pairs[place:]))
-                self._found.update({(link.first, link.second): link for link in found})
-            link = self._found[one, other]
-            if new not in self.closest or link.margin > self.closest[new].margin:
-                self.closest[new] = link
-            # The more of them were decided, the more are found at once.
-            self._ahead = 2 * self._ahead if link.decided else 1
-            if link.best is not None and link.decided:
-                moved = round(link.best.offset_ns)
-                self.offset_ns[new] = self.offset_ns[old] + (moved if joined[0] else -moved)
-        return len(self.offset_ns) > before
-
-    def _wanted(self, pairs: Sequence[Neighbours]) -> list[Neighbours]:
-        """Return the first pair, and those that are tried if each one before is decided."""
-        joined, wanted = set(self.offset_ns), []
-        for pair in pairs:
-            sides = self.machine[pair[0]], self.machine[pair[1]]
-            if (sides[0] in joined) != (sides[1] in joined):
-                joined.update(sides)
-                if pair[:2] not in self._found:
-                    wanted.append(pair)
-            if len(wanted) >= self._ahead:
+    offset_ns = {machine[one]: 0 for one, _, _ in neighbours[:1]}
+    closest: dict[int, Link] = {}
+    for pairs in (neighbours, farther):
+        found: list[Link] = []
+        tried: set[Neighbours] = set()
+        for _ in range(_TRIES):
+            # The next pair of any two machines that are not joined yet.
+            wanted: dict[frozenset[int], Neighbours] = {}
+            for pair in pairs:
+                sides = frozenset((machine[pair[0]], machine[pair[1]]))
+                if len(sides) == 2 and pair not in tried and not sides <= offset_ns.keys():
+                    wanted.setdefault(sides, pair)
+            if not wanted:
                 break
-        return wanted
+            tried.update(wanted.values())
+            found.extend(find(list(wanted.values())))
+            while _joined(found, machine, offset_ns, closest):
+                pass
+    return offset_ns, tuple(closest.values())
+
+
+def _joined(
+    links: Sequence[Link],
+    machine: Sequence[int],
+    offset_ns: dict[int, int],
+    closest: dict[int, Link],
+) -> bool:
+    """Join what links join to what is joined already, and return whether that is anything."""
+    before = len(offset_ns)
+    for link in links:
+        one, other = machine[link.first], machine[link.second]
+        if (one in offset_ns) == (other in offset_ns):
+            continue
+        old, new = (one, other) if one in offset_ns else (other, one)
+        if new not in closest or link.margin > closest[new].margin:
+            closest[new] = link
+        if link.best is not None and link.decided:
+            moved = round(link.best.offset_ns)
+            offset_ns[new] = offset_ns[old] + (moved if old == one else -moved)
+    return len(offset_ns) > before
 
 
 # Limitations of pairing: by what iterations of hosts were paired, or why they could not be.
