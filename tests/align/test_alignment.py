@@ -57,7 +57,6 @@ JOBS = {
     "1F1B, long, drifting": LONG,
     "eight hosts": replace(SHORT, stages=8, servers=8, drift_ppb=DRIFTS),
     "interleaved": replace(SHORT, schedule="interleaved-1f1b", chunks=2, drift_ppb=DRIFTS),
-    "interleaved, long": replace(LONG, schedule="interleaved-1f1b", chunks=2),
     "V": replace(SHORT, schedule="zb-v", stages=6, servers=3, microbatches=12),
     "V, long, drifting": replace(LONG, schedule="zb-v", microbatches=8, iterations=2),
     "split backward": replace(SHORT, schedule="zb-h1", drift_ppb=DRIFTS),
@@ -75,15 +74,7 @@ JOBS = {
     "replicas, interleaved, told by what fits": replace(
         SHORT, schedule="interleaved-1f1b", replicas=2, servers=8, barrier=True, jitter=0.3
     ),
-    "replicas, unequally fast": replace(
-        SHORT, replicas=2, servers=4, iteration_ranges=True, jitter=0.9, seed=3
-    ),
-    "replicas, long": replace(LONG, replicas=2, servers=4, barrier=True, iteration_ranges=True),
     "tensor parallel": replace(SHORT, tensor=2, drift_ppb=DRIFTS),
-    "replicas of tensor parallel": replace(
-        SHORT, replicas=2, tensor=2, servers=8, barrier=True, iteration_ranges=True
-    ),
-    "cut": replace(SHORT, iterations=4, cut_ns=100_000_000),
     "cut while it receives inside F": replace(
         SHORT,
         schedule="zb-h1",
@@ -94,7 +85,6 @@ JOBS = {
         drift_ppb=DRIFTS,
         seed=25,
     ),
-    "replicas, sizes told": replace(SHORT, replicas=2, servers=8, barrier=True),
     "replicas of tensor parallel, sizes told": replace(
         SHORT, tensor=2, replicas=2, servers=8, barrier=True, files="rank"
     ),
@@ -226,23 +216,6 @@ def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
         # Both ends of the capture can be off by the uncertainty.
         ends = 2 * own.clock_uncertainty_ns / max(op.end_ns or 0 for op in truth.operations) * 1e6
         assert own.clock_drift_ppm == pytest.approx(right, abs=ends)
-
-
-def test_the_first_profile_is_the_clock(tmp_path: Path) -> None:
-    paths, _ = planted(replace(SHORT, drift_ppb=DRIFTS), tmp_path)
-
-    one, other = bubbleviz.analyze(paths), bubbleviz.analyze(paths[::-1])
-
-    for report in (one, other):
-        first = report.profiles[0]
-        assert (first.clock_offset_ns, first.clock_drift_ppm) == (0, 0.0)
-        assert (first.clock_t0_ns, first.clock_uncertainty_ns) == (0, 0)
-    # The order of profiles moves no ratio out of its interval.
-    for a, b in zip(one.iterations, other.iterations, strict=True):
-        for name in ("schedule", "step"):
-            (low, high), (lower, higher) = a.ratios[name].interval, b.ratios[name].interval  # type: ignore[misc]  # both are known
-            assert max(low, lower) <= min(high, higher)
-        assert a.ratios["stage"].value == pytest.approx(b.ratios["stage"].value, abs=1e-4)
 
 
 def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bubbleviz.align.waits import NEVER, arrivals
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -89,36 +85,3 @@ def test_receives_show_when_inputs_were_there(
     found = told(rows, tmp_path)
 
     assert {name: found[name] for name in expected} == expected
-
-
-OPERATIONS = st.lists(
-    st.tuples(
-        st.integers(0, 3),
-        st.sampled_from((Phase.F, Phase.RECV_F, Phase.SEND_RECV)),
-        st.integers(-9, 9),
-        st.integers(-9, 9),
-        st.booleans(),
-    ),
-    max_size=14,
-)
-
-
-@given(OPERATIONS)
-def test_what_a_rank_may_have_received_is_what_it_launched_before(
-    rows: list[tuple[int, Phase, int, int, bool]],
-) -> None:
-    rows = sorted(rows, key=lambda row: row[0])
-    rank, phase, end_ns, host_ns, has_span = np.array(rows, np.int64).reshape(-1, 5).T
-    columns = dict.fromkeys(RankOperations.column_names(), np.full(len(rows), -1))
-    columns |= {"rank": rank, "phase": phase, "has_span": has_span, "end_ns": end_ns}
-    columns |= {"host_start_ns": host_ns, "host_end_ns": host_ns}
-
-    found = arrivals(RankOperations(**columns, names=())).latest_ns.tolist()
-
-    for number, (own, kind, _, launched, _) in enumerate(rows):
-        ends = [
-            end
-            for other, what, end, before, seen in rows
-            if other == own and what != Phase.F and before <= launched and seen
-        ]
-        assert found[number] == (max(ends, default=NEVER) if kind == Phase.F else NEVER)

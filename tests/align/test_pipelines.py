@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.pipelines import Parallel, RankNumbers, distinguish_pipelines, reducing
+from bubbleviz.align.pipelines import Parallel, RankNumbers, distinguish_pipelines
 from bubbleviz.errors import UsageError
 from bubbleviz.render.rows import MOST_RANKS, by_stage, rows_of
 from bubbleviz.report.report import Report
@@ -19,10 +19,6 @@ from tests.support.drawn_reports import rank_of, report_of
 
 def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.array(values, np.int64)
-
-
-def numbered(count: int, *, named: bool = False) -> RankNumbers:
-    return RankNumbers(column(range(count)), named)
 
 
 def test_sizes_place_ranks_as_megatron_does() -> None:
@@ -67,15 +63,6 @@ def test_copies_are_told_apart_where_numbers_do(
     numbers = RankNumbers(column(number if number is not None else range(len(stage))), named)
 
     assert distinguish_pipelines(column(stage), numbers, world).tolist() == pipeline
-
-
-def test_copies_reduce_with_those_of_the_same_place_on_other_machines() -> None:
-    stage, machine = [0, 0, -1, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0, 1]
-
-    found = reducing(column(stage), column(machine), numbered(len(stage)))
-
-    assert found.tolist() == [0, 1, -1, 0, 1, 2, 2]
-    assert reducing(column([-1, -1]), column([0, 1]), numbered(2)).tolist() == [-1, -1]
 
 
 # --- rows

@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import bubbleviz
@@ -23,17 +22,12 @@ from bubbleviz.conventions.kinds import (
     operation_of,
     operation_of_range,
 )
-from bubbleviz.interpret.late_launches import late_launched, stalls
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import Ints
-from bubbleviz.model.intervals import Intervals, empty
-from bubbleviz.model.phases import Phase
 from bubbleviz.render.text import report as text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import Op, operations_of
 from tests.support.nccl_payloads import carrying
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -246,66 +240,6 @@ def test_kernels_are_named_by_what_they_do(kernel: str, kind: str) -> None:
 
 
 # Late collectives and stalls: how long a rank ran nothing since its host had launched nothing.
-
-
-def collectives(*start_ns: int) -> CollectiveIntervals:
-    """Return collectives of one rank."""
-    count = len(start_ns)
-    columns = {name: np.zeros(count, np.int64) for name in CollectiveIntervals.column_names()}
-    columns |= {"start_ns": ints(*start_ns), "end_ns": ints(*start_ns) + 10}
-    return CollectiveIntervals(**columns, kinds=("AllReduce",), groups=())
-
-
-def ints(*values: int) -> Ints:
-    """Return a column."""
-    return np.array(values, np.int64)
-
-
-COMPUTED: Intervals = ints(0, 100), ints(50, 200)
-
-
-NOTHING = empty()
-
-
-@pytest.mark.parametrize(
-    ("launched_ns", "start_ns", "ran", "first_ns", "late_ns"),
-    [
-        (80, 90, (COMPUTED, NOTHING), 0, 30),  # the rank has run nothing since 50
-        (50, 60, (COMPUTED, NOTHING), 0, 0),
-        (120, 130, (COMPUTED, NOTHING), 0, 0),  # launched while the rank computes
-        (260, 250, (COMPUTED, NOTHING), 0, 50),  # clocks of host and device differ a little
-        (-1, 90, (COMPUTED, NOTHING), 0, 0),  # nobody recorded the launch
-        (80, 90, (NOTHING, NOTHING), 0, 0),  # the first of a capture
-        (80, 100, (COMPUTED, (ints(60), ints(95))), 0, 0),  # another collective holds it up
-        (80, 90, (COMPUTED, NOTHING), 60, 0),  # what ran before was another rank's
-    ],
-)
-def test_how_late_a_collective_was_launched(
-    launched_ns: int,
-    start_ns: int,
-    ran: tuple[Intervals, Intervals],
-    first_ns: int,
-    late_ns: int,
-) -> None:
-    table, late = late_launched(
-        collectives(start_ns), ints(launched_ns), ints(7), ran, ints(first_ns)
-    )
-
-    assert table.late_ns.tolist() == [late_ns]
-    assert len(late) == (late_ns > 0)
-    assert late.operation.tolist() == [-1] * len(late)
-
-
-def test_only_what_is_far_drier_than_its_like_stalls() -> None:
-    ops = [Op(0, Phase.F, n, 1_000_000 * n, 1_000_000 * n + 900_000) for n in range(5)]
-    table = operations_of(ops)[0]
-    dry_ns = ints(100_000, 100_000, 100_000, 250_000, 500_000)
-    table = table.changed(active_ns=table.busy_ns - dry_ns)
-
-    stalled = stalls(table, np.zeros(5, np.int64))
-    assert stalled.since_ns.tolist() == [4_000_000]
-    assert stalled.until_ns.tolist() == [4_900_000]
-    assert len(stalls(table, np.full(5, -1))) == 0
 
 
 # What kernels of NCCL carry out, told by records and ranges where their names do not tell.

@@ -219,13 +219,6 @@ def test_a_profile_of_which_no_kernel_has_a_time_is_refused(tmp_path: Path) -> N
         analyze([path])
 
 
-def test_a_rank_of_which_no_kernel_has_a_time_is_no_rank(tmp_path: Path) -> None:
-    rows = f"SELECT rowid FROM {KERNEL} WHERE deviceId = 3"
-    report = analyze([_damaged(tmp_path, 'start = 0, "end" = 0', rows)])
-    assert _counted(report)[UNTIMED] > 100
-    assert all(window > 0 for window in _windows(report))
-
-
 @pytest.mark.parametrize("shift_ns", [-90_000, -2_000_000, -3_600_000_000_000, 3_000_000_000])
 def test_a_clock_of_the_gpu_that_differs_loses_nothing(shift_ns: int, tmp_path: Path) -> None:
     change = f'start = start + {shift_ns}, "end" = "end" + {shift_ns}'
@@ -498,14 +491,6 @@ def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
     assert _lost_of(profile(tmp_path, kernels, calls)) == (0, False)
     # One that is missing earlier is lost.
     assert _lost_of(profile(tmp_path, kernels[1:2] + kernels[3:], calls[1:])) == (1, False)
-
-
-def test_a_launch_in_both_interfaces_has_one_kernel(tmp_path: Path) -> None:
-    again = (
-        f"INSERT INTO {CALL} SELECT start + 1, end - 1, eventClass, globalTid, correlationId, "
-        f"nameId, 0, NULL FROM {CALL} WHERE correlationId = 1"
-    )
-    assert _three_launches(tmp_path, name="cudaGetDevice", sql=again) == 0
 
 
 def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) -> None:

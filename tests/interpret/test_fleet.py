@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -150,29 +149,6 @@ def test_what_a_thread_finds_damaged_ends_the_run(
     assert not [thread for thread in threading.enumerate() if "bubbleviz-read" in thread.name]
 
 
-def test_rows_without_gaps_and_with_gaps_are_the_same(many: Path, tmp_path: Path) -> None:
-    """Rows that somebody deleted leave numbers out; what is left is linked by its own numbers."""
-    import sqlite3
-    from contextlib import closing
-    from shutil import copy
-
-    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
-    gaps, none = (Path(copy(many / "node0.sqlite", tmp_path / n)) for n in ("a.sqlite", "b.sqlite"))
-    for path, statement in (
-        (gaps, f"UPDATE {table} SET rowid = rowid * 3 + 1000000"),
-        (none, "SELECT 1"),
-    ):
-        with closing(sqlite3.connect(path)) as db:
-            db.execute(statement)
-            db.commit()
-
-    def operations(path: Path) -> list[bytes]:
-        table = bubbleviz.analyze(path).operations
-        return [getattr(table, name).tobytes() for name in table.column_names()]
-
-    assert operations(gaps) == operations(none)
-
-
 # --- many files
 
 
@@ -249,19 +225,6 @@ def test_a_pool_leaves_no_process_behind() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_a_pool_leaves_the_processes_of_others_alone() -> None:
-    other = multiprocessing.Process(target=time.sleep, args=(600,))
-    with worker_pool(1, _nothing) as pool:
-        pool.result(pool.submit(time.sleep, 0))
-        other.start()
-    other.join(0.1)
-    alive = other.is_alive()
-    other.kill()
-    other.join()
-
-    assert alive
-
-
 def test_two_runs_at_once_do_not_disturb_each_other(many: Path) -> None:
     whole = written(bubbleviz.analyze(many))
     with ThreadPoolExecutor(2) as threads:
@@ -285,25 +248,6 @@ def test_where_no_process_can_be_started_all_is_done_here(
         monkeypatch.setattr(process_pool.WorkerPool, "submit", refuse)
 
     assert written(bubbleviz.analyze(many, jobs=2)) == whole
-
-
-def test_what_a_process_cannot_open_is_the_same_error_everywhere(
-    many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(run_recordings, "record", full)
-    monkeypatch.setattr(process_pool, "_single_threaded", lambda: True)
-    files = sorted(many.glob("*.sqlite"))
-    for jobs in (1, 2):
-        with pytest.raises(ProfileError, match=r"node0\.sqlite: .*No space left"):
-            bubbleviz.analyze(files, jobs=jobs)
-
-
-def test_a_worker_that_dies_breaks_its_pool() -> None:
-    with worker_pool(1, _nothing) as pool, pytest.raises(BrokenProcessPool):
-        pool.result(pool.submit(os._exit, 1))
 
 
 # --- progress, timings, signals
@@ -688,15 +632,6 @@ def test_a_worker_lost_while_it_explains_costs_nothing(
     assert written(report) == whole
 
 
-def test_a_profile_is_never_written_over(cluster: Path, many: Path) -> None:
-    file = many / "node0.sqlite"
-    before = file.read_bytes()
-    pattern = str(many / "node*.sqlite")
-    arguments = ["analyze", pattern, "--json", str(file), "--force", "--dask", str(cluster)]
-    assert main(arguments) == 1
-    assert file.read_bytes() == before
-
-
 def test_a_path_that_no_worker_sees_is_an_error(cluster: Path, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.sqlite")
     with pytest.raises(InputError, match=r"missing\.sqlite.*no worker"):
@@ -792,13 +727,6 @@ def test_a_cluster_that_is_not_there_is_an_error(
     for address in ("tcp://127.0.0.1:9", "127.0.0.1:9", "tcp://[::1]:9"):
         with pytest.raises(InputError, match="no scheduler answers"):
             bubbleviz.analyze(many, dask=address)
-
-
-def test_a_worker_is_no_scheduler(cluster: Path, many: Path) -> None:
-    with _client(cluster) as client:
-        worker = min(client.nthreads())
-    with pytest.raises(InputError, match="no scheduler answers"):
-        bubbleviz.analyze(many, dask=worker)
 
 
 #: What a worker runs first, and what is said of it.

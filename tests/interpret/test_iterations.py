@@ -187,22 +187,6 @@ def test_names_that_divide_no_iterations_are_told(
     )
 
 
-def test_a_mark_divides_iterations(tmp_path: Path) -> None:
-    own = naming(
-        tmp_path,
-        "glob = 'fwd'\nmatch = '^fwd$'\nphase = 'F'",
-        "glob = 'bwd'\nmatch = '^bwd$'\nphase = 'BW'",
-        "glob = 'step *'\nmatch = '^step (?P<iteration>[0-9]+)$'",
-    )
-    host = Host()
-    for number in range(3):
-        host.marked(f"step {number}", "fwd", "fwd", "bwd", "bwd")
-    report = bubbleviz.analyze(host.write(tmp_path), convention=own)
-
-    assert len(report.iterations) == 3
-    assert ITERATIONS_UNDIVIDED not in report.restrictions
-
-
 # Names of serving frameworks, in exports of nsys and in traces of PyTorch's profiler.
 
 

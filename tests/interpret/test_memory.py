@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.interpret.memory import followers, limitations_of_memory, memory_use
+from bubbleviz.interpret.memory import limitations_of_memory, memory_use
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import Phase
@@ -75,18 +75,6 @@ def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> OperationKeys:
         name_id=np.zeros(count, np.int64),
         names=("",),
     )
-
-
-def test_no_operations_follow_each_other() -> None:
-    assert [column.tolist() for column in followers(keys_of([]))] == [[], []]
-
-
-def test_a_forward_is_followed_by_its_own_backward() -> None:
-    order = [(Phase.F, 0), (Phase.F, 1), (Phase.B, 0), (Phase.W, 0), (Phase.F, 0), (Phase.B, 1)]
-    backward, weight = followers(keys_of(order))
-
-    assert backward.tolist() == [2, 5, -1, -1, -1, -1]
-    assert weight.tolist() == [3, -1, -1, -1, -1, -1]
 
 
 allocations = st.lists(
@@ -170,21 +158,6 @@ def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
     (limitation,) = limitations_of_memory("a.sqlite", use)
     assert limitation.what == "memory allocated before the capture"
     assert "a.sqlite: " in limitation.reason
-
-
-def test_totals_that_contradict_their_events_are_never_less_than_nothing() -> None:
-    keys = keys_of([(Phase.F, 0), (Phase.B, 0)])
-    use = memory_use(
-        events_of([(5, 300), (10, 100)], [0, 50]),
-        keys,
-        np.array([[7, 0]]),
-        NoLayers(),  # type: ignore[arg-type]
-    )
-    assert use is not None
-
-    assert use.ranks.resident.tolist() == [0]
-    assert use.ranks.unseen.tolist() == [0]
-    assert list(limitations_of_memory("a.json", use)) == []
 
 
 def test_memory_events_of_pytorch_itself(tmp_path: Path) -> None:
