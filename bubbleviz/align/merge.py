@@ -24,7 +24,7 @@ TIMES = (
 #: The tables whose rows have a rank, a start and an end.
 _INTERVALS = (
     *("unattributed", "exposed", "overheads", "pauses", "hosts", "running"),
-    *("replica_collectives", "collectives"),
+    "collectives",
 )
 
 

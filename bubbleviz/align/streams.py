@@ -261,7 +261,7 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
     number = grouping.looked_up(own, number, (operations.rank, operations.iteration))
     inside = operations.iteration >= 0
     iteration = np.where(inside, 0, NONE)
-    collectives, replicas = joined.collectives, joined.replica_collectives
+    collectives = joined.collectives
     return replace(
         joined,
         operations=operations.changed(
@@ -270,8 +270,6 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
         ),
         active=_together(joined),
         collectives=collectives.changed(iteration=np.minimum(collectives.iteration, 0)),
-        # They tell training steps apart.
-        replica_collectives=replicas.take(np.empty(0, np.int64)),
         named_iteration=np.full(len(named), NONE, np.int64),
     )
 

@@ -17,20 +17,22 @@ from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.waits import NEVER, Arrivals
-from bubbleviz.interpret.collectives import ReplicaCollectives
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, constant
-from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
+from bubbleviz.model.grouping import Groups, first_of_each, groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.phases import BACKWARD, COUNTED, PASSED_ON, WORK, Phase
 from bubbleviz.model.texts import counted, listed
 
 #: Machines that a limitation names; it counts all.
 _NAMED = 4
 #: Ranks leave a collective within so long of each other.
 LEAVE_NS = 50_000
+#: What no member leaves before all have entered.
+_SYNCHRONISING = ("AllReduce", "AllGather", "ReduceScatter")
 #: Each member of a collective is compared with so many others, which bounds the number of pairs.
 _PARTNERS = 16
 
@@ -129,9 +131,9 @@ def _solved(
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
     causal, reduced = _causal(joined, staging), offsets.together()
     if staging.pairing.known:
-        table = joined.replica_collectives
+        table = reductions(joined.collectives, joined.operations)
         iteration = paired(staging.pairing, table.rank, table.iteration)
-        table = replace(table, iteration=iteration)
+        table = table.changed(iteration=iteration)
         reduced = overlaps(table, staging.reducing, joined.machine_of_rank)
     both = offsets.together(causal, reduced)
     found = offsets.solve(both, *extents)
@@ -409,7 +411,33 @@ def _hops(
     return rows[before[hops]], rows[hops]
 
 
-def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> offsets.Precedences:
+def reductions(collectives: CollectiveIntervals, operations: RankOperations) -> CollectiveIntervals:
+    """Return the collectives that synchronise the replicas of a stage.
+
+    Of each iteration of a rank this is the first all-reduce, all-gather or reduce-scatter after its
+    last backward: it reduces the gradients of data-parallel replicas, before those of norms and
+    embeddings are reduced in other groups. What runs inside a forward or a backward belongs to
+    tensor parallelism, or to buckets that cannot be distinguished from it.
+
+    Args:
+        collectives: ``iteration`` counts each rank's own.
+        operations: likewise.
+    """
+    rows = np.flatnonzero(among(operations.phase, COUNTED) & (operations.iteration >= 0))
+    cells = groups_of(operations.rank[rows], operations.iteration[rows])
+    last = rows[first_of_each(cells.of_row, -operations.host_start_ns[rows])]
+    last = last[among(operations.phase[last], BACKWARD)]
+    cells_of_last = operations.rank[last], operations.iteration[last]
+    after = looked_up(cells_of_last, last, (collectives.rank, collectives.iteration))
+    inside = np.append(among(operations.phase, WORK), False)[collectives.operation]
+    kind = np.array([kind in _SYNCHRONISING for kind in collectives.kinds], bool)
+    found = (after >= 0) & ~inside & kind[collectives.kind]
+    found &= collectives.start_ns >= np.append(operations.start_ns, 0)[after]
+    own = collectives.take(found)
+    return own.take(first_of_each(groups_of(own.rank, own.iteration).of_row, own.start_ns))
+
+
+def overlaps(collectives: CollectiveIntervals, group: Ints, clock: Ints) -> offsets.Precedences:
     """Return the precedences of collectives over the replicas of a stage.
 
     All members must have entered before any can leave (all-reduce, all-gather, reduce-scatter),

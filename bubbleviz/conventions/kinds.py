@@ -32,7 +32,6 @@ class Kinds:
         compute: of kernels that compute, however they run.
         receives: of those among them that wait for one peer's data.
         point_to_point: of those among them that pass data from one rank to another.
-        collectives: of those among them that no member leaves before all have entered.
         collective_kinds: NCCL's name of what others of them do, and the regex that finds it.
         helper_threads: of threads that never run backward.
         added_communication: those of ``communication`` that a user added.
@@ -43,7 +42,6 @@ class Kinds:
     compute: tuple[str, ...]
     receives: tuple[str, ...]
     point_to_point: tuple[str, ...]
-    collectives: tuple[str, ...]
     collective_kinds: tuple[tuple[str, str], ...]
     helper_threads: tuple[str, ...]
     added_communication: tuple[str, ...] = ()

@@ -9,7 +9,6 @@ a kernel belongs to the last range that its thread had opened when it launched i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,8 +23,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined, wid
 from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, places_in
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED, WORK, Phase
+from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Activities
 
 #: Kernels that carry out more than their names say.
@@ -217,78 +215,6 @@ def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollective
     )
     unknown = np.full(len(rows), NONE, np.int64)
     return RecordedCollectives(rows, unknown, payloads.communicator[opened], unknown.copy(), groups)
-
-
-@dataclass(frozen=True)
-class ReplicaCollectives(Table):
-    """Kernels that synchronise the replicas of a stage, in order of (rank, iteration).
-
-    Of each iteration of a rank this is the first all-reduce, all-gather or reduce-scatter that the
-    host launched after its last backward: it reduces the gradients of data-parallel replicas,
-    before those of norms and embeddings are reduced in other groups. What runs inside a forward or
-    a backward belongs to tensor parallelism, or to buckets that cannot be distinguished from it.
-
-    Attributes:
-        rank: rank that it ran on.
-        iteration: the rank's iteration, in the order of the host.
-        kind: row of the list of collectives in ``kinds.toml``.
-        start_ns: start on the device.
-        end_ns: end on the device.
-    """
-
-    rank: Ints
-    iteration: Ints
-    kind: Ints
-    start_ns: Ints
-    end_ns: Ints
-
-
-def replica_collectives(
-    keys: OperationKeys, ran: RankWork, launched: Callable[[Ints], Ints], kind: Codes
-) -> ReplicaCollectives:
-    """Return the collectives of ranks.
-
-    Args:
-        keys: of the operations of the ranks.
-        ran: all that ran on them.
-        launched: gives when the host launched some rows of its work.
-        kind: kind of collective of each row of its work; -1 none.
-    """
-    work = ran.work
-    rows = np.flatnonzero(work.communication)
-    rows = rows[(kind[rows] >= 0) & ~owned_by(keys, ran.owner[rows], WORK)]
-    launched_ns = launched(rows)
-    order = np.lexsort((work.start_ns[rows], launched_ns))
-    rows = rows[order]
-    iteration = _after_last_backward(keys, work.rank[rows], launched_ns[order])
-    rows, iteration = rows[iteration >= 0], iteration[iteration >= 0]
-    rank = work.rank[rows].astype(np.int64)
-    first = groups_of(rank, iteration).first
-    rows = rows[first]
-    return ReplicaCollectives(
-        rank=rank[first],
-        iteration=iteration[first],
-        kind=kind[rows].astype(np.int64),
-        start_ns=work.start_ns[rows],
-        end_ns=work.end_ns[rows],
-    )
-
-
-def _after_last_backward(keys: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
-    """Return the iteration whose last backward its rank launched just before each time; -1 none.
-
-    That is -1 too where the next iteration has begun, or the backward goes on.
-    """
-    rows = np.flatnonzero(among(keys.phase, COUNTED) & (keys.iteration >= 0))
-    if len(rows) == 0:
-        return np.full(len(launched_ns), NONE, np.int64)
-    rows = rows[np.argsort(keys.host_start_ns[rows], kind="stable")]
-    iteration, owner = keys.iteration[rows], keys.rank[rows]
-    at = np.searchsorted(keys.host_start_ns[rows], launched_ns, side="right") - 1
-    last = (iteration[1:] != iteration[:-1]) | (owner[1:] != owner[:-1])
-    last = np.append(last, True)
-    backward = ~among(keys.phase[rows], (Phase.F, Phase.FB))
-    return np.where((at >= 0) & (last & backward)[at] & (owner[at] == rank), iteration[at], NONE)
 
 
 def collective_intervals(

@@ -17,7 +17,6 @@ from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
 from bubbleviz.interpret.collectives import (
     RecordedCollectives,
     collective_intervals,
-    replica_collectives,
 )
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
 from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
@@ -111,10 +110,6 @@ class Line:
         """Return where the stretches of ranks begin: what is before is not theirs."""
         return self.packing.offset_ns[rank - self.ranks.start]
 
-    def ends(self, rank: Codes) -> Ints:
-        """Return the last places of ranks, behind everything that they did."""
-        return self.packing.offset_ns[rank - self.ranks.start + 1] - 1
-
     def owners(self, place: Ints) -> Ints:
         """Return the rank of each place."""
         return self.packing.groups(place) + self.ranks.start
@@ -171,10 +166,10 @@ class ProfileWork:
     collectives: RecordedCollectives
 
 
-#: What kernels are by their names, whose last place is that of no name (-1): kind of collective
-#: that synchronises replicas, -1 none; whether it is communication between two ranks; what
-#: communication among more does, as row of NCCL's names of collectives, the last one "" for none.
-_KernelKinds: TypeAlias = tuple[Codes, Bools, tuple[Ints, tuple[str, ...]]]
+#: What kernels are by their names, whose last place is that of no name (-1): whether it is
+#: communication between two ranks; what communication among more does, as row of NCCL's names of
+#: collectives, the last one "" for none.
+_KernelKinds: TypeAlias = tuple[Bools, tuple[Ints, tuple[str, ...]]]
 #: What ranks did: tables by the names that recordings have for them, and ``late`` launches; how
 #: much of the GPU time of each rank operations explain; the unattributed kernels of each with the
 #: most time, by name, and the longest kernel of each.
@@ -218,10 +213,6 @@ def record_ranks(profile: ProfileWork, keys: OperationKeys, kinds: Kinds) -> Ran
 
 
 def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
-    replicas = np.full(len(names) + 1, NONE, np.int32)
-    # Of several kinds that a name matches it is the last.
-    for number, regex in enumerate(kinds.collectives):
-        replicas[:-1][matching(names, (regex,))] = number
     collective = np.full(len(names) + 1, len(kinds.collective_kinds))
     for name in np.flatnonzero(matching(names, kinds.communication)).tolist():
         kind = kind_of_collective(names[name], kinds.collective_kinds)
@@ -229,7 +220,7 @@ def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
             collective[name] = kind
     point_to_point = np.append(matching(names, kinds.point_to_point), False)
     texts = (*(text for text, _ in kinds.collective_kinds), "")
-    return replicas, point_to_point, (collective, texts)
+    return point_to_point, (collective, texts)
 
 
 def _among(rank: Codes, ranks: range) -> Bools:
@@ -281,7 +272,7 @@ def _record_ranks(
     ran: RankWork, profile: ProfileWork, keys: OperationKeys, kernels: _KernelKinds
 ) -> RanksWork:
     """Return what ranks did; tables count their own operations."""
-    replicas_of, point_to_point, kinds = kernels
+    point_to_point, kinds = kernels
     links, time_ns = profile.links, ran.work.start_ns
     line = _line_of(ran, links, keys)
     ran = replace(ran, work=line.placed(ran.work, ran.work.rank, *_TIMES))
@@ -329,13 +320,6 @@ def _record_ranks(
     )
     of_operations = late_launches(operations, thread, computed, line.begins(keys.rank))
     late = joined([of_operations, late_collectives, stalls(operations, thread)])
-
-    def launched_on_line(rows: Ints) -> Ints:
-        launch = links.launch_times_ns(ran.rows[rows])
-        launch = line.place(work.rank[rows], launch, NEVER)
-        return np.where(launch == NEVER, line.ends(work.rank[rows]), launch)
-
-    replicas = replica_collectives(placed, ran, launched_on_line, replicas_of[ran.name_id])
     running = replace(running, rank=line.owners(running.start_ns))
     tables = {
         "operations": line.in_time(
@@ -346,7 +330,6 @@ def _record_ranks(
         "running": line.in_time(running, running.rank, *_TIMES),
         "unattributed": line.of_ranks(unattributed),
         "exposed": line.of_ranks(exposed),
-        "replica_collectives": line.in_time(replicas, replicas.rank, *_TIMES),
         "collectives": line.in_time(kept, kept.rank, *_TIMES),
         "late": line.in_time(late, late.rank, "since_ns", "until_ns"),
     }

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.memory import MemoryUse
@@ -102,7 +101,6 @@ class RecordedTables:
         overheads: when the profiler held a rank's process up.
         pauses: when nothing of a rank was recorded, though it ran on.
         hosts: what launching threads did before late launches.
-        replica_collectives: those that synchronise replicas.
         collectives: all that are kept, between more than two ranks, with the kinds and groups of
             all.
     """
@@ -116,7 +114,6 @@ class RecordedTables:
     overheads: RankIntervals
     pauses: RankIntervals
     hosts: HostActivities
-    replica_collectives: ReplicaCollectives
     collectives: CollectiveIntervals
 
 

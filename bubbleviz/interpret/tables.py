@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.interpret.collectives import ReplicaCollectives, places_by_launch
+from bubbleviz.interpret.collectives import places_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
 from bubbleviz.interpret.interpretation import candidates_of_operations, noted
 from bubbleviz.interpret.iterations import (
@@ -135,7 +135,6 @@ def recording_of(table: OperationTable) -> Recordings:
         overheads=_of_ranks(table.overheads, rank, count),
         pauses=_of_ranks(table.pauses, rank, count),
         hosts=HostActivities.none(),
-        replica_collectives=ReplicaCollectives.none(),
         collectives=_collectives(table, order, operations),
         **times,
     )
@@ -486,7 +485,6 @@ def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: 
         hints=read.hints.take(rows),
         busy=replace(busy, operation=row[busy.operation]),
         hosts=read.hosts,
-        replica_collectives=read.replica_collectives,
         collectives=collectives.changed(operation=np.append(row, NONE)[collectives.operation]),
         **{name: of_ranks(name) for name in of_rank},
     )
