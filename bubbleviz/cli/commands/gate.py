@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import typer
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.options import MARKDOWN, command, limit_beginnings
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import pass_on, show
+from bubbleviz.cli.terminal import show
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.render.document import Sentence
 from bubbleviz.report.gate import Check, checks, limits_of
@@ -63,12 +62,9 @@ def gate(
 
 
 def _print(results: Sequence[Check]) -> None:
-    lines = [anonymous(check.line) for check in results]
-    if not sys.stdout.isatty():
-        pass_on("".join(f"{line}\n" for line in lines))
-        return
-
-    for line, check in zip(lines, results, strict=True):
-        lead, colon, rest = line.partition(":")
+    blocks = []
+    for check in results:
+        lead, colon, rest = anonymous(check.line).partition(":")
         style = "green" if check.passed else "bold red"
-        show([Sentence(colon + rest, lead=lead, lead_style=style)])
+        blocks.append(Sentence(colon + rest, lead=lead, lead_style=style, whole=True))
+    show(blocks)

@@ -40,13 +40,9 @@ def layout(
         *("NAME", "Schedule; repeat for several [all of one order]", "Schedule"),
         complete=options.schedule_names,
     ),
-    stages: int | None = option("P", "Number of devices.", "Schedule", "--stages", "-p", min=1),
-    microbatches: int | None = option(
-        "M", "Number of microbatches.", "Schedule", "--microbatches", "-m", min=1
-    ),
-    chunks: int | None = option(
-        "V", "Chunks a device of schedules that have several.", "Schedule", min=1
-    ),
+    stages: int | None = options.STAGES,
+    microbatches: int | None = options.MICROBATCHES,
+    chunks: int | None = options.CHUNKS,
     memory_limit: str | None = option("SIZE", "Memory of a device, such as 80GB.", "Schedule"),
     outputs: Outputs,
     measurement: options.MeasurementOptions,

@@ -21,11 +21,7 @@ _ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble", ".memory.svg": "me
 def plan(
     run: list[str] = options.REPORT_OR_PROFILES,
     *,
-    microbatches: int | None = option(
-        *("M", "Number of microbatches, if not as many as ran.", "Schedule"),
-        *("--microbatches", "-m"),
-        min=1,
-    ),
+    microbatches: int | None = options.MICROBATCHES,
     backward: str | None = option(
         *("split|fused", "In its two halves, or in one [as the run]", "Schedule"),
         complete=BACKWARDS,

@@ -61,13 +61,9 @@ class ScheduleOptions:
         *("NAME", "Name of a schedule; see bubbleviz schedules.", "Schedule"),
         complete=options.schedule_names,
     )
-    stages: int | None = option(
-        "P", "Number of stages, one per device.", "Schedule", "--stages", "-p"
-    )
-    microbatches: int | None = option(
-        "M", "Number of microbatches.", "Schedule", "--microbatches", "-m"
-    )
-    chunks: int | None = option("V", "Chunks per stage, if not the schedule's usual.", "Schedule")
+    stages: int | None = options.STAGES
+    microbatches: int | None = options.MICROBATCHES
+    chunks: int | None = options.CHUNKS
     memory_limit: float | None = option("M", "Memory of a device, in the unit of M_B.", "Memory")
     memory_b: float | None = option("M_B", "A microbatch holds from F to B; else 1.", "Memory")
     memory_w: float | None = option("M_W", "Part of M_B that is held until W.", "Memory")
