@@ -300,7 +300,7 @@ def by_step(
 
     columns = (steps.name_id, low_ns, high_ns, busy_ns)
     inside = [
-        report.StepIdle(steps.names[name], start, end, busy, activities(number))
+        report.StepIdle(steps.names[name], start, end, end - start, busy, activities(number))
         for number, (name, start, end, busy) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         )
@@ -309,4 +309,4 @@ def by_step(
     if not rest_ns:
         return tuple(inside)
     rest_busy_ns = intervals.measure(busy) - sum(step.busy_ns for step in inside)
-    return (*inside, report.StepIdle(None, 0, rest_ns, rest_busy_ns, activities(NONE)))
+    return (*inside, report.StepIdle(None, None, None, rest_ns, rest_busy_ns, activities(NONE)))

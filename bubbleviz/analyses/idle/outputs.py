@@ -25,6 +25,7 @@ _RANK = (
     *("copy_ns", "exposed_communication_ns", "exposed_point_to_point_ns", "exposed_copy_ns"),
     *("overlap", "duty_cycle", "compute_duty"),
 )
+_STEP = ("name", "start_ns", "end_ns", "length_ns", "busy_ns", "idle_ns")
 COLUMNS = (
     *("rank", "host", "pid", "device_id", "step", "start_ns", "end_ns", "idle_ns", "activity"),
     *("before", "after", "chunks"),
@@ -64,12 +65,7 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
         "steps_by": rank.steps_by,
         "steps": [
             {
-                "name": step.name,
-                "start_ns": None if step.name is None else step.start_ns,
-                "end_ns": None if step.name is None else step.end_ns,
-                "length_ns": step.length_ns,
-                "busy_ns": step.busy_ns,
-                "idle_ns": step.idle_ns,
+                **{key: getattr(step, key) for key in _STEP},
                 "duty_cycle": step.duty_cycle if rank.measured else None,
                 "activities": dict(step.activities),
             }

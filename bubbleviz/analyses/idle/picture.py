@@ -125,8 +125,7 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
     steps = [step for step in rank.steps if step.name is not None and step.length_ns]
     reached = left
     for number, step in enumerate(steps):
-        start = left + (step.start_ns - origin_ns) * scale
-        end = left + (step.end_ns - origin_ns) * scale
+        start, end = (left + ((ns or 0) - origin_ns) * scale for ns in (step.start_ns, step.end_ns))
         if end - reached < 0.5:
             continue
         boxes[number % 2].append(box(start, page.y + 2, end, page.y + _STEPS))

@@ -114,22 +114,19 @@ class StepIdle:
 
     Attributes:
         name: of the range; None for the time outside of all steps.
-        start_ns: start; 0 outside of all steps.
-        end_ns: end; the length of the time outside.
+        start_ns: start; None outside of all steps.
+        end_ns: end; None likewise.
+        length_ns: from start to end, or outside of all steps.
         busy_ns: how long anything ran in it.
         activities: (activity, idle ns), the longest first.
     """
 
     name: str | None
-    start_ns: int
-    end_ns: int
+    start_ns: int | None
+    end_ns: int | None
+    length_ns: int
     busy_ns: int
     activities: tuple[tuple[str, int], ...]
-
-    @property
-    def length_ns(self) -> int:
-        """From start to end."""
-        return self.end_ns - self.start_ns
 
     @property
     def idle_ns(self) -> int:
