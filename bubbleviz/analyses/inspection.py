@@ -44,34 +44,22 @@ def inspect(
             return looks.look_over_table(opened.inspect(()))
         sample = opened.sample(("*",))
         scores = convention_file.scores_of(sample, tuple(convention_file.built_in().values()))
-        drafted = (
-            {} if convention_file.recognised(scores) and not chosen else name_words.drafts(sample)
-        )
+        followed = chosen or convention_file.recognised(scores)
+        drafted = {} if followed and not chosen else name_words.drafts(sample)
         # Every convention costs a look at every name: those that no name in a sample follows are
         # cut to their names of iterations, unless it names no work. What drafts may name is read
         # together with the rest, once.
-        named = [
-            s.convention
-            for s in scores
-            if s.work + s.other or not convention_file.recognised(scores)
-        ]
-        counted = chosen or (
-            convention_file.with_iterations(named)
-            if convention_file.recognised(scores)
-            else tuple(named)
-        )
+        counted = chosen or tuple(score.convention for score in scores)
+        if followed and not chosen:
+            named = [score.convention for score in scores if score.work + score.other]
+            counted = convention_file.with_iterations(named)
         globs = globs_of((*counted, *drafted.values()))
         contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
         if contents.source.host_known:
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
-        inspection = looks.look_over(
-            contents,
-            known,
-            sample,
-            chosen or convention_file.recognised(scores),
-            next(iter(drafted), None),
-        )
+        draft = next(iter(drafted), None)
+        inspection = looks.look_over(contents, known, sample, followed, draft)
         work = record.work_in(opened)
         if work is not None:
             candidates = communication.candidates_in(
@@ -84,11 +72,8 @@ def inspect(
 
             additions = tuple(each for each in given if not each.patterns)
             best = best_draft(opened, drafted, additions)
-            inspection = (
-                replace(inspection, suggestion=None, trial=None)
-                if best is None
-                else _tried(inspection, *best)
-            )
+            inspection = replace(inspection, suggestion=None, trial=None)
+            inspection = inspection if best is None else _tried(inspection, *best)
         if inspection.analysable:
             return inspection
         others = record.other_commands(work, file, sample)
