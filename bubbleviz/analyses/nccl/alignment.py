@@ -48,11 +48,6 @@ _DIFFERENCES_AT_ONCE = 1 << 20
 #: An offset is clear if it matches so many times what the next best one does, in a block of which
 #: it matches half. Less is chance, or a run that repeats itself.
 _CLEAR_RATIO = 1.5
-#: Among all operations an offset is clear if it matches so many times what others do. A run that
-#: repeats itself matches nearly as well one period away.
-_CLEAR_RATIO_OF_ALL = 1.25
-#: Offsets so many tolerances away, on either side and at no even distance, match by chance alone.
-_CHANCE_TOLERANCES = (-7, -3, 3, 7)
 #: Fewer pairs, or a shorter time, give a drift of their jitter.
 _DRIFT_PAIRS, _DRIFT_SPAN_NS = 16, 1_000_000_000
 #: A drift must leave at most this share of the distances that remain without one.
@@ -125,12 +120,6 @@ class StartPairs:
             best, least = np.where(nearer, place, best), np.where(nearer, far, least)
         return best, np.where(best == NONE, 0, kernel_ns[best] - wanted)
 
-    def matched(self, line: ClockLine, offset_ns: int) -> int:
-        """Return the number of operations that another offset puts onto kernels."""
-        rows = np.arange(len(self.operations.start_ns))
-        kernel, _ = self.nearest(ClockLine(offset_ns, line.middle_ns, line.drift), rows)
-        return int((kernel != NONE).sum())
-
     def differences(self, rows: Ints, low_ns: int, high_ns: int) -> list[Ints]:
         """Return the differences, between two bounds, of each operation and its possible kernels.
 
@@ -171,7 +160,7 @@ def match(
     if count > _BLOCK_OPERATIONS:
         # Few, and spread over all.
         begins = np.linspace(0, count - _BLOCK_OPERATIONS, _MOST_BLOCKS).astype(int).tolist()
-    best: tuple[Ints, int, int, int, int] | None = None
+    best: tuple[Ints, int, int, int] | None = None
     for begin in sorted(set(begins)):
         rows = np.arange(begin, min(begin + _BLOCK_OPERATIONS, count))
         found = densest_offset(pairs, rows)
@@ -181,37 +170,32 @@ def match(
                 break
     if best is None:
         return None
-    rows, agreed, offset_ns, rival, rival_ns = best
+    rows, agreed, offset_ns, rival = best
     line = _line_through(pairs, rows, offset_ns)
     kernel, distance_ns = pairs.nearest(line, np.arange(count))
     far_ns = np.abs(distance_ns[kernel != NONE])
     # Of a few dozen operations chance may put some onto kernels, but not most of all.
     clear = agreed >= _CLEAR_RATIO * rival and 2 * len(far_ns) >= count
-    return line, kernel, far_ns, clear or _is_clear(pairs, rival_ns, line, kernel)
+    return line, kernel, far_ns, clear or _is_complete(pairs, kernel)
 
 
-def _is_clear(pairs: StartPairs, rival_ns: int, line: ClockLine, kernel: Ints) -> bool:
-    """Whether no other offset matches nearly as well, or nothing is left on either side."""
-    matched = int((kernel != NONE).sum())
+def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
+    """Whether nothing is left over on either side."""
     families, kernel_families = pairs.operations.family, pairs.kernels.family
     able = kernel_families < 0
     able |= np.isin(kernel_families, families) | bool((families < 0).any())
-    if matched == len(kernel) and len(distinct(kernel)) == int(able.sum()):
-        return True
-    chance_ns = (line.offset_ns + far * pairs.tolerance_ns for far in _CHANCE_TOLERANCES)
-    most = max(pairs.matched(line, at_ns) for at_ns in (rival_ns, *chance_ns))
-    return matched >= _CLEAR_RATIO_OF_ALL * most
+    return bool((kernel != NONE).all()) and len(distinct(kernel)) == int(able.sum())
 
 
-def densest_offset(pairs: StartPairs, rows: Ints) -> tuple[int, int, int, int] | None:
+def densest_offset(pairs: StartPairs, rows: Ints) -> tuple[int, int, int] | None:
     """Return the offset on which most operations of a block agree, and the next best.
 
     A cluster of differences within one tolerance is (minus its number, its spread, its begin): the
     least has the most differences, of equal numbers it is the closest one.
 
     Returns:
-        How many operations agree on it, the offset, how many agree on the next best one (0 for
-        none), and that one; None where no kernel can be an operation.
+        How many operations agree on it, the offset, and how many agree on the next best one (0 for
+        none); None where no kernel can be an operation.
     """
     start_ns, kernel_ns = pairs.operations.start_ns[rows], pairs.kernels.start_ns
     tolerance_ns = pairs.tolerance_ns
@@ -242,7 +226,7 @@ def densest_offset(pairs: StartPairs, rows: Ints) -> tuple[int, int, int, int] |
         for cluster, number in clusters
     )
     rival = min((cluster for cluster in rivals if cluster is not None), default=None)
-    return (*agreed(begin_ns), *((0, 0) if rival is None else agreed(rival[2])))
+    return (*agreed(begin_ns), 0 if rival is None else agreed(rival[2])[0])
 
 
 def _largest_cluster(
