@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument, flag, option
@@ -23,35 +22,6 @@ if TYPE_CHECKING:
 _STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
 
 
-@dataclass(frozen=True)
-class CostFileOptions:
-    """The files of costs: to be written, and to be compared with."""
-
-    output: str | None = option(
-        "FILE", "Write costs as text (.pbtxt), binary (.pb).", "Outputs", "--output", "-o"
-    )
-    against: str | None = option("FILE", "Compare estimates in a file with the costs.", "Selection")
-    csv: str | None = option("FILE", "The comparison with --against as CSV.", "Outputs")
-    modules: bool = flag("One file a module: costs.jit_step.pbtxt.", "Outputs", "--modules")
-
-    def outputs(self) -> list[str]:
-        """Return the outputs whose names are known before the measurement.
-
-        Raises:
-            UsageError: options contradict each other.
-        """
-        if self.csv is not None and self.against is None:
-            raise UsageError("--csv writes a comparison; add --against FILE")
-        if self.modules and self.against is not None:
-            raise UsageError(
-                "--against compares with one cost file; give --module NAME instead of --modules"
-            )
-        if self.modules and self.output == "-":
-            raise UsageError("--modules writes one file a module; name a file with -o")
-        files = (None if self.modules else self.output, self.csv)
-        return [file for file in files if file is not None]
-
-
 @command()
 def pgle(
     profiles: list[str] = argument(
@@ -60,7 +30,14 @@ def pgle(
         "reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz).",
     ),
     *,
-    files: CostFileOptions,
+    output: str | None = option(
+        "FILE", "Write costs as text (.pbtxt), binary (.pb).", "Outputs", "--output", "-o"
+    ),
+    against: str | None = option(
+        "FILE", "Compare estimates in a file with the costs.", "Selection"
+    ),
+    csv: str | None = option("FILE", "The comparison with --against as CSV.", "Outputs"),
+    modules: bool = flag("One file a module: costs.jit_step.pbtxt.", "Outputs", "--modules"),
     aggregate: str = option(
         *("STAT", "max, median, mean, min, or pNN.", "Cost"),
         default="p90",
@@ -82,16 +59,25 @@ def pgle(
     executions, and --aggregate is the statistic over those of an instruction on all devices; the
     flags for both runs are printed with them.
     """
-    outputs = files.outputs()
+    if csv is not None and against is None:
+        raise UsageError("--csv writes a comparison; add --against FILE")
+    if modules and against is not None:
+        raise UsageError(
+            "--against compares with one cost file; give --module NAME instead of --modules"
+        )
+    if modules and output == "-":
+        raise UsageError("--modules writes one file a module; name a file with -o")
+    # Files of modules have their names once these are known.
+    outputs = [file for file in (None if modules else output, csv) if file is not None]
     inputs = [file.path for file in find_profiles(profiles)]
-    inputs += [] if files.against is None else [files.against]
+    inputs += [] if against is None else [against]
     inputs += convention or []
     check_outputs(outputs, inputs, force=force)
     from bubbleviz.analyses.pgle import measure_costs, text
     from bubbleviz.analyses.pgle.costs import compare_costs, contents_of, csv_of_comparison
     from bubbleviz.analyses.pgle.files import read_costs
 
-    estimates = None if files.against is None else read_costs(files.against)
+    estimates = None if against is None else read_costs(against)
     with progress_bars() as bars:
         costs = measure_costs(
             profiles,
@@ -99,7 +85,7 @@ def pgle(
             aggregate_collectives=aggregate_collectives,
             modules=module or (),
             skip=skip,
-            apart=files.modules,
+            apart=modules,
             convention=convention or (),
             keep_export=keep_export,
             jobs=jobs_or_cores(jobs),
@@ -107,11 +93,11 @@ def pgle(
         )
     comparison = None if estimates is None else compare_costs(costs.instructions, estimates)
     contents: dict[str, str | bytes] = {}
-    if files.output is not None:
-        contents.update(contents_of(costs, files.output))
+    if output is not None:
+        contents.update(contents_of(costs, output))
     cost_files = list(contents)
-    if comparison is not None and files.csv is not None:
-        contents[files.csv] = csv_of_comparison(comparison)
+    if comparison is not None and csv is not None:
+        contents[csv] = csv_of_comparison(comparison)
     Outputs(dict.fromkeys(contents, ""), force).deliver(
         lambda _, file: contents[file],
         lambda: _print_result(anonymous(costs), anonymous(comparison), anonymous(cost_files)),
