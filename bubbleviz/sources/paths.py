@@ -18,7 +18,9 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import natural_key
 from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nsys import files as nsys_files
+from bubbleviz.sources.readers import READERS, emptiness, is_of, is_own_trace
 
 _NUMBER = re.compile(r"[0-9]+")
 #: So many names of a directory are looked at for one like a name that is missing.
@@ -63,13 +65,11 @@ def find_profiles(
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
-    if len(files) > 1:  # of one, as of most commands, no reader need be loaded yet
-        from bubbleviz.sources.readers import readers
-
+    if len(files) > 1:
         by_path = {file.path: file for file in files}
         first = list(by_path)
         # Some files are read with others of them.
-        for reader in readers():
+        for reader in READERS:
             if reader.sessions and any(path.endswith(reader.suffixes) for path in first):
                 first = list(dict.fromkeys(import_module(reader.sessions).first_parts(first)))
         if len(first) < len(by_path):
@@ -108,8 +108,6 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
         if nsys_files.is_table_of_export(path):
             raise InputError(f"{path}: one table of an export of nsys; give its directory")
         if not Path(path).stat().st_size:
-            from bubbleviz.sources.readers import emptiness
-
             raise InputError(f"{path}: {emptiness(path)}")
         return [InputFile(path, named=True)]
     if glob.has_magic(path):
@@ -141,24 +139,24 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
         files: of one directory.
         directories: beside them, each of which is one profile.
     """
-    from bubbleviz.sources.readers import readers
-
     names = set(files)
-    better = [(s, other) for r in readers() for s in r.suffixes for other in r.superseded_by]
+    better = [(s, other) for r in READERS for s in r.suffixes for other in r.superseded_by]
     repeated = {
         file
         for file in files
         for suffix, other in better
         if file.endswith(suffix) and other != suffix and file.removesuffix(suffix) + other in names
     }
-    suffixes = tuple(suffix for reader in readers() for suffix in reader.suffixes)
+    suffixes = tuple(suffix for reader in READERS for suffix in reader.suffixes)
     profiles = [
         file
         for file in files
-        if file.endswith(suffixes) and file not in repeated and not _is_own_trace(file)
+        if file.endswith(suffixes)
+        and file not in repeated
+        and not (file.endswith(".trace.json") and _begins(file, is_own_trace))
     ]
     profiles += [file for file in files if file not in profiles and _is_profile(file)]
-    for reader in readers():
+    for reader in READERS:
         if reader.sessions and any(file.endswith(reader.suffixes) for file in profiles):
             profiles = import_module(reader.sessions).newest_run(profiles)
     # A report that was exported already counts once, even if that was in several forms.
@@ -181,18 +179,14 @@ def _tables_among(files: Sequence[str]) -> list[str]:
     Args:
         files: of one directory.
     """
-    from bubbleviz.sources.gzip_files import head_of
-    from bubbleviz.sources.readers import readers
-
-    tabular = [reader for reader in readers() if reader.table_suffixes]
+    tabular = [reader for reader in READERS if reader.table_suffixes]
     endings = tuple(suffix for reader in tabular for suffix in reader.table_suffixes)
     candidates = [file for file in files if file.lower().endswith(endings)]
-    tables = set()
-    for file in candidates:
-        with suppress(ProfileError):
-            head = head_of(file)
-            if any(reader.recognises(head) for reader in tabular):
-                tables.add(file)
+    tables = {
+        file
+        for file in candidates
+        if _begins(file, lambda head: any(reader.recognises(head) for reader in tabular))
+    }
     named = {_NUMBER.sub("#", Path(file).name) for file in tables}
     numbered = {name for name in named if "#" in name}
     return [
@@ -202,24 +196,19 @@ def _tables_among(files: Sequence[str]) -> list[str]:
     ]
 
 
-def _is_own_trace(file: str) -> bool:
-    """Tell whether a file is a trace that this program wrote beside the profiles of a run."""
-    from bubbleviz.sources.gzip_files import head_of
-    from bubbleviz.sources.readers import is_own_trace
-
+def _begins(file: str, told: Callable[[bytes], bool]) -> bool:
+    """Return what the first bytes of a file tell; false where they cannot be read."""
     with suppress(ProfileError):
-        return file.endswith(".trace.json") and is_own_trace(head_of(file))
+        return told(head_of(file))
     return False
 
 
 def _is_profile(file: str) -> bool:
     """Tell whether a file whose ending allows a profile is one by its first bytes."""
-    from bubbleviz.sources.readers import is_of, readers
-
     with suppress(ProfileError):
         return any(
             is_of(reader, file)
-            for reader in readers()
+            for reader in READERS
             if reader.possible_suffixes and file.endswith(reader.possible_suffixes)
         )
     return False
@@ -227,8 +216,6 @@ def _is_profile(file: str) -> bool:
 
 def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     """Return the profiles, and the files beside them, that a directory stands for."""
-    from bubbleviz.sources.readers import readers
-
     entries = list(Path(path).iterdir())
     folders = [entry for entry in entries if entry.is_dir()]
     content = [str(entry) for entry in entries if entry.is_file()]
@@ -238,7 +225,7 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     if files := [*profiles_among(profiles, directories), *others]:
         return sorted(files, key=natural_key)
     # A tool may log to folders of its own, one for each run.
-    logs = [Path(path, name) for name in {reader.folder for reader in readers()} - {""}]
+    logs = [Path(path, name) for name in {reader.folder for reader in READERS} - {""}]
     run_folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
     runs = sorted(map(str, run_folders))
     if len(runs) > 1:
@@ -248,13 +235,13 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     if runs:
         return _in_directory(runs[0], also)
     # Or to a folder for each host, all of one run.
-    endings = tuple(suffix for r in readers() if r.folder_by_host for suffix in r.suffixes)
+    endings = tuple(suffix for r in READERS if r.folder_by_host for suffix in r.suffixes)
     below = (str(file) for folder in folders for file in folder.iterdir() if file.is_file())
     # Beside profiles, tables are mostly what was made of them.
     if files := [file for file in below if file.endswith(endings)] or _tables_among(content):
         return sorted(files, key=natural_key)
-    suffixes = [suffix for reader in readers() for suffix in reader.suffixes]
-    tables = [suffix for reader in readers() for suffix in reader.table_suffixes]
+    suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
+    tables = [suffix for reader in READERS for suffix in reader.table_suffixes]
     looked_for = ", ".join(
         f"*{s}" for s in (*suffixes, *nsys_files.ENDINGS, *nsys_files.REPORT_SUFFIXES, *tables)
     )

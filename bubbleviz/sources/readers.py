@@ -1,6 +1,6 @@
 """Input formats: how each kind of file is recognised, and what opens it.
 
-To add one, add a row to ``_READERS``; the same stages link, count and draw its profiles.
+To add one, add a row to ``READERS``; the same stages link, count and draw its profiles.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _is_database(head: bytes) -> bool:
     return head.startswith(SQLITE)
 
 
-_READERS = (
+READERS = (
     Reader(
         name="arrow",
         recognises=lambda head: head.startswith(_ARROW) and len(head) >= _SHORTEST_ARROW,
@@ -303,11 +303,6 @@ _READERS = (
 )
 
 
-def readers() -> tuple[Reader, ...]:
-    """Return every reader."""
-    return _READERS
-
-
 def is_own_trace(head: bytes) -> bool:
     """Tell by its first bytes whether a file is a trace of a report, written for viewers."""
     return _OWN_TRACE.search(head) is not None
@@ -317,7 +312,7 @@ def reader_of_directory(path: str) -> Reader | None:
     """Return the reader for a directory that is one profile; None for any other path."""
     if not Path(path).is_dir():
         return None
-    return next((reader for reader in readers() if reader.recognises_directory(path)), None)
+    return next((reader for reader in READERS if reader.recognises_directory(path)), None)
 
 
 def _recognised_as(path: str, head: bytes) -> Reader | None:
@@ -328,7 +323,7 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
     """
     if head.startswith(SQLITE):
         return _reader_of_database(path, head)
-    recognised = next((reader for reader in readers() if reader.recognises(head)), None)
+    recognised = next((reader for reader in READERS if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
     from bubbleviz.sources.nccl.formats import format_of
@@ -370,7 +365,7 @@ def reader_of(path: str) -> Reader:
         )
     if (recognised := _recognised_as(path, head)) is not None:
         return recognised
-    for reader in readers():
+    for reader in READERS:
         # A table has not the name of a profile.
         named = path.endswith(reader.table_suffixes) or not path.endswith(_ENDINGS)
         if reader.is_possible(head) and (named or not reader.table_suffixes):
@@ -410,7 +405,7 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
     Raises:
         ProfileError: no reader knows it.
     """
-    kinds = [reader for reader in readers() if reader.holds is not None]
+    kinds = [reader for reader in READERS if reader.holds is not None]
     created = frozenset(name.decode() for name in _CREATED.findall(head))
     at_once = [reader for reader in kinds if reader.holds and reader.holds(created)]
     if len(at_once) == 1:
@@ -446,7 +441,7 @@ def emptiness(path: str) -> str:
 
 def next_step(path: str) -> str:
     """Return the advice on a file without a profile, by the ending of its name."""
-    if any(path.endswith(reader.table_suffixes) for reader in readers()):
+    if any(path.endswith(reader.table_suffixes) for reader in READERS):
         return "write a row for each operation (bubbleviz guide tables)"
     if path.endswith((".json", ".gz", ".pb", ".db", ".rpd")):
         return "give the file that the profiler wrote, or copy it again"

@@ -16,9 +16,7 @@ from bubbleviz.conventions.globs import lets_through
 from bubbleviz.conventions.name_words import drafts
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.text.report import headline_lines
 from bubbleviz.render.text.terminal import WIDTH
-from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 
@@ -221,22 +219,6 @@ def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
         assert meant.microbatch[0] == meant.microbatch[1]
 
 
-def test_a_trial_says_what_an_analysis_of_the_file_alone_says(tmp_path: Path) -> None:
-    plant(Planting(stages=2, files="rank"), tmp_path)
-    run = next(iter(sorted(tmp_path.glob("*.sqlite"))))
-    _rename(run, F="forward #", B="backward #")
-
-    inspection = bubbleviz.inspect(run)
-
-    assert inspection.trial is not None
-    assert inspection.suggestion is not None
-    mine = tmp_path / "mine.toml"
-    mine.write_text(inspection.suggestion, encoding="utf-8")
-    value, bounds, *_ = headline_lines(bubbleviz.analyze(run, convention=mine))
-    assert inspection.trial.headline == value + bounds
-    assert "incomplete" in inspection.trial.headline
-
-
 def _inserted(run: Path, glob: str, **columns: str) -> None:
     """Insert a copy of each range of those names, with some columns exchanged."""
     with closing(sqlite3.connect(run)) as database, database:
@@ -329,27 +311,6 @@ def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -
         # Without transfers in between nothing says where a microbatch ends.
         database.execute("DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
     assert bubbleviz.inspect(run).suggestion is None
-
-
-@pytest.mark.parametrize(
-    ("deleted", "names_command"),
-    [("NVTX_EVENTS", True), ("CUPTI_ACTIVITY_KIND_KERNEL", False)],
-)
-def test_without_ranges_or_kernels_the_command_that_works_is_named(
-    deleted: str, names_command: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = _renamed(tmp_path, F="work #", B="work #")
-    with closing(sqlite3.connect(run)) as database, database:
-        database.execute(f"DROP TABLE {deleted}")
-        for (name,) in database.execute(
-            "SELECT name FROM sqlite_master WHERE name GLOB 'CUPTI_ACTIVITY_KIND_MEM*'"
-        ).fetchall():
-            database.execute(f"DROP TABLE {name}")
-    assert main(["inspect", str(run)]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert (f"bubbleviz idle {run}" in shown) is names_command
-    assert ("no command of bubbleviz can analyse it" in shown) is not names_command
-    assert (main(["idle", str(run)]) == 0) is names_command
 
 
 #: Names that begin alike, some longer than a refusal shows.

@@ -144,10 +144,6 @@ def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid:
 # --- missing path, pattern without match, directory without profiles
 
 
-def test_no_profile_at_all_is_wrong_usage(bench: Bench) -> None:
-    assert "--help" in sentence(bench.run("analyze"), code=2)
-
-
 def written_in(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
@@ -381,29 +377,6 @@ def test_a_path_with_every_special_character(bench: Bench) -> None:
     outcome = bench.analyze(run_of_one(folder, "run [1]?mode=rw.sqlite"))
 
     assert (outcome.code, outcome.err) == (0, "")
-
-
-# --- SQLite, but no nsys export; tables and columns that are missing
-
-
-NEEDED = [
-    *((KERNEL, column) for column in ("start", "end", "deviceId", "correlationId")),
-    *((RUNTIME, column) for column in ("start", "end", "globalTid", "correlationId")),
-    *(("NVTX_EVENTS", column) for column in ("start", "end", "eventType", "globalTid", "text")),
-]
-
-
-@pytest.mark.parametrize(("table", "column"), NEEDED)
-def test_a_needed_column_that_is_missing_is_named(bench: Bench, table: str, column: str) -> None:
-    path = change(
-        run_of_one(bench.inputs), f'ALTER TABLE {table} RENAME COLUMN "{column}" TO elsewhere'
-    )
-    said, inspected = bench.refused(path), bench.run("inspect", path)
-
-    assert all(word in said for word in (table, column, "nsys export"))
-    # It promises nothing that the missing column forbids.
-    assert "analyze can give" not in inspected.out
-    assert column in inspected.out + inspected.err
 
 
 # --- no kernels, no runtime table, no NVTX
@@ -710,6 +683,3 @@ def test_a_strange_value_is_refused_or_reported(bench: Bench, damage: str, comma
         assert list(bench.outputs.iterdir()) == []
     else:
         assert outcome.err == ""
-
-
-# --- as a process

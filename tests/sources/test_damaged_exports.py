@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz import analyze, inspect
+from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.errors import BubblevizError, ProfileError
-from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.nsys_exports import C, K, M, R, profile
@@ -113,26 +111,6 @@ def test_a_call_without_a_start_is_counted(row: int, what: str, tmp_path: Path) 
 # --- NULL where a value is optional is never damage, and changes no number
 
 
-def _ratios(report: Report) -> list[dict[str, float | None]]:
-    return [{n: r.value for n, r in i.ratios.items()} for i in report.iterations]
-
-
-@cache
-def _ratios_of_example() -> list[dict[str, float | None]]:
-    return _ratios(analyze([EXAMPLE]))
-
-
-@pytest.mark.parametrize("table", ["PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"])
-def test_an_overhead_without_times_is_none(table: str, tmp_path: Path) -> None:
-    path = example(
-        tmp_path,
-        f'CREATE TABLE IF NOT EXISTS {table} (start INTEGER, "end" INTEGER, globalTid INTEGER)',
-        f'INSERT INTO {table} (start, "end", globalTid) '
-        "VALUES (NULL, NULL, NULL), (9000000000, NULL, 1), (NULL, 2, 2)",
-    )
-    assert _ratios(analyze([path])) == _ratios_of_example()
-
-
 def test_names_that_are_null_are_named_so(tmp_path: Path) -> None:
     report = analyze([example(tmp_path, f"UPDATE {KERNEL} SET demangledName = NULL")])
     assert any(note.what.startswith("names of kernels") for note in report.limitations)
@@ -145,15 +123,6 @@ def test_gpus_without_a_number_of_cuda_go_by_their_own(tmp_path: Path) -> None:
         "DROP TABLE IF EXISTS TARGET_INFO_CUDA_DEVICE",
     )
     assert [rank.gpu for rank in idle([path]).ranks] == [f"GPU {number}" for number in range(4)]
-
-
-def test_a_gpu_without_a_number_beside_others_is_none_of_cuda(tmp_path: Path) -> None:
-    path = example(
-        tmp_path,
-        "UPDATE TARGET_INFO_GPU SET cuDevice = NULL WHERE rowid = 1",
-        "DROP TABLE IF EXISTS TARGET_INFO_CUDA_DEVICE",
-    )
-    assert len(inspect(path).contents.devices) == 3
 
 
 # --- pages

@@ -8,7 +8,6 @@ from contextlib import closing
 from itertools import product
 from pathlib import Path
 
-import adbc_driver_manager
 import pytest
 
 from bubbleviz.errors import ProfileError
@@ -61,18 +60,6 @@ def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -
     batch = database.batch(asked, {})
     assert batch is not None
     assert texts_of(batch.columns[0]) == texts
-
-
-def test_a_statement_that_a_signal_left_open_does_not_hide_the_signal(file: Path) -> None:
-    left = []
-
-    def interrupted() -> None:
-        with opened_database(str(file), QUERIES) as opened:
-            left.append(adbc_driver_manager.AdbcStatement(opened.connection))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
 
 
 def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:

@@ -22,8 +22,6 @@ from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.queries import Query
 from tests.support.places import CHECKOUT
-from tests.support.xla_files import E, L, P
-from tests.support.xla_profiles import profile, written
 
 ONE = CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite"
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -86,20 +84,6 @@ def test_times_that_are_none(
     assert "kernels and copies with impossible times" in said or "events that cannot" in said
 
 
-@pytest.mark.parametrize("number", [-5, -(1 << 63), 10_000, 1 << 40, (1 << 63) - 1])
-def test_instructions_of_devices_that_cannot_be_are_counted(tmp_path: Path, number: int) -> None:
-    facts: dict[str, int | str] = {"hlo_op": "dot.1", "hlo_module": "jit_f", "run_id": 1}
-    events = [
-        E("dot.1", 0, 10, {**facts, "device_ordinal": 0}),
-        E("dot.1", 20, 30, {**facts, "device_ordinal": number}),
-    ]
-    found = profile(written(tmp_path, [P("/host:CPU", [L("a", events, 1)], {"process_id": 9})]))
-
-    assert found.activities.ranks.tolist() == [[9, 0]]
-    (note,) = (n for n in found.limitations if n.what == "instructions of unknown devices")
-    assert note.count == 1
-
-
 # Nesting
 
 
@@ -131,9 +115,6 @@ def test_nested_traces(
 
 
 # NCCL
-
-
-LINE = b'{"name":"AllReduce","cat":"COLL","ph":"b","id":0,"pid":1,"ts":1,"args":{"Rank":1%s}},\n'
 
 
 # SQLite

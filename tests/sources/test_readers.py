@@ -26,7 +26,7 @@ from tests.support.rocm_profiles import write_rocpd, write_rpd
 from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, space, trace_json
 
-KNOWN = {reader.name: reader for reader in readers.readers()}
+KNOWN = {reader.name: reader for reader in readers.READERS}
 PLANES = [
     P(
         "/device:GPU:0",
@@ -73,20 +73,6 @@ def test_one_reader_claims_each_file(tmp_path: Path) -> None:
         assert claimed_by(path) == [name]
         assert reader_of(str(path)).name == name
         assert str(path).endswith(KNOWN[name].suffixes or KNOWN[name].table_suffixes)
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        {"ph": "X", "cat": "cpu_op", "name": "/host:CPU", "ts": 1, "dur": 1},
-        {"ph": "X", "cat": "Kernel", "name": "gemm", "ts": 1, "dur": 1},
-    ],
-)
-def test_categories_alone_tell_a_trace_of_pytorch(event: object, tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps([event]))
-
-    assert claimed_by(path) == ["kineto"]
 
 
 def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> None:

@@ -185,14 +185,6 @@ def test_without_any_trace_of_cuda_the_option_is_named(tmp_path: Path) -> None:
     assert "-t cuda,nvtx" in _refusal(bubbleviz.analyze, _without_kernels(tmp_path, 0))
 
 
-def test_kernels_are_read_whatever_nsys_warned_of(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 0)], [C(0, 5, 0)], [R(0, 9, "F0.0.0")])
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)")
-        database.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (2, 'No CUDA events collected.')")
-    assert len(idle([path]).ranks) == 1
-
-
 SHOWING = ("analyze", "inspect", "idle", "nccl", "pgle")
 
 

@@ -189,28 +189,6 @@ def test_a_rank_with_two_chunks_and_a_stage_finds_their_virtual_stages(tmp_path:
     assert operations.virtual_stage.tolist() == [0, 2, 2, 0, 1, 3, 3, 1]
 
 
-def test_collectives_have_kinds_and_groups(tmp_path: Path) -> None:
-    columns: dict[str, Sequence[Any]] = {
-        "rank": [0, 0, 0],
-        "phase": ["F", "B", "collective"],
-        "start_ns": [0, 10, 30],
-        "end_ns": [10, 20, 40],
-        "kind": ["", "", "all-reduce"],
-        "group": ["", "", "norm"],
-    }
-    from bubbleviz.interpret.record import ReadOptions, record
-
-    found = record(str(csv_of(tmp_path / "t.csv", columns)), ReadOptions())[0].collectives
-
-    assert (found.kinds, [group.name for group in found.groups]) == (("AllReduce", ""), ["norm"])
-    assert (found.kind.tolist(), found.group.tolist()) == ([0], [0])
-    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([30], [40])
-
-
-def polars_rows(report: Report) -> list[dict[str, Any]]:
-    return pl.DataFrame(report.bubbles).select("cause", "start_ns", "end_ns").to_dicts()
-
-
 # --- several files
 
 

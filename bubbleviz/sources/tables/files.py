@@ -207,53 +207,45 @@ def check_pyarrow(path: str, what: str, otherwise: str = "write the table as CSV
         ) from error
 
 
-#: Names of the columns of a file, and what reads some of them as a table of pyarrow.
-_Opened = tuple[Sequence[str], Callable[[Sequence[str]], Any]]
+def _parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
+    """Return the names of the columns of a file, and what reads some of them."""
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path)
+    return file.schema_arrow.names, lambda names: file.read(columns=names)
 
 
-def read_parquet(path: str, watch: Watch) -> model.Cells:
-    """Return the columns of a Parquet file; see :func:`_columns`."""
+def _arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
+    """Return the same of a file or a stream of Arrow IPC."""
+    import pyarrow as pa
 
-    def opened() -> _Opened:
-        from pyarrow import parquet
-
-        file = parquet.ParquetFile(path)
-        return file.schema_arrow.names, lambda names: file.read(columns=names)
-
-    watch(0.0)
-    return _columns(path, "a Parquet table", opened)
-
-
-def read_arrow(path: str, watch: Watch) -> model.Cells:
-    """Return the columns of a file or a stream of Arrow IPC; see :func:`_columns`."""
-
-    def opened() -> _Opened:
-        import pyarrow as pa
-
-        mapped = pa.memory_map(path)
-        try:
-            reader = pa.ipc.open_file(mapped)
-        except pa.ArrowInvalid:
-            mapped.seek(0)
-            reader = pa.ipc.open_stream(mapped)
-        return reader.schema.names, lambda names: reader.read_all().select(names)
-
-    watch(0.0)
-    return _columns(path, "an Arrow table", opened)
+    mapped = pa.memory_map(path)
+    try:
+        reader = pa.ipc.open_file(mapped)
+    except pa.ArrowInvalid:
+        mapped.seek(0)
+        reader = pa.ipc.open_stream(mapped)
+    return reader.schema.names, lambda names: reader.read_all().select(names)
 
 
-def _columns(path: str, what: str, opened: Callable[[], _Opened]) -> model.Cells:
-    """Return the columns of a file that mean something.
+#: What a file of each kind is, and what opens it.
+_OPENED = {"parquet": ("a Parquet table", _parquet), "arrow": ("an Arrow table", _arrow)}
+
+
+def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
+    """Return the columns of a file of Parquet or Arrow that mean something.
 
     Raises:
         ProfileError: pyarrow is not installed or cannot read it, its columns are not those of
             operations, or a cell is no number where one is needed.
     """
+    watch(0.0)
+    what, opened = _OPENED[kind]
     check_pyarrow(path, what)
     import pyarrow as pa
 
     try:
-        header, read = opened()
+        header, read = opened(path)
         names = model.columns_read(path, header)
         table = read(names)
         # Of a file of IPC nothing is checked before it is used, offsets into its texts included.

@@ -20,7 +20,7 @@ from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents, Profile, Source, ToldClock
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
-from bubbleviz.sources.tables.files import read_arrow, read_delimited, read_parquet
+from bubbleviz.sources.tables.files import read_columns, read_delimited
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 #: A number, or two of an operation that names two things.
@@ -346,9 +346,6 @@ def _refuse_twice(cells: Cells, keys: model.OperationKeys, span: tuple[Ints, Int
 
 # An open table of operations.
 
-#: What reads the cells of each format.
-_READ = {"csv": read_delimited, "parquet": read_parquet, "arrow": read_arrow}
-
 #: Columns of which most tables should have some, and what to say without them.
 _UNTOLD = (
     (
@@ -445,4 +442,8 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
         # Tables share one clock, whatever hosts they name, unless their column clock says so.
         clock=ToldClock("tables"),
     )
-    yield OpenTable(path, lambda: operation_table(_READ[kind](path, watch), source))
+
+    def cells() -> Cells:
+        return read_delimited(path, watch) if kind == "csv" else read_columns(path, watch, kind)
+
+    yield OpenTable(path, lambda: operation_table(cells(), source))
