@@ -60,6 +60,8 @@ class Sentence:
         lead: the words in front of it, if they have a style of their own.
         lead_style: this style.
         whole: whether lines are never wrapped: of a file that a reader saves.
+        most: lines; the last one ends with an ellipsis where there are more. None for all.
+        hanging: blanks in front of lines that go on.
     """
 
     text: str
@@ -67,6 +69,8 @@ class Sentence:
     lead: str = ""
     lead_style: str = "bold"
     whole: bool = False
+    most: int | None = None
+    hanging: int = 0
 
 
 @dataclass(frozen=True)

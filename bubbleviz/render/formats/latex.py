@@ -23,13 +23,7 @@ from bubbleviz.report.view import View
 _LONGEST, _NAMED = 600, 16
 _SPELLED = {
     "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "%": r"\%",
-    "#": r"\#",
-    "_": r"\_",
+    **{character: f"\\{character}" for character in "{}$&%#_"},
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
     # In the usual encoding of fonts (OT1) these are other characters.

@@ -233,14 +233,13 @@ def _brackets(selection: Selection, style: PictureStyle) -> list[tuple[Iteration
     count = len(selection.iterations)
     if count > MOST_BRACKETS or (count == 1 and not style.titled):
         return []
-    ends: list[int] = []
-    brackets = []
+    brackets: list[tuple[Iteration, int, int, int]] = []
     for it, by_rank in zip(selection.iterations, selection.windows, strict=True):
         windows = (by_rank[rank.index] for rank in selection.ranks if rank.index in by_rank)
         start, end = next(windows, (it.start_ns, it.end_ns))
-        free = (line for line, last in enumerate(ends) if last <= start)
-        line = next(free, min(len(ends), _LINES - 1))
-        ends[line : line + 1] = [end]
+        line = 0
+        if brackets and start < brackets[-1][2]:
+            line = (brackets[-1][3] + 1) % _LINES
         brackets.append((it, start, end, line))
     return brackets
 
@@ -312,14 +311,7 @@ def draw_title(page: Page, report: Report, selection: Selection) -> None:
     head, rest = headings(report, selection)
     letters = page.style.letters
     page.heading(head)
-    x = page.left + text_width(head, letters.heading, bold=True) + 14
-    if not page.style.millimetres or x + text_width(rest, letters.beside) <= page.right:
-        shown = fitted(rest, letters.beside, page.right - x)
-        page.text(shown, x, page.y, letters.beside, ink="quiet")
-        page.y += 4
-    elif rest:
-        page.y += 4
-        page.paragraph(rest, letters.beside, lines=3)
-    if reason := one_line(report.headline_reason, 300):
-        page.paragraph(reason, letters.axis)
+    page.y += 4
+    page.paragraph(rest, letters.beside, lines=3)
+    page.paragraph(one_line(report.headline_reason, 300), letters.axis)
     page.y += 4

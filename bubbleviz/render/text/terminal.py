@@ -108,12 +108,18 @@ def lines_of(
 def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
     text = block.lead + block.text
     if display is not None:
-        text, width = display.shown(text), display.width
+        text, width = display.shown(text), min(width, display.width)
     lead = len(block.lead if display is None else display.shown(block.lead))
     for line in text.split("\n"):
         fits = block.whole or (cell_width(line) <= width and "\t" not in line)
         blank = " " * (len(line) - len(line.lstrip()))
-        broken = wrapped(line, width - len(blank), whole=display is None)
+        broken = wrapped(
+            line,
+            width - len(blank),
+            most=block.most,
+            hanging=block.hanging,
+            whole=display is None,
+        )
         for part in [line] if fits else [blank + part for part in broken]:
             if lead:
                 yield doc.Span(part[:lead], block.lead_style), doc.Span(part[lead:], block.style)
@@ -158,15 +164,9 @@ def paragraph(
         lead_style: of these.
         most: lines, as in :func:`wrapped`.
     """
-    whole = display.shown(f"{lead} {text}" if lead else text)
-    lines = [
-        display.shown(line) for line in wrapped(whole, display.text_width, most=most, hanging=2)
-    ]
-    lead = display.shown(lead)
-    styled: list[doc.Line] = [(doc.Span(line, style),) for line in lines]
-    if lead and lines and lines[0].startswith(lead):
-        styled[0] = (doc.Span(lead, lead_style), doc.Span(lines[0][len(lead) :], style))
-    return styled
+    text, hanging = f" {text}" if lead and text else text, 2
+    block = doc.Sentence(text, style, lead, lead_style, most=most, hanging=hanging)
+    return list(_sentence(block, display, display.text_width)) if lead or text else []
 
 
 def flowing(entries: Sequence[doc.Line], display: Display, gap: str = "   ") -> list[doc.Line]:

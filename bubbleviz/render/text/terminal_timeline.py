@@ -326,10 +326,11 @@ def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) 
             glyphs.append("█" if display.colour else _BAR_SHADES[number % len(_BAR_SHADES)])
     colours = [legible(colour) if display.colour else "" for *_, colour in parts]
     upto = np.cumsum([0.0, *(share for _, share, *_ in parts)])
+    lengths = np.diff(np.round(upto / upto[-1] * display.text_width)).astype(np.int64)
     # Each part has a cell at least.
-    ends = np.round(upto / upto[-1] * (display.text_width - len(parts))).astype(np.int64)
-    drawn = zip(glyphs, colours, np.diff(ends).tolist(), strict=True)
-    bar = tuple(Span(glyph * (length + 1), colour) for glyph, colour, length in drawn)
+    lengths[lengths.argmax()] -= np.count_nonzero(lengths == 0)
+    drawn = zip(glyphs, colours, np.maximum(lengths, 1).tolist(), strict=True)
+    bar = tuple(Span(glyph * length, colour) for glyph, colour, length in drawn)
     legend = [
         (Span(glyph, colour), Span(f" {name} {shown}"))
         for (name, _, shown, _), glyph, colour in zip(parts, glyphs, colours, strict=True)

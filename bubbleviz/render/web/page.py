@@ -25,7 +25,7 @@ import numpy as np
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
@@ -202,7 +202,14 @@ def packed(
     blocks: list[str] = []
     shards = means_at = standing_out = None
     if means is not None:
-        shards, blocks = _shards(document, timeline, paint_of, means, wanted)
+        medians = {}
+        for kind in document["phase_times"]:
+            phase, stage = phase_of_label(kind["phase"]), kind["virtual_stage"]
+            if phase is not None:
+                medians[NONE if stage is None else stage, int(phase)] = kind["median_ns"]
+        pipelines = [rank["pipeline"] for rank in document["ranks"]]
+        ratios = means.bubble_ratio
+        shards, blocks = sharded(timeline, paint_of, pipelines, ratios, medians, wanted)
         tables = {
             **{table: dict.fromkeys(own, _EMPTY) for table, own in tables.items()},
             "means": _mean_columns(means),
@@ -264,24 +271,6 @@ def packed(
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
     packed_text = deflated(unmarked(text).encode("utf-8"), _LEVEL)
     return packed_text, deflated(columns, _LEVEL), blocks
-
-
-def _shards(
-    document: Mapping[str, Any],
-    timeline: Timeline,
-    paint: Ints,
-    means: RankMeans,
-    wanted: Sequence[int],
-) -> tuple[dict[str, Any], list[str]]:
-    medians = {
-        (NONE if kind["virtual_stage"] is None else kind["virtual_stage"], int(phase)): kind[
-            "median_ns"
-        ]
-        for kind in document["phase_times"]
-        if (phase := phase_of_label(kind["phase"])) is not None
-    }
-    pipelines = [rank["pipeline"] for rank in document["ranks"]]
-    return sharded(timeline, paint, pipelines, means.bubble_ratio, medians, wanted)
 
 
 def _mean_names(means: RankMeans) -> dict[str, Any]:
