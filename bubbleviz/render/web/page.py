@@ -25,7 +25,7 @@ import numpy as np
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
