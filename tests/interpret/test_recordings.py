@@ -11,7 +11,7 @@ import pytest
 
 from bubbleviz.interpret import per_rank
 from bubbleviz.interpret.fleet.run_recordings import Fleet
-from bubbleviz.interpret.per_rank import Line, together
+from bubbleviz.interpret.per_rank import together
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import TABLES, Recordings, gathered
 from bubbleviz.model.columns import Ints, Table
@@ -130,15 +130,3 @@ def test_ranks_with_little_work_are_taken_together(
     kernels: list[int], ranges: int, expected: list[range]
 ) -> None:
     assert list(together(ints(*kernels), ranges)) == expected
-
-
-def test_places_are_those_of_one_rank_each() -> None:
-    rank, start_ns, end_ns = ints(4, 5, 4), ints(-10, 7, 20), ints(0, 9, 30)
-    line = Line.of(range(4, 7), (rank, start_ns, end_ns))
-    place = line.place(rank, start_ns)
-
-    assert line.owners(place).tolist() == rank.tolist()
-    assert line.time(rank, place).tolist() == start_ns.tolist()
-    assert (line.begins(rank) <= place).all()
-    assert (line.place(rank, end_ns) < line.ends(rank)).all()
-    assert line.place(rank, ints(-1, 7, -1), -1).tolist()[::2] == [-1, -1]
