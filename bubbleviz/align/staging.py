@@ -17,7 +17,7 @@ from bubbleviz.align.iteration_pairs import Pairing, pair_iterations, pairing_li
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.replicas import matched, split
 from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
-from bubbleviz.align.waits import Arrivals, KnownArrivals, held_waits, usual_waits
+from bubbleviz.align.waits import Arrivals, arrivals, held_waits, usual_waits
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import (
     distinct,
@@ -92,7 +92,7 @@ class Staging:
     """
 
     operations: RankOperations
-    arrivals: KnownArrivals
+    arrivals: Arrivals
     virtual_stage: Ints
     stage_of_rank: Ints
     pipeline: Ints
@@ -113,12 +113,7 @@ class _Inputs:
     numbers: pipelines.RankNumbers
     named: pipelines.VirtualStages | None
     parallel: pipelines.Parallel | None
-    arrivals: KnownArrivals
-
-    @property
-    def own_arrivals(self) -> Arrivals:
-        """When inputs of the operations were there, with chunks as they are named."""
-        return self.arrivals.of(self.joined.operations)
+    arrivals: Arrivals
 
     @property
     def counts_chunks(self) -> bool:
@@ -173,13 +168,15 @@ def stage(
     )
     if parallel is not None:
         pipelines.refuse_misfit(parallel, numbers)
-    inputs = _Inputs(joined, joined.machine_of_rank, numbers, named, parallel, KnownArrivals())
+    inputs = _Inputs(
+        joined, joined.machine_of_rank, numbers, named, parallel, arrivals(joined.operations)
+    )
     if order or (parallel is not None and named is None):
         number = numbers.number
         places = np.searchsorted(np.sort(number), number), len(number)
         if parallel is not None:
             places = parallel.stage(number), parallel.pp
-        staging = _with(inputs, pipelines.stages_in_order(joined, inputs.own_arrivals, *places))
+        staging = _with(inputs, pipelines.stages_in_order(joined, inputs.arrivals, *places))
         if _is_contradicted(inputs, staging) or _is_other(inputs, staging):
             return _noted(inputs, staging, (_GIVEN_CONTRADICTED,))
     elif named is not None:
@@ -188,7 +185,7 @@ def stage(
         staging = _with(inputs, named, by_name=by_name)
     elif (told := pipelines.told_stages(joined)) is not None:
         stages = pipelines.stages_in_order(
-            joined, inputs.own_arrivals, told, int(told.max(initial=0)) + 1
+            joined, inputs.arrivals, told, int(told.max(initial=0)) + 1
         )
         staging = _with(inputs, stages)
     else:
@@ -240,8 +237,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
     if len(distinct(operations.microbatch[work])) < 2:
         return False
     numbered = staging.operations.changed(iteration=comparable.iteration)
-    arrivals = inputs.arrivals.of(staging.operations)
-    return stage_order.nests(numbered, arrivals, staging.virtual_stage)
+    return stage_order.nests(numbered, inputs.arrivals, staging.virtual_stage)
 
 
 def _noted(
@@ -265,8 +261,7 @@ def _noted(
         notes = (*notes, _REPLICAS)
     numbered = inputs.named is not None or inputs.numbers.named or parallel is not None
     if not stages_missing and not numbered and not doubtful:
-        arrivals = inputs.arrivals.of(operations)
-        notes = (*notes, *_stages_far_apart(operations, arrivals, staging.virtual_stage))
+        notes = (*notes, *_stages_far_apart(operations, inputs.arrivals, staging.virtual_stage))
     # The sizes of the run may give more stages than the profiles hold.
     held = distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
     return replace(
@@ -296,13 +291,9 @@ def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = F
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := inputs.comparable) is not None:
             same = operations.changed(iteration=comparable.iteration)
-            pipeline = matched(
-                same, inputs.arrivals.of(same), virtual_stage, first, number, inputs.machine
-            )
+            pipeline = matched(same, inputs.arrivals, virtual_stage, first, number, inputs.machine)
         together = pipelines.reducing(first, inputs.machine, inputs.numbers)
-    pairing = pair_iterations(
-        joined, operations, inputs.arrivals.of(operations), virtual_stage, pipeline, first
-    )
+    pairing = pair_iterations(joined, operations, inputs.arrivals, virtual_stage, pipeline, first)
     return Staging(
         operations,
         inputs.arrivals,
@@ -327,18 +318,18 @@ def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
             replace(inputs.numbers, named=inputs.numbers.named and not told),
             counted=inputs.counts_chunks,
         ), False
-    stages = stage_order.order_virtual_stages(operations, inputs.own_arrivals)
+    stages = stage_order.order_virtual_stages(operations, inputs.arrivals)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(distinct(stages.virtual_stage)) == len(stages.virtual_stage)
     comparable = inputs.comparable
     if known and single and comparable is not None:
         numbered, virtual_stage = pipelines.with_model_chunks(comparable, stages, by_name=False)
-        known = stage_order.nests(numbered, inputs.arrivals.of(numbered), virtual_stage)
+        known = stage_order.nests(numbered, inputs.arrivals, virtual_stage)
     if known:
         return stages, False
     number = inputs.numbers.number
     if comparable is not None:
-        found = split(comparable, inputs.own_arrivals, number, inputs.machine)
+        found = split(comparable, inputs.arrivals, number, inputs.machine)
         if found is not None:
             return found[0], found[1] and not inputs.numbers.named
     by_number = _stages_by_number(inputs) if inputs.numbers.named else None
@@ -361,13 +352,13 @@ def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
     for place, size in sizes:
         for replicas in (n for n in range(2, size // 2 + 1) if size % n == 0):
             at, of = place // replicas, size // replicas
-            stages = pipelines.stages_in_order(inputs.joined, inputs.own_arrivals, at, of)
+            stages = pipelines.stages_in_order(inputs.joined, inputs.arrivals, at, of)
             numbered, stage = pipelines.with_model_chunks(operations, stages, by_name=False)
             apart = numbered.iteration * replicas + place[numbered.rank] % replicas
             numbered = numbered.changed(iteration=apart)
             if stage_order.run_alike(
                 operations, stages.rank, at[stages.rank]
-            ) and stage_order.nests(numbered, inputs.arrivals.of(numbered), stage):
+            ) and stage_order.nests(numbered, inputs.arrivals, stage):
                 return stages
     return None
 

@@ -223,7 +223,7 @@ def _causal(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
         return offsets.together()
     return dependencies(
         staging.operations.changed(iteration=staging.pairing.iteration),
-        staging.arrivals.of(staging.operations),
+        staging.arrivals,
         staging.virtual_stage,
         staging.pipeline,
         joined.machine_of_rank,

@@ -28,11 +28,6 @@ from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
 
 #: No time at all.
 NEVER = np.iinfo(np.int64).min
-#: The columns that arrivals are found by.
-_SHOWING = (
-    *("rank", "phase", "microbatch", "chunk", "sequence", "has_span", "received_ns"),
-    *("start_ns", "end_ns", "host_start_ns", "host_end_ns"),
-)
 
 
 @dataclass(frozen=True)
@@ -80,22 +75,6 @@ def arrivals(operations: RankOperations) -> Arrivals:
         receives[operations.rank[consumers[operations.received_ns[consumers] != NONE]]] = True
         seen[consumers] = receives[operations.rank[consumers]]
     return Arrivals(exact, latest, seen, receive, send)
-
-
-class KnownArrivals:
-    """Arrivals that are found once for all operations that agree in what shows them."""
-
-    def __init__(self) -> None:
-        self._found: list[tuple[tuple[Ints, ...], Arrivals]] = []
-
-    def of(self, operations: RankOperations) -> Arrivals:
-        """Return when the inputs of operations were there."""
-        columns = tuple(getattr(operations, name) for name in _SHOWING)
-        for known, found in self._found:
-            if all(one is other for one, other in zip(known, columns, strict=True)):
-                return found
-        self._found.append((columns, arrivals(operations)))
-        return self._found[-1][1]
 
 
 def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> Ints:
