@@ -2,11 +2,10 @@
 
 ::
 
-    start      layouts of equal shares, of the shortest longest device, of what mixtures prefer,
-               each improved by moving layers
-    sums       paths through the plan: one through all of each device, and the longest path of
-               every good layout; a path bounds the makespan of every layout (see ``bounds``)
-    mixtures   of these, whose least value is large (see ``mixtures``)
+    start      layouts of equal shares, and of the shortest longest device, each improved by moving
+               layers
+    sums       paths through the plan: one through all of each device, the mean of these, and the
+               longest path of every good layout; each bounds the makespan of every layout
     search     stages from the first to the last, thousands of beginnings at a time; where a bound
                reaches the best makespan so far they are dropped, and what is complete is timed
 
@@ -104,15 +103,6 @@ class Sums:
             first = into[:, stage, :-1] - up_to[:, stage, :-1]
             rest[:, stage, :-1] = first + best[:, 1:]
         return rest
-
-    def best_layout(self, up_to: Floats, into: Floats, rest: Floats) -> Ints:
-        """Return a layout with the least value of one sum, given its ``least``."""
-        bounds = [0]
-        for stage in range(self.stages):
-            low = bounds[-1]
-            ends = up_to[stage, low + 1 :] - up_to[stage, low] + into[stage, low]
-            bounds.append(low + 1 + int(np.argmin(ends + rest[stage + 1, low + 1 :])))
-        return np.array(bounds, np.int64)
 
     def values(self, bounds: Ints) -> Floats:
         """Return the sums over the stages that some layouts have so far; shape (n, K).
@@ -216,23 +206,9 @@ def balanced(layers: Layers, stages: int) -> Ints:
     return result
 
 
-# Mixtures of sums: weighted means, which bound the longest of them from below.
-#
-# The longest of some sums is at least any mean of them, and the least value of a mean is found
-# exactly (:mod:`.bounds`). Weights that make it large are Lagrange multipliers of "no sum exceeds
-# the
-# makespan"; they are sought by multiplicative steps towards the sums that are long where the mean
-# is
-# short.
-
-
-#: Steps, mixtures that are kept, and steps between looks at a layout that a mixture prefers.
-_STEPS, _KEPT, _BETWEEN = 96, 6, 8
-
-
 #: Numbers that a step of the search holds at once.
 _ROOM = 1 << 22
-#: Sums that are looked at; those of devices and mixtures, and the last that were met.
+#: Sums that are looked at; those of devices, and the last that were met.
 _MOST_SUMS = 64
 #: Beginnings of layouts that are looked at, and operations that are timed, at most.
 MOST_BEGINNINGS, MOST_TIMED = 8_000_000, 600_000_000
@@ -296,7 +272,6 @@ def best_partition(
     likely += [] if search.bottleneck is None else [search.bottleneck[1]]
     for bounds in likely:
         search.learn(search.climb(bounds))
-    search.add_mixtures()
     search.run(watch, beginnings)
     if search.bounds is None:
         return NONE_FITS if np.isinf(search.open_ns) else BROKEN_OFF
@@ -341,6 +316,10 @@ class _Search:
         self.sums = Sums(layers, recurrence.length, recurrence.edges)
         devices = recurrence.device_paths(layers)
         self.sums.add(devices)
+        # The longest of some sums is no less than their mean, whose least value says how far all
+        # devices can be busy at once.
+        mean = [each.mean(axis=0)[None] for each in (self.sums.up_to, self.sums.into)]
+        self.sums.extend(*mean)
         self.bottleneck = bottleneck_of(recurrence.placement, devices, self.sums)
         self.open_ns = np.inf
 
@@ -385,29 +364,6 @@ class _Search:
         makespans[fits] = self.times(bounds[fits])
         # Of those that do not fit, how long they take matters little.
         return excess, makespans
-
-    def add_mixtures(self) -> None:
-        """Add mixtures of the sums whose least value is large, and paths met on the way."""
-        sums = self.sums
-        share = np.full(len(sums), 1.0 / len(sums))
-        found = []
-        for number in range(_STEPS):
-            up_to = np.tensordot(share, sums.up_to, 1)[None]
-            into = np.tensordot(share, sums.into, 1)[None]
-            rest = sums.least(up_to, into)
-            found.append((float(rest[0, 0, 0]), up_to, into))
-            bounds = sums.best_layout(up_to[0], into[0], rest[0])
-            if number % _BETWEEN == 0:
-                self.learn(bounds, self.climb(bounds))
-                share = np.concatenate((share * 0.9, [0.05, 0.05]))
-            values = sums.values(bounds[None, :])[0]
-            spread = float(values.max() - values.min())
-            if spread > 0:
-                share = share * np.exp(3.0 / np.sqrt(1 + number) * (values - values.max()) / spread)
-                share /= share.sum()
-        found.sort(key=lambda mixture: -mixture[0])
-        for _, up_to, into in found[:_KEPT]:
-            sums.extend(up_to, into)
 
     def run(self, watch: Watch, beginnings: int) -> None:
         """Search until nothing is open, or too much was looked at."""
