@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,7 @@ def named(run: Measured) -> Recognition:
     return schedule_of(run.ranks, run.operations, run.iterations)
 
 
+@cache
 def planned(name: str, p: int = 4, m: int = 8) -> Plan:
     rule = schedule_named(name)
     return rule.plan(p, m, rule.chunks)
@@ -76,7 +78,7 @@ def is_searched(rule: Schedule) -> bool:
 def test_searched_schedules_are_recognised_by_their_structure(
     rule: Schedule, p: int, m: int
 ) -> None:
-    found = named(of_orders(devices_of(rule.plan(p, m, rule.chunks)), times=2))
+    found = named(of_orders(devices_of(planned(rule.name, p, m)), times=2))
 
     # The search may find the order of another schedule, and does for so few microbatches.
     assert rule.name in (found.name, *found.also) or found.exact
@@ -419,7 +421,7 @@ def test_copies_are_recognised_as_one_is(
     rule: Schedule, copies: int, told: bool, swaps: list[tuple[int, int]]
 ) -> None:
     """Whether their pipelines are told or not."""
-    orders = devices_of(rule.plan(4, 8, rule.chunks))
+    orders = devices_of(planned(rule.name))
     for device, at in swaps:
         orders[device][at : at + 2] = reversed(orders[device][at : at + 2])
     one = named(of_orders(orders))
