@@ -24,7 +24,7 @@ from bubbleviz.render.web import page as web_page
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_document
-from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of
+from bubbleviz.report.timeline import MOST_SAVED, restored
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
@@ -186,15 +186,6 @@ def test_a_saved_report_is_the_same_page(tmp_path: Path) -> None:
         )
     )
     assert again == once
-
-
-@pytest.mark.parametrize("report", [EMPTY, SMALL], ids=["empty", "small"])
-def test_a_timeline_comes_back_as_it_was(report: Report) -> None:
-    before = timeline_of(report)
-    values = json.loads(json.dumps(saved(before)))
-    after = restored("r.json", {**document(report), "timeline": values})
-
-    assert saved(after) == saved(before)
 
 
 def test_a_large_report_is_saved_without_its_timeline(

@@ -74,16 +74,3 @@ def test_a_table_with_what_costs_most(tmp_path: Path, capsys: pytest.CaptureFixt
     assert re.search(rf"all together\s+{found.total:.3f}", printed)
     assert re.search(rf"stage 1\s+{found.by_stage[1]:.3f}", printed)
     assert "slowest 3 %" in printed
-
-
-def test_each_line_of_the_table_has_a_name_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In a single pipeline a stage is one rank; both are lines."""
-    plant(replace(RUN, replicas=1), tmp_path)
-    main(["analyze", str(tmp_path), "-v", "slowdown"])
-    table = capsys.readouterr().out
-    names = re.findall(r"^(\S.*?) +\d\.\d{3}$", table, re.MULTILINE)
-
-    assert {"stage 1", "rank 1 (node0 GPU 1)"} <= set(names)
-    assert len(names) == len(set(names))

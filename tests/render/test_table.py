@@ -68,12 +68,6 @@ def test_coverage_is_shown_by_rank(report: Report) -> None:
     assert [row.split()[-1] for row in rows] == ["100.00", "75.00", "50.00", "-"]
 
 
-def test_columns_of_zeros_are_left_out(report: Report) -> None:
-    header, _, *_ = section(render(report, View()), "Iteration 0")
-
-    assert not {"B", "W", "R", "overlap", "unattrib."} & set(header.split())
-
-
 # --- limitations
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli.app import main
@@ -19,7 +17,6 @@ from bubbleviz.render.formats import renderer_named
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
-from tests.planting.options import Planting
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE
 
@@ -96,33 +93,6 @@ def test_planted_runs(name: str, kind: str, tmp_path: Path) -> None:
     plant((RUNS | MORE)[name], tmp_path / "run")
 
     check(bubbleviz.analyze(tmp_path / "run"), tmp_path, kind)
-
-
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    planting=st.builds(
-        Planting,
-        schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b", "zb-h1"]),
-        stages=st.integers(1, 4),
-        microbatches=st.sampled_from([12, 24]),
-        replicas=st.integers(1, 2),
-        jitter=st.sampled_from([0.0, 0.2]),
-        transfer_ns=st.sampled_from([0, 30_000]),
-        kernel_gap_ns=st.sampled_from([0, 3_000]),
-        barrier=st.booleans(),
-        overhead=st.booleans(),
-        stray=st.sampled_from(["none", "busy", "idle"]),
-        iteration_ranges=st.booleans(),
-        seed=st.integers(0, 5),
-    )
-)
-def test_any_run(planting: Planting, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("again")
-    plant(planting, folder / "run")
-
-    check(bubbleviz.analyze(folder / "run"), folder, "csv")
 
 
 def test_a_table_of_a_table_is_the_same_table(report: Report, tmp_path: Path) -> None:
