@@ -57,8 +57,8 @@ def test_what_is_merged_is_marked_and_told() -> None:
     assert "merged: narrower than 0.5 px (10,000 operations)" in texts
     assert "Dotted below: 10,000 operations narrower than 0.5 px" in texts
     dotted = [path for path in parsed(svg).iter() if path.get("stroke-dasharray") == "1 1"]
-    # A row each, and both halves of the swatch.
-    assert len(dotted) == 4
+    # A row each, and the swatch.
+    assert len(dotted) == 3
 
 
 def test_idle_time_between_merged_operations_stays_bubble() -> None:

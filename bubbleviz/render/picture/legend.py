@@ -10,7 +10,14 @@ import drawsvg
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import marks
 from bubbleviz.render.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.palette import COMMUNICATION, LIGHT, OTHER_ITERATION, UNATTRIBUTED, paint
+from bubbleviz.render.palette import (
+    COMMUNICATION,
+    FORWARD,
+    LIGHT,
+    OTHER_ITERATION,
+    UNATTRIBUTED,
+    paint,
+)
 from bubbleviz.render.picture.labels import (
     MOST_BRACKETS,
     Layout,
@@ -124,12 +131,10 @@ def _entries(
     if any(marks.OTHER_ITERATION in painter.kinds for painter in rows):
         yield [_Swatch(width, {"fill": OTHER_ITERATION, **_FRAME})], "other iteration"
     if merging := [painter for painter in rows if painter.merged_words]:
-        halves = [
-            _Swatch(width / 2, {"fill": fill}, dotted=True) for fill in merging[0].merged_colours
-        ]
         narrower = max(painter.narrower for painter in merging)
         words = "; ".join(painter.merged_words for painter in merging)
-        yield halves, f"merged: narrower than {page.length(narrower)} ({words})"
+        dotted = _Swatch(width, {"fill": FORWARD}, dotted=True)
+        yield [dotted], f"merged: narrower than {page.length(narrower)} ({words})"
 
 
 def _phase_swatches(

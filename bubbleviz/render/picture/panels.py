@@ -22,7 +22,6 @@ from bubbleviz.render.picture.page import (
     duration,
     fitted,
     style_of,
-    text_width,
 )
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.rows import Selection, select
@@ -109,12 +108,11 @@ def _beside_title(page: Page, report: Report, selection: Selection) -> str:
 def _draw_title(page: Page, title: str, rest: str) -> None:
     """Write the title of a panel, and beside it what it shows."""
     letters = page.style.letters
-    size, room = letters.panel, (page.right - page.left) * (0.6 if page.style.titled else 1.0)
-    shown = fitted(one_line(title, 120), size * BOLD, room)
-    page.y += size
-    page.text(shown, page.left, page.y, size, font_weight="bold")
-    x = page.left + text_width(shown, size, bold=True) + 12
-    page.text(fitted(rest, letters.legend, page.right - x), x, page.y, letters.legend, ink="quiet")
+    shown = fitted(one_line(title, 120), letters.panel * BOLD, page.right - page.left)
+    page.y += letters.panel
+    page.text(shown, page.left, page.y, letters.panel, font_weight="bold")
+    page.y += 3
+    page.paragraph(rest, letters.legend, lines=1)
     page.y += 5
 
 

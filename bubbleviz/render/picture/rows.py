@@ -130,12 +130,6 @@ class RowPainter:
         row = places[operations.rank[spanless]]
         self.spanless = {n: spanless[row == n] for n in distinct(row[row != NONE]).tolist()}
 
-    @property
-    def merged_colours(self) -> list[str]:
-        """Two colours that stand for the merged operations."""
-        kinds = list(self.merged.kinds) or [Phase.COLLECTIVE]
-        return [self._paint(kind, NONE).main for kind in (kinds[0], kinds[1 % len(kinds)])]
-
     def _paint(self, kind: int, operation: int) -> Paint:
         """Return the paint of a mark; that of its phase alone where it has no operation."""
         if kind == UNATTRIBUTED_KIND:
