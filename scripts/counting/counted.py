@@ -131,7 +131,7 @@ def _analysis(profile: str) -> None:
         with step("report as JSON"):
             json_document.render(report, View())
         with step("report as table"):
-            plain_text(sections(report, View(), 100))
+            plain_text(sections(report, View()))
 
 
 def _reading(profile: str, suffix: str) -> None:

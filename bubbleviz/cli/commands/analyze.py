@@ -14,7 +14,7 @@ from bubbleviz.cli import options
 from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, OF_ANALYZE, flag, option, tables_of
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PictureOptions, numbers, parallel_of
-from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps, width
+from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.render.formats import renderers
@@ -119,12 +119,12 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
     if ALL in tables:
         from bubbleviz.render.text.report import sections
 
-        show(sections(report, view, width()))
+        show(sections(report, view))
         return
     if tables:
         from bubbleviz.render.text.report import details as listed
 
-        show(listed(report, view, tables, width()))
+        show(listed(report, view, tables))
         return
     from bubbleviz.render.text.report import first_screen
 

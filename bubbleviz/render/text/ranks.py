@@ -220,15 +220,14 @@ def first_lines(report: Report, display: Display) -> list[doc.Line]:
 # Ranks: busy time by phase and bubble of each, in one iteration.
 
 
-_SHORTEST_LABEL = 12
 _LONGEST_LABEL = 200
 #: Columns that are shown even where they are nothing but zeros.
 _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 
 
-def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Iterator[doc.Block]:
-    """Yield the table of ranks of an iteration, at most ``width`` wide if its numbers fit."""
+def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
+    """Yield the table of ranks of an iteration."""
     name = report.headline
     if not rank_iterations.has_account(iteration.ranks, name):
         name = "schedule"
@@ -241,11 +240,7 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
         for column in cells[0]
         if column in _ALWAYS or any(row[column] not in _NOTHING for row in cells)
     ]
-    # The width of the numbers, with a blank and a rule's width between columns.
-    numbers = sum(max(len(c), *(len(row[c]) for row in cells)) + 2 for c in columns)
-    labels = rank_labels(
-        report, [row.rank.index for row in shown], width - numbers - len("stage") - 8
-    )
+    labels = rank_labels(report, [row.rank.index for row in shown])
     table = []
     for row, label, values in zip(shown, labels, cells, strict=True):
         replicas = len(row.replicas)
@@ -317,10 +312,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def rank_labels(report: Report, ranks: list[int], width: int) -> list[str]:
+def rank_labels(report: Report, ranks: list[int], width: int = 24) -> list[str]:
     """Return the labels of ranks, without the host where all share it, else without its domain.
 
-    They are at most ``width`` wide, or a few letters, unless two would look alike.
+    They are at most ``width`` wide, unless two would look alike.
     """
     hosts = {rank.host for rank in report.ranks}
     short = {host: host.split(".")[0] for host in hosts}
@@ -333,7 +328,7 @@ def rank_labels(report: Report, ranks: list[int], width: int) -> list[str]:
         rest = rank.label.removeprefix(rank.host)
         label = f"{short[rank.host]}{rest}" if rest != rank.label else rank.label
         whole.append(one_line(label.strip() or rank.label, _LONGEST_LABEL))
-    for room in range(max(width, _SHORTEST_LABEL), _LONGEST_LABEL):
+    for room in range(width, _LONGEST_LABEL):
         labels = [doc.shortened(label, room) for label in whole]
         if len(set(labels)) == len(set(whole)):
             return labels

@@ -20,7 +20,7 @@ from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text import ranks
 from bubbleviz.render.text import sections as own
 from bubbleviz.render.text import terminal_timeline as timeline
-from bubbleviz.render.text.terminal import WIDTH, Display, paragraph, plain_text
+from bubbleviz.render.text.terminal import Display, paragraph, plain_text
 from bubbleviz.report import bubbles
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
@@ -332,29 +332,26 @@ def coverage(report: Report) -> Iterator[doc.Block]:
 # All sections, those of some names, and what files hold.
 
 
-def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[doc.Block]:
-    """Yield the sections of a report, for a console of that width."""
-    for _, blocks in _sections(report, view, width):
+def sections(report: Report, view: View) -> Iterator[doc.Block]:
+    """Yield the sections of a report."""
+    for _, blocks in _sections(report, view):
         yield from blocks
 
 
-def details(
-    report: Report, view: View, names: Sequence[str], width: int = WIDTH
-) -> Iterator[doc.Block]:
+def details(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Block]:
     """Yield some tables of a report, in the order named.
 
     Args:
         report: any report.
         view: the iteration and the ranks that are listed.
         names: as in ``--details``.
-        width: of the console.
     """
     for name in names:
-        listed = [b for n, blocks in _sections(report, view, width) if n == name for b in blocks]
+        listed = [b for n, blocks in _sections(report, view) if n == name for b in blocks]
         yield from listed or [doc.Sentence(f"\n{name}: this run has nothing to list")]
 
 
-def _sections(report: Report, view: View, width: int) -> Iterator[tuple[str, Iterable[doc.Block]]]:
+def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:
     """Yield sections in the order in which they are printed, with their names in ``--details``."""
     value, *lines = headline_lines(report)
     yield "", [doc.Sentence("\n".join(lines), lead=value)]
@@ -365,7 +362,7 @@ def _sections(report: Report, view: View, width: int) -> Iterator[tuple[str, Ite
     yield "causes", [table for table in [causes(report)] if table.rows]
     iteration = own.shown_iteration(report, view)
     if iteration is not None and iteration.ranks:
-        yield "ranks", ranks.ranks(report, view, iteration, width)
+        yield "ranks", ranks.ranks(report, view, iteration)
         yield "causes", ranks.by_rank(report, view, iteration)
         yield "communication", ranks.communication(report, view, iteration)
         yield "causes", longest(report)
