@@ -563,8 +563,9 @@ def _link(_: Report, fault: Fault, seen: str) -> _Text:
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
     low, high = fault.link
+    where = f" of {fault.what}" if fault.what else ""
     return (
-        f"Find out why the link between stages {low} and {high} is slow",
+        f"Find out why the link between stages {low} and {high}{where} is slow",
         f"Transfers take {fault.phases[0][1]:.1f} times as long as between others, in {seen}",
         "",
     )

@@ -46,7 +46,7 @@ class Effects:
         rows: of the work table that compute.
         time_ns: how long each of these took.
         cells: computes of one kind, virtual stage and rank.
-        cell_ns: the median time of each cell.
+        cell_ns: the median time of each cell, before its rank slowed.
         copies: cells of one kind and virtual stage, which do the same work; one row a cell.
         rank_effect: time of each cell over that of its other copies; NaN where there is no other.
         stage_of_compute: kind on a stage of each compute.
@@ -68,6 +68,7 @@ class Effects:
         jump_begin: number of the iteration from which on each rank may have slowed at once.
         jump_change: by how much the logarithm of its pace then changed.
         slowed: which ranks did, rather than steadily.
+        drifts: which of them slow down steadily.
         rest: what is left of each compute's time, as a multiple of what all factors explain.
         noise: its spread, as a standard deviation of logarithms.
     """
@@ -97,6 +98,7 @@ class Effects:
     jump_begin: Floats
     jump_change: Floats
     slowed: Bools
+    drifts: Bools
     rest: Floats
     noise: float
 
@@ -128,6 +130,36 @@ def effects_of(work: Work) -> Effects:
 
     cells = groups_of(kind, work.virtual_stage[rows], rank)
     cell_ns = group_medians(cells.of_row, len(cells), time_ns)
+    left = time_ns / np.maximum(cell_ns[cells.of_row], 1)
+    iterations, paces = groups_of(iteration), groups_of(rank, iteration)
+    iteration_effect = _shared(iterations, paces, left)
+    left = left / iteration_effect[iterations.of_row]
+    microbatches = groups_of(iteration, work.replica[rows], microbatch)
+    places = groups_of(microbatches.of_row, stage)
+    several = np.bincount(microbatches.of_row[places.first], minlength=len(microbatches)) > 1
+    microbatch_effect = np.where(
+        (microbatch[microbatches.first] != NONE) & several,
+        _shared(microbatches, places, left),
+        1.0,
+    )
+    left = left / microbatch_effect[microbatches.of_row]
+    pace = group_medians(paces.of_row, len(paces), left)
+    rest = left / pace[paces.of_row]
+
+    series = np.log(pace * iteration_effect[iterations.of_row[paces.first]])
+    pace_ranks, pace_number = groups_of(rank[paces.first]), groups_of(iteration[paces.first]).of_row
+    own, number = pace_ranks.of_row, pace_number.astype(np.float64)
+    slope, slope_explains = lines(own, number, series)
+    begin, change, jump_explains, stands_out = jumps(own, number, series)
+    slowed = stands_out & (jump_explains > slope_explains)
+    drifts = rises(np.bincount(own), slope, slope_explains) & ~slowed
+    # Ranks are held against others as they were before they slowed.
+    risen = np.where(drifts[own], slope[own] * number, 0.0)
+    risen = np.where(slowed[own] & (number >= begin[own]), change[own], risen)
+    later = np.zeros(int(rank.max(initial=NONE)) + 1)
+    later[rank[paces.first][pace_ranks.first]] = group_medians(own, len(pace_ranks), risen)
+    cell_ns = cell_ns / np.exp(later[rank[cells.first]])
+
     copies = groups_of(*(c[cells.first] for c in (kind, work.virtual_stage[rows], stage)))
     copied = cells.first[copies.first]
     stages = groups_of(kind[copied], stage[copied])
@@ -137,29 +169,6 @@ def effects_of(work: Work) -> Effects:
     stage_kind = kind[copied[stages.first]]
     kinds = groups_of(stage_kind).of_row
     even_ns = np.bincount(kinds, stage_ns) / np.bincount(kinds)
-
-    left = time_ns / np.maximum(cell_ns[cells.of_row], 1)
-    iterations = groups_of(iteration)
-    iteration_effect = group_medians(iterations.of_row, len(iterations), left)
-    left = left / iteration_effect[iterations.of_row]
-    microbatches = groups_of(iteration, work.replica[rows], microbatch)
-    places = groups_of(microbatches.of_row, stage).first
-    several = np.bincount(microbatches.of_row[places], minlength=len(microbatches)) > 1
-    microbatch_effect = np.where(
-        (microbatch[microbatches.first] != NONE) & several,
-        group_medians(microbatches.of_row, len(microbatches), left),
-        1.0,
-    )
-    left = left / microbatch_effect[microbatches.of_row]
-    paces = groups_of(rank, iteration)
-    pace = group_medians(paces.of_row, len(paces), left)
-    rest = left / pace[paces.of_row]
-
-    series = np.log(pace * iteration_effect[iterations.of_row[paces.first]])
-    pace_ranks, pace_number = groups_of(rank[paces.first]), groups_of(iteration[paces.first]).of_row
-    by_pace = pace_ranks.of_row, pace_number.astype(np.float64), series
-    slope, slope_explains = lines(*by_pace)
-    begin, change, jump_explains, stands_out = jumps(*by_pace)
     return Effects(
         rows=rows,
         time_ns=time_ns,
@@ -185,10 +194,28 @@ def effects_of(work: Work) -> Effects:
         slope_explains=slope_explains,
         jump_begin=begin,
         jump_change=change,
-        slowed=stands_out & (jump_explains > slope_explains),
+        slowed=slowed,
+        drifts=drifts,
         rest=rest,
         noise=1.4826 * quantile_of(np.abs(np.log(rest)), 0.5) if len(rest) else 0.0,
     )
+
+
+def _shared(groups: Groups, parts: Groups, values: Floats) -> Floats:
+    """Return what the parts of each group share: the median of their medians.
+
+    Of two in the middle that which is nearer to 1 counts, and 1 if it lies between them: what a
+    single part does is not shared.
+
+    Args:
+        groups: rows of one factor.
+        parts: rows of one part of these.
+        values: one a row.
+    """
+    of_part = group_medians(parts.of_row, len(parts), values)
+    group = groups.of_row[parts.first]
+    low, high = (sign * group_medians(group, len(groups), sign * of_part) for sign in (1, -1))
+    return np.asarray(np.clip(1.0, low, high), np.float64)
 
 
 def _trend(series: Floats) -> Floats:

@@ -16,7 +16,6 @@ from bubbleviz.explain.diagnosis.effects import (
     group_medians,
     others_medians,
     quantile_of,
-    rises,
 )
 from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, link_of
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -325,7 +324,7 @@ def drifts(seen: Evidence) -> Iterator[Fault]:
     first, count = effects.rows[effects.paces.first], np.bincount(own)
     slope, change, slowed = effects.slope, effects.jump_change, effects.slowed
     found = []
-    which = rises(count, slope, effects.slope_explains) & ~slowed
+    which = effects.drifts
     if which.any():
         found.append(("drift", which, which[own], slope[own] * number, slope * (count - 1)))
     for begin in distinct(effects.jump_begin[slowed].astype(np.int64)).tolist():
@@ -358,7 +357,8 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
     rows = np.flatnonzero((sender != NONE) & (seen.own_ns > 0))
     if not len(rows):
         return
-    links = groups_of(sender[rows], receiver[rows], work.kind[rows])
+    replica = work.replica[rows]
+    links = groups_of(sender[rows], receiver[rows], replica)
     length_ns = work.end_ns[rows] - work.start_ns[rows]
     shows = np.isin(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > seen.own_ns[rows])
     moved_ns = seen.own_ns[rows[shows]].astype(np.float64)
@@ -371,6 +371,8 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
     slow_rows = np.flatnonzero((ratio > _SLOW_LINK)[links.of_row])
     for pair in distinct_rows(low[slow_rows], high[slow_rows]).T.tolist():
         at = slow_rows[(low[slow_rows] == pair[0]) & (high[slow_rows] == pair[1])]
+        slow = distinct(replica[at]).tolist()
+        alone = len(slow) == 1 and len(distinct(replica)) > 1
         yield Fault(
             "link",
             f"link-{pair[0]}-{pair[1]}",
@@ -379,6 +381,7 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
             ranks=tuple(distinct(work.rank[rows[at]]).tolist()),
             link=(pair[0], pair[1]),
             phases=(("", float(ratio[links.of_row[at]].max())),),
+            what=f"replica {slow[0]}" if alone and slow[0] != NONE else "",
         )
     yield Fault("link", "links", rows, np.zeros(len(rows)), bound=True)
 

@@ -143,11 +143,11 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
 def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
     """Yield what the time between iterations costs, in which no rank has begun the next one.
 
-    It is seen on each rank's own clock, as the shortest time that any of them waits::
+    No rank waits for less, on its own clock either::
 
-        stage 0   ... B ├ Optimizer ┤        ├ F ...
-        stage 1   ... B ├ Optimizer ┤            ├ F ...
-                                    │ between│
+        stage 0   ... B ├ Optimizer ┤          ├ F ...
+        stage 1   ... B   ├ Optimizer ┤            ├ F ...
+                                      │ between│
     """
     operations = run.operations
     rows = np.flatnonzero(among(operations.phase, COMPUTE) & (operations.has_span == 1))
@@ -166,7 +166,12 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
         return
     of_iteration = groups_of(iteration[later])
     gap_ns = np.maximum(begin_ns[later] - end_ns[later - 1], 0)
-    pause_ns = group_extents(of_iteration.of_row, len(of_iteration), gap_ns, gap_ns)[0]
+    # Ranks end apart: a pause begins where the last one has ended.
+    group = of_iteration.of_row, len(of_iteration)
+    own_ns = group_extents(*group, gap_ns, gap_ns)[0]
+    all_ns = group_extents(*group, begin_ns[later], begin_ns[later])[0]
+    all_ns = all_ns - group_extents(*group, end_ns[later - 1], end_ns[later - 1])[1]
+    pause_ns = np.maximum(np.minimum(own_ns, all_ns), 0)
     if not (operations.phase[rows] == Phase.OPTIMIZER).any():
         # What is usual may be an optimizer that nobody named.
         pause_ns = np.maximum(pause_ns - int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2]), 0)
