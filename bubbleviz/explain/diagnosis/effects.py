@@ -159,8 +159,13 @@ def effects_of(work: Work) -> Effects:
     later = np.zeros(int(rank.max(initial=NONE)) + 1)
     later[rank[paces.first][pace_ranks.first]] = group_medians(own, len(pace_ranks), risen)
     cell_ns = cell_ns / np.exp(later[rank[cells.first]])
-
     copies = groups_of(*(c[cells.first] for c in (kind, work.virtual_stage[rows], stage)))
+    # Where lengths vary, replicas get more or fewer tokens by chance.
+    replica = work.replica[rows]
+    more = _chance(replica, cells, copies, microbatches, microbatch_effect, cell_ns)
+    cell_ns = cell_ns / more[replica[cells.first]]
+    microbatch_effect = microbatch_effect * more[replica[microbatches.first]]
+
     copied = cells.first[copies.first]
     stages = groups_of(kind[copied], stage[copied])
     # Of copies the lower median counts: a slow one makes no slow stage. Chunks are added up.
@@ -216,6 +221,43 @@ def _shared(groups: Groups, parts: Groups, values: Floats) -> Floats:
     group = groups.of_row[parts.first]
     low, high = (sign * group_medians(group, len(groups), sign * of_part) for sign in (1, -1))
     return np.asarray(np.clip(1.0, low, high), np.float64)
+
+
+def _chance(
+    replica: Ints,
+    cells: Groups,
+    copies: Groups,
+    microbatches: Groups,
+    effect: Floats,
+    cell_ns: Floats,
+) -> Floats:
+    """Return how many times as many tokens as the mean each replica got, as far as chance goes.
+
+    Its microbatches are so many draws of their lengths. What is more than they explain is slowness.
+
+    Args:
+        replica: of each compute.
+        cells: computes of one kind, virtual stage and rank.
+        copies: cells that do the same work.
+        microbatches: computes of one microbatch.
+        effect: of each of these.
+        cell_ns: time of each cell.
+    """
+    own = replica[cells.first]
+    count = np.bincount(replica[microbatches.first][replica[microbatches.first] >= 0])
+    more = np.ones(len(count) + 1)
+    if len(count) < 2 or not count.all() or (own < 0).any():
+        return more
+    spread = float(np.log(effect).std())
+    error = 1.25 * spread * np.sqrt((1 + 1 / (len(count) - 1)) / count)
+    against = group_medians(own, len(count), cell_ns / others_medians(copies.of_row, cell_ns))
+    by_chance = np.abs(np.nan_to_num(np.log(against))) <= _SURE * error
+    of_chance = by_chance[own]
+    sum_ns, size = (np.bincount(copies.of_row, w) for w in (cell_ns * of_chance, of_chance))
+    mean_ns = (sum_ns / np.maximum(size, 1))[copies.of_row]
+    level = group_medians(own[of_chance], len(count), (cell_ns / np.maximum(mean_ns, 1))[of_chance])
+    more[:-1] = np.where(by_chance & ~np.isnan(level), level, 1.0)
+    return more
 
 
 def _trend(series: Floats) -> Floats:

@@ -36,8 +36,6 @@ _LEAST = 0.001
 #: Pairs of so many faults are tried; one counts that saves this many times what its parts do
 #: together, and this much more of an iteration than the better part.
 _PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.2, 0.02
-#: The same where one of them is no fault, but a bound.
-_MORE_THAN_PARTS_AND_BOUND, _MORE_WITH_BOUND = 1.5, 0.05
 #: Time between iterations that takes a smaller share of them is not worth a sentence.
 _BETWEEN = 0.01
 #: Of two faults of these kinds one is part of the other.
@@ -119,20 +117,19 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
     alone = list(map(finding, faults, lengths_without(faults).T))
     alone += [finding((fault,), lengths_without([()], free)[:, 0]) for fault, free in _eased(run)]
     ranked = sorted(alone, key=lambda f: -f.saving_ns)
-    tried = [f.faults[0] for f in ranked[:_PAIRED] if f.faults[0].kind != "token"]
+    tried = [f.faults[0] for f in ranked[:_PAIRED]]
     pairs = [
         (one, other)
-        for one, other in combinations(tried, 2)
-        if one.kind != other.kind or one.kind not in _NESTED
+        for one, other in combinations([fault for fault in tried if not fault.bound], 2)
+        if "token" not in (one.kind, other.kind)
+        and (one.kind != other.kind or one.kind not in _NESTED)
     ]
     saved = {f.faults[0].name: f.saving_ns for f in alone}
     together = []
     for found in map(finding, pairs, lengths_without(pairs).T):
         parts = [saved[fault.name] for fault in found.faults]
-        bound = any(fault.bound for fault in found.faults)
-        times = _MORE_THAN_PARTS_AND_BOUND if bound else _MORE_THAN_PARTS
-        more_ns = (_MORE_WITH_BOUND if bound else _MORE) * length_ns
-        if found.saving_ns > times * sum(parts) and found.saving_ns - max(parts) > more_ns:
+        more_ns = found.saving_ns - max(parts)
+        if found.saving_ns > _MORE_THAN_PARTS * sum(parts) and more_ns > _MORE * length_ns:
             together.append(found)
     findings = [f for f in (*together, *ranked) if f.saving_ratio >= _LEAST]
     findings.extend(_between(run))

@@ -189,6 +189,8 @@ class ReplayedRun:
 
 #: How far the clock of sends and receives is off that of computes, as in the published analyzer.
 CLOCK_NS = 50_000
+#: So many idle consumers tell how long data moves on a link that no receive shows.
+_IDLE_CONSUMERS = 3
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,55 @@ def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
         send_end_ns=np.maximum(np.where(sent, operations.end_ns[send], end_ns), produced_ns),
         seen=seen,
     )
-    return replace(messages, seen=seen & ~_crossed(operations, messages))
+    messages = replace(messages, seen=seen & ~_crossed(operations, messages))
+    return _with_inferred(run, rows, messages)
+
+
+def _with_inferred(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages:
+    """Return messages with receives for those that none shows, where idle consumers tell a time.
+
+    An idle consumer that was launched begins once its input is there; what this takes on a link is
+    what a busy one would have waited for, too::
+
+        producer   ├─ F3 ─┤
+        consumer           │ RECV │├─ F3 ─┤        since before the end of F3 it was idle
+
+    Args:
+        run: the operations of all ranks.
+        rows: of those that compute.
+        messages: between these.
+    """
+    operations, missing = run.operations, np.flatnonzero(~messages.seen)
+    if not len(missing):
+        return messages
+    start_ns, end_ns = _times(operations, rows)
+    place = np.full(len(operations), NONE, np.int64)
+    place[rows] = np.arange(len(rows))
+    consumer, producer = messages.consumer[missing], messages.producer[missing]
+    at, produced_ns = place[consumer], operations.end_ns[producer]
+    same = operations.rank[rows[at - 1]] == operations.rank[consumer]
+    free_ns = np.where((at > 0) & same, end_ns[at - 1], NEVER)
+    launched_ns = operations.launched_ns[consumer]
+    idle = (free_ns < produced_ns) & (launched_ns < produced_ns) & (start_ns[at] >= produced_ns)
+    links = groups_of(operations.rank[producer], operations.rank[consumer])
+    gap_ns = (start_ns[at] - produced_ns).astype(np.float64)
+    told = np.bincount(links.of_row[idle], minlength=len(links)) >= _IDLE_CONSUMERS
+    rows_of_link = replay.median_rows(links.of_row[idle], len(links), gap_ns[idle])
+    link_ns = np.append(gap_ns[idle], 0.0)[rows_of_link][links.of_row]
+    known = told[links.of_row] & (start_ns[at] >= produced_ns) & (link_ns > 0)
+    moved_ns = np.where(idle, gap_ns, np.minimum(link_ns, gap_ns)).astype(np.int64)
+    columns = {
+        "receive_start_ns": np.minimum(np.maximum(free_ns, launched_ns), produced_ns),
+        "receive_end_ns": produced_ns + moved_ns,
+        "send_start_ns": produced_ns,
+        "send_end_ns": produced_ns + moved_ns,
+        "seen": np.ones(len(missing), bool),
+    }
+    for name, column in columns.items():
+        whole = getattr(messages, name).copy()
+        whole[missing[known]] = column[known]
+        columns[name] = whole
+    return replace(messages, **columns)
 
 
 def _crossed(operations: Operations, messages: Messages) -> Bools:
@@ -357,7 +407,7 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
     role, place = work.role, work.rank_iteration
     streams = (np.flatnonzero(role == own) for own in replay.POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
-    receives = np.isin(role[rows], (replay.Role.RECV_F, replay.Role.RECV_B))
+    receives = np.isin(role[rows], _RECEIVES)
     taken, taken_by = rows[receives], compute[receives]
     directed = np.flatnonzero((role == replay.Role.FORWARD) | (role == replay.Role.BACKWARD))
     after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
@@ -407,6 +457,7 @@ def _first_backward(work: replay.Work, computes: Ints) -> list[Pairs]:
     return pairs
 
 
+_RECEIVES = (replay.Role.RECV_F, replay.Role.RECV_B)
 #: Clocks of ranks are not off by more.
 _RANK_CLOCK_NS = 1_000_000
 _ROLES = {
@@ -622,12 +673,19 @@ def run_order(
     waits, token = place[tokens.after], place[tokens.before]
     known = (waits >= 0) & (token >= 0)
     known &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
+    sent_ns = np.full(len(work), NEVER, np.int64)
+    sent_ns[transfers] = np.tile(seen.send_start_ns, 2)
     in_time = []
     for row, before in message_order(work, transfers, ends, computes):
         # A rank can post receives ahead of the operation before.
         late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
-        kept = ~(late & work.communicates[row])
-        in_time.append((row[kept], before[kept]))
+        ahead = late & work.communicates[row]
+        # One that does so where data is there early does so where it waits, too.
+        shows = ~work.communicates[before] & np.isin(work.role[row], _RECEIVES)
+        early = shows & (sent_ns[row] + CLOCK_NS < work.end_ns[before])
+        if 2 * ahead[early].sum() > early.sum():
+            ahead |= shows
+        in_time.append((row[~ahead], before[~ahead]))
     pairs = [
         chained(work, computes, work.rank_iteration[computes]),
         (place[unseen.consumer], place[unseen.producer]),
