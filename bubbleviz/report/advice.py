@@ -92,7 +92,20 @@ def first_thing(report: Report) -> str | None:
             some, of = lacking
             few = f"Ranks of {some} of {counted(of, 'pipeline')} are missing"
             sentences.insert(0, f"{few}: analyze the profiles of all ranks together")
+    sentences.append(_warm_up(report))
     return ". ".join(filter(None, sentences)) or None
+
+
+def _warm_up(report: Report) -> str | None:
+    """Return the advice to leave out an iteration that warms up; None where none does."""
+    diagnosis = report.explanation.diagnosis
+    if diagnosis is None or not diagnosis.warm_up:
+        return None
+    first = next(iteration for iteration in report.iterations if iteration.averaged)
+    return (
+        f"Iteration {shortened(first.name)} takes {diagnosis.warm_up:.1f} times as long as the "
+        "others, as a first one does: leave it out of averages with --skip 1; savings do"
+    )
 
 
 def _unknown(report: Report) -> str | None:
@@ -297,7 +310,11 @@ class Advice:
         stage: likewise.
         saving_ns: mean over the averaged iterations.
         saving_ratio: the same as a share of their mean length.
+        error_ratio: how far that may be off, as the half width of a 95 % confidence interval; None
+            where it is unknown.
         iterations: how many of them it shortens.
+        place: what it removes, by a name that stays the same from run to run.
+        measure: what shows it, by name: how many times as long as its norm work takes, mostly.
         action: what to do, and what shows it.
         text: the same, and what it saves.
     """
@@ -307,7 +324,10 @@ class Advice:
     stage: int | None
     saving_ns: int
     saving_ratio: float
+    error_ratio: float | None
     iterations: int
+    place: str
+    measure: tuple[tuple[str, float], ...]
     action: str
     text: str
 
@@ -364,7 +384,10 @@ def _schedule(report: Report) -> Advice | None:
         stage=None,
         saving_ns=round(1e6 * saving_ms),
         saving_ratio=saving_ms / whole_ms,
+        error_ratio=None,
         iterations=report.summary.iterations,
+        place=best.name,
+        measure=(),
         action=action,
         text=f"{action}: {what}",
     )
@@ -406,7 +429,10 @@ def _planned_order(report: Report) -> Advice | None:
         stage=stages.pop() if len(stages) == 1 else None,
         saving_ns=round(found.saving_ns),
         saving_ratio=found.saving_ns / length_ns,
+        error_ratio=None,
         iterations=found.iterations,
+        place=f"order-{recognition.name}",
+        measure=(("operations out of order", float(recognition.deviation_count)),),
         action=f"{action}. {evidence}",
         text=f"{action}: {saves}. {evidence}",
     )
@@ -465,14 +491,19 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
     reasons = ". ".join(filter(None, (*evidence, *next_steps)))
     at_most = any(fault.moves_work for fault in faults)
-    saves = _outcome(finding.length_ns, finding.saving_ns, len(report.ranks), at_most=at_most)
+    error = None if finding.error_ns is None else finding.error_ns / max(finding.length_ns, 1.0)
+    lengths_ns = finding.length_ns, finding.saving_ns
+    saves = _outcome(*lengths_ns, len(report.ranks), at_most=at_most, error=error)
     return Advice(
         kind="+".join(fault.kind for fault in faults),
         ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
         stage=faults[0].stage if len(faults) == 1 else None,
         saving_ns=round(finding.saving_ns),
         saving_ratio=finding.saving_ratio,
+        error_ratio=error,
         iterations=finding.saved_iterations,
+        place="+".join(fault.name for fault in faults),
+        measure=tuple(pair for fault in faults for pair in fault.phases),
         action=f"{action}. {reasons}" if reasons else action,
         text=f"{action}: {saves}" + (f". {reasons}" if reasons else ""),
     )
@@ -667,7 +698,14 @@ def _phases(fault: Fault) -> str:
     return f"{joined} times"
 
 
-def _outcome(length_ns: float, saving_ns: float, ranks: int, *, at_most: bool = False) -> str:
+def _outcome(
+    length_ns: float,
+    saving_ns: float,
+    ranks: int,
+    *,
+    at_most: bool = False,
+    error: float | None = None,
+) -> str:
     """Return what a saving is: in ms an iteration, percent, and GPU-hours a day.
 
     Args:
@@ -675,12 +713,14 @@ def _outcome(length_ns: float, saving_ns: float, ranks: int, *, at_most: bool = 
         saving_ns: the saving.
         ranks: of the run.
         at_most: whether it is that of an even split, which whole layers may not reach.
+        error: how far its share may be off; None where that is unknown.
     """
     share = saving_ns / length_ns if length_ns else 0.0
     hours = 24 * ranks * share
     return (
         f"an iteration would take {'at least ' if at_most else ''}"
         f"{(length_ns - saving_ns) / 1e6:,.3f} ms instead of {length_ns / 1e6:,.3f} ms "
-        f"({'at most ' if at_most else ''}-{percent(share)}; {hours:,.1f} GPU-hours a day on "
+        f"({'at most ' if at_most else ''}-{percent(share)}"
+        f"{'' if error is None else f' ± {100 * error:.2f}'}; {hours:,.1f} GPU-hours a day on "
         f"{counted(ranks, 'rank')})"
     )

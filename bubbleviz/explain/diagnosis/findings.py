@@ -13,6 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
+from bubbleviz.count.count import spread
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import all_token_waits, usual_depth
 from bubbleviz.explain.dependencies import Dependencies
@@ -36,6 +37,8 @@ _LEAST = 0.001
 #: Pairs of so many faults are tried; one counts that saves this many times what its parts do
 #: together, and this much more of an iteration than the better part.
 _PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.2, 0.02
+#: The first iteration of a process warms up where it takes so many times as long as the others.
+_WARM_UP = 1.5
 #: Time between iterations that takes a smaller share of them is not worth a sentence.
 _BETWEEN = 0.01
 #: Of two faults of these kinds one is part of the other.
@@ -51,12 +54,15 @@ class Finding:
         saving_ns: mean over the iterations.
         length_ns: their mean length, or the mean time from one to the next where that is saved.
         saved_iterations: number of iterations that save anything to speak of.
+        error_ns: half width of the 95 % confidence interval of the mean saving (Student's t), with
+            what the replay misses of the measured length; None for a single iteration.
     """
 
     faults: tuple[Fault, ...]
     saving_ns: float
     length_ns: float
     saved_iterations: int
+    error_ns: float | None
 
     @property
     def saving_ratio(self) -> float:
@@ -70,13 +76,18 @@ class Diagnosis:
 
     Attributes:
         findings: those that save anything, the largest saving first.
-        iterations: how many were replayed.
+        iterations: how many were replayed and count.
         length_ns: their mean length.
+        missed_ratio: mean absolute difference of replayed and measured lengths, as a share.
+        warm_up: how many times as long as the median of the others the first iteration took, which
+            does not count then; 0 where it counts.
     """
 
     findings: tuple[Finding, ...]
     iterations: int
     length_ns: float
+    missed_ratio: float
+    warm_up: float
 
 
 def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
@@ -104,14 +115,20 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
             lengths.append(replay.lengths_ns(own_ns, delay_ns))
         return np.concatenate(lengths, axis=1)
 
-    base_ns = lengths_without([()])[:, 0]
+    whole_ns = run_work.measured_ns(seen.work, replay.iterations)
+    first, others = whole_ns[:1], np.sort(whole_ns[1:])
+    warm_up = float(first[0] / max(others[len(others) // 2], 1)) if len(others) >= 3 else 0.0
+    counts = slice(1 if warm_up > _WARM_UP else 0, None)
+    base_ns = lengths_without([()])[counts, 0]
     length_ns = float(base_ns.mean())
+    missed_ns = np.abs(base_ns - whole_ns[counts])
+    missed_ratio = float(missed_ns.mean() / max(whole_ns[counts].mean(), 1))
 
     def finding(faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
-        saved_ns = base_ns - without_ns
-        mean_ns = float(saved_ns.mean())
+        saved_ns = base_ns - without_ns[counts]
         saved_iterations = int((saved_ns > _LEAST * base_ns).sum())
-        return Finding(faults, mean_ns, length_ns, saved_iterations)
+        mean_ns, error_ns = _mean(saved_ns, missed_ratio)
+        return Finding(faults, mean_ns, length_ns, saved_iterations, error_ns)
 
     faults = [(fault,) for shape in shapes.SHAPES for fault in shape(seen)]
     alone = list(map(finding, faults, lengths_without(faults).T))
@@ -134,7 +151,20 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
     findings = [f for f in (*together, *ranked) if f.saving_ratio >= _LEAST]
     findings.extend(_between(run))
     findings.sort(key=lambda f: -f.saving_ns)
-    return Diagnosis(tuple(findings), len(base_ns), length_ns)
+    return Diagnosis(
+        tuple(findings),
+        len(base_ns),
+        length_ns,
+        missed_ratio,
+        warm_up if warm_up > _WARM_UP else 0.0,
+    )
+
+
+def _mean(saved_ns: Ints, missed_ratio: float) -> tuple[float, float | None]:
+    """Return the mean of some savings, and how far it may be off; None for a single one."""
+    own, mean_ns = spread(saved_ns.tolist()), float(saved_ns.mean())
+    error_ns = None if own.ci95 is None else float(np.hypot(own.ci95, missed_ratio * mean_ns))
+    return mean_ns, error_ns
 
 
 def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
@@ -172,7 +202,7 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
     if not (operations.phase[rows] == Phase.OPTIMIZER).any():
         # What is usual may be an optimizer that nobody named.
         pause_ns = np.maximum(pause_ns - int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2]), 0)
-    saving_ns = float(pause_ns.mean())
+    saving_ns, error_ns = _mean(pause_ns, 0.0)
     length_ns = float((begin_ns[later] - begin_ns[later - 1]).mean())
     paused = pause_ns > _BETWEEN * length_ns
     # A single pause, a checkpoint say, is no habit.
@@ -192,7 +222,7 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
             run.hosts, int(rank[first[0]]), since_ns, until_ns, float(until_ns - since_ns)
         ),
     )
-    yield Finding((fault,), saving_ns, length_ns, int(paused.sum()))
+    yield Finding((fault,), saving_ns, length_ns, int(paused.sum()), error_ns)
 
 
 def _evidence(run: run_work.ReplayedRun, scenarios: Scenarios) -> Evidence:
