@@ -21,8 +21,8 @@ from bubbleviz.explain.diagnosis import faults as shapes
 from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import Evidence, Fault
 from bubbleviz.explain.slowdown import run_work
-from bubbleviz.explain.slowdown.replay import Replay, Role, Work, replay_of, scenarios_at_once
-from bubbleviz.explain.slowdown.slowdowns import Scenarios
+from bubbleviz.explain.slowdown.replay import Replay, Role, replay_of, scenarios_at_once
+from bubbleviz.explain.slowdown.slowdowns import Scenarios, bounded_times
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents, group_sum
@@ -239,7 +239,7 @@ def _evidence(run: run_work.ReplayedRun, scenarios: Scenarios) -> Evidence:
     hosts = sorted({rank.host for rank in run.ranks})
     return Evidence(
         work,
-        _own_times(work),
+        bounded_times(work),
         effects_of(work),
         np.array([hosts.index(rank.host) for rank in run.ranks], np.int64),
         late_ns,
@@ -338,22 +338,3 @@ def _late_begins(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints) ->
     known = (launched_ns[first] != NONE) & (delay_ns > _LATE_NS)
     late_ns[first[known]] = delay_ns[known]
     return late_ns
-
-
-def _own_times(work: Work) -> Ints:
-    """Return how long each row took itself, without waiting.
-
-    Of a collective the member that entered last waited least, so none moved data for longer than
-    the shortest took, whatever their clocks say. Where members are unknown, those are taken for
-    them that are of its kind in the iteration.
-    """
-    own_ns = work.own_ns
-    rows = np.flatnonzero(work.role >= Role.PARAMETERS)
-    if len(rows):
-        unknown = work.meeting[rows] == NONE
-        by_meeting = np.where(unknown, NONE, work.meeting[rows])
-        alike = groups_of(by_meeting, work.iteration[rows], work.kind[rows])
-        length_ns = (work.end_ns - work.start_ns)[rows]
-        shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
-        own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[alike.of_row])
-    return own_ns

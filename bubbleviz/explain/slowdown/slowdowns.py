@@ -29,6 +29,7 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import (
     Replay,
+    Role,
     Work,
     link_of,
     replay_of,
@@ -36,6 +37,7 @@ from bubbleviz.explain.slowdown.replay import (
 )
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.intervals import group_extents
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
 _SLOWEST_PERCENT = 3
@@ -51,17 +53,19 @@ class Scenarios:
         replay: of it.
         early_ns: how much each starts before all that it follows has ended, as a negative number:
             operations can begin with work that needs no input.
+        clocks_apart: whether ranks are on several hosts, whose clocks are never quite equal.
     """
 
     work: Work
     order: Dependencies
     replay: Replay
     early_ns: Ints
+    clocks_apart: bool = False
 
     @cached_property
     def own_ns(self) -> Ints:
         """How long each row took itself (see :attr:`Work.own_ns`)."""
-        return self.work.own_ns
+        return bounded_times(self.work) if self.clocks_apart else self.work.own_ns
 
     @cached_property
     def ideal_ns(self) -> Ints:
@@ -212,19 +216,26 @@ class Scenarios:
         return lengths_ns
 
 
-def scenarios_of(work: Work, order: Dependencies, early_ns: Ints | None = None) -> Scenarios | None:
+def scenarios_of(
+    work: Work,
+    order: Dependencies,
+    early_ns: Ints | None = None,
+    *,
+    clocks_apart: bool = False,
+) -> Scenarios | None:
     """Return the replay of work and of its ideal; None where no iteration can be replayed.
 
     Args:
         work: of all ranks.
         order: what each of its rows follows.
         early_ns: see :class:`Scenarios`; None for nothing.
+        clocks_apart: likewise.
     """
     replay = replay_of(work, order)
     if not len(replay.iterations):
         return None
     early_ns = np.zeros(len(work), np.int64) if early_ns is None else early_ns
-    return Scenarios(work, order, replay, early_ns)
+    return Scenarios(work, order, replay, early_ns, clocks_apart)
 
 
 def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
@@ -232,7 +243,27 @@ def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
     if run.reason:
         return None
     work, order = run_work.work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
-    return scenarios_of(work, order, run_work.early_starts(work, order))
+    apart = len({rank.host for rank in run.ranks}) > 1
+    return scenarios_of(work, order, run_work.early_starts(work, order), clocks_apart=apart)
+
+
+def bounded_times(work: Work) -> Ints:
+    """Return how long each row took itself, without waiting.
+
+    Of a collective the member that entered last waited least, so none moved data for longer than
+    the shortest took, whatever their clocks say. Where members are unknown, those are taken for
+    them that are of its kind in the iteration.
+    """
+    own_ns = work.own_ns
+    rows = np.flatnonzero(work.role >= Role.PARAMETERS)
+    if len(rows):
+        unknown = work.meeting[rows] == NONE
+        by_meeting = np.where(unknown, NONE, work.meeting[rows])
+        alike = groups_of(by_meeting, work.iteration[rows], work.kind[rows])
+        length_ns = (work.end_ns - work.start_ns)[rows]
+        shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
+        own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[alike.of_row])
+    return own_ns
 
 
 def ideal_times(work: Work, own_ns: Ints) -> Ints:

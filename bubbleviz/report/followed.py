@@ -1,0 +1,141 @@
+"""Advice that was followed: what a report promised, what was done about it, and what came of it.
+
+An iteration is as long as the window of ``step``; what lies between iterations is in ``period``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import percent
+
+if TYPE_CHECKING:
+    from bubbleviz.report.saved import SavedAdvice, SavedReport
+
+#: A stage's time that changes by less than this share did not move, nor did what shows a fault.
+_MOVED = 0.02
+#: Savings within this much of an iteration are the same, whatever their intervals.
+_WITHIN = 0.01
+#: What saves at least this share of its promise is kept in part.
+_IN_PART = 0.25
+#: Verdicts, from what was done and what came of it.
+KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
+    "kept",
+    "kept in part",
+    "not kept",
+    "not followed",
+    "unknown",
+)
+
+
+@dataclass(frozen=True)
+class FollowedAdvice:
+    """What became of one advice of an earlier report.
+
+    Attributes:
+        kind: of what it was to remove.
+        place: where that was, the same from run to run.
+        action: what to do.
+        promised_ratio: the saving, as a share of an iteration.
+        error_ratio: how far that may be off; None where it is unknown.
+        change: what was done about it, as far as reports show it.
+        saved_ratio: how much shorter iterations are, as a share; None where it is unknown.
+        verdict: :data:`KEPT`, :data:`IN_PART`, :data:`NOT_KEPT`, :data:`NOT_FOLLOWED` or
+            :data:`UNKNOWN`.
+    """
+
+    kind: str
+    place: str
+    action: str
+    promised_ratio: float
+    error_ratio: float | None
+    change: str
+    saved_ratio: float | None
+    verdict: str
+
+    @property
+    def line(self) -> str:
+        """All of it, as a sentence."""
+        error = "" if self.error_ratio is None else f" ± {100 * self.error_ratio:.2f}"
+        came = "how long iterations are is unknown"
+        if self.saved_ratio is not None:
+            longer = "shorter" if self.saved_ratio >= 0 else "longer"
+            came = f"iterations are {percent(abs(self.saved_ratio))} {longer}"
+        return (
+            f"{self.action}: promised -{percent(self.promised_ratio)}{error}; {self.change}; "
+            f"{came}: {self.verdict}"
+        )
+
+
+def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAdvice, ...]:
+    """Return what became of each advice of a report, in its order.
+
+    Where several were followed, each is held against what came of all.
+
+    Args:
+        before: the report that gives advice.
+        after: a report of the run with changes.
+    """
+    results = []
+    for advice in before.advices:
+        done, change = _change(advice, before, after)
+        saved = _saved(before, after, "period" if advice.place == "between-iterations" else "step")
+        within = max(advice.error_ratio or 0.0, _WITHIN)
+        if not done:
+            verdict = NOT_FOLLOWED
+        elif saved is None:
+            verdict = UNKNOWN
+        elif saved >= advice.saving_ratio - within:
+            verdict = KEPT
+        else:
+            verdict = IN_PART if saved >= _IN_PART * advice.saving_ratio else NOT_KEPT
+        action = advice.action.partition(". ")[0]
+        promise = advice.saving_ratio, advice.error_ratio
+        results.append(
+            FollowedAdvice(advice.kind, advice.place, action, *promise, change, saved, verdict)
+        )
+    return tuple(results)
+
+
+def _saved(before: SavedReport, after: SavedReport, window: str) -> float | None:
+    """Return the share by which a window is shorter; None where either has none."""
+    for name in (window, before.headline):
+        first, now = before.ratio(name), after.ratio(name)
+        if first and now and first.window_ns.mean and now.window_ns.mean is not None:
+            return 1 - now.window_ns.mean / first.window_ns.mean
+    return None
+
+
+def _change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tuple[bool, str]:
+    """Return whether anything was done about an advice, and what."""
+    if advice.kind == "schedule":
+        if before.schedule == after.schedule:
+            return False, f"the schedule is still {after.schedule or 'unknown'}"
+        return True, f"the schedule is {after.schedule or 'unknown'}, was {before.schedule}"
+    if advice.stages:
+        return _moved(advice.stages, before, after)
+    now = next((own for own in after.advices if own.place == advice.place), None)
+    what, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
+    last = None if now is None else dict(now.measure).get(what)
+    if now is None:
+        return True, "it does not stand out any more"
+    if last is None or abs(last - first) <= _MOVED * first:
+        return False, f"it still costs {percent(now.saving_ratio)}"
+    return True, f"{what or 'work'} takes {last:.2f} times as long as its norm, was {first:.2f}"
+
+
+def _moved(stages: tuple[int, ...], before: SavedReport, after: SavedReport) -> tuple[bool, str]:
+    """Return whether work of stages changed, and of the one whose work did most, how."""
+    times = [
+        (now_ns / then_ns, stage, phase, then_ns, now_ns)
+        for (stage, phase), then_ns in before.stage_ns.items()
+        if stage in stages and then_ns and (now_ns := after.stage_ns.get((stage, phase), 0.0))
+    ]
+    if not times:
+        return False, "times of its stages are unknown"
+    ratio, stage, phase, then_ns, now_ns = min(times)
+    if ratio >= 1 - _MOVED:
+        return False, f"{phase} of stage {stage} takes {now_ns / 1e6:,.3f} ms as before"
+    change = f"{phase} of stage {stage} takes {now_ns / 1e6:,.3f} ms, was {then_ns / 1e6:,.3f} ms"
+    return True, change
