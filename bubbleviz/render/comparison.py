@@ -14,9 +14,10 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDifference
+from bubbleviz.report.followed import NOT_FOLLOWED
 
 if TYPE_CHECKING:
-    from bubbleviz.report.gate import Check
+    from bubbleviz.report.gate import Check, Promise
     from bubbleviz.report.saved import SavedReport
     from bubbleviz.report.view import View
 
@@ -33,9 +34,12 @@ def _causes(saved: SavedReport, title: str = "") -> list[str]:
     return [title + "; ".join(sentences)] if sentences else []
 
 
-def gate_markdown(saved: SavedReport, checks: Sequence[Check]) -> str:
+def gate_markdown(
+    saved: SavedReport, checks: Sequence[Check], promises: Sequence[Promise] = ()
+) -> str:
     """Return the checks of a report: the verdict, a row a limit, doubts, and the first cause."""
-    failed = [check for check in checks if not check.passed]
+    failed: list[Check | Promise] = [check for check in checks if not check.passed]
+    broken = [promise for promise in promises if not promise.passed]
     verdict = f"✅ {counted(len(checks), 'bubble ratio')} within the limit"
     if failed:
         verdict = (
@@ -53,11 +57,11 @@ def gate_markdown(saved: SavedReport, checks: Sequence[Check]) -> str:
         for check in checks
     ]
     blocks: list[doc.Block] = [
-        doc.Sentence(verdict, style="bold"),
+        *([doc.Sentence(verdict, style="bold")] if checks else []),
         doc.Table("", rows, left=("ratio", "verdict")),
-        doc.bullets([*(check.line for check in failed), *_causes(saved)]),
+        doc.bullets([*(own.line for own in (*failed, *promises)), *_causes(saved)]),
     ]
-    return markdown(blocks, f"Pipeline bubbles: {'FAILED' if failed else 'ok'}")
+    return markdown(blocks, f"Pipeline bubbles: {'FAILED' if failed or broken else 'ok'}")
 
 
 SCHEMA = "bubbleviz.comparison/1"
@@ -102,6 +106,12 @@ def document(comparison: Comparison) -> dict[str, Any]:
                 ],
             }
             for name, cells in comparison.ratios.items()
+        ],
+        # What became of the first run's advice in each other run.
+        "advice": [
+            {"run": run.title, **asdict(own), "text": own.line}
+            for run, followed in zip(comparison.runs, comparison.followed, strict=True)
+            for own in followed
         ],
         "notes": list(comparison.notes),
         "test": ASSUMPTIONS,
@@ -186,7 +196,12 @@ def sections(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
     yield from _tables(list(_summary(comparison, titles)), comparison.ratios, titles)
+<<<<<<< HEAD
     yield doc.bullets([one_line(note, 600) for note in comparison.notes])
+=======
+    yield _followed(comparison, titles, everything=True)
+    yield doc.Bullets([one_line(note, 600) for note in comparison.notes])
+>>>>>>> 861bc2ea (Comparisons and gates check what became of advice)
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
 
 
@@ -200,12 +215,30 @@ def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     # What is restricted stands last.
     *summary, last = _summary(comparison, titles)
     yield from _tables([*summary[:_MOST_SUMMARIES], last], ratios, titles[:_MOST_RUNS])
+<<<<<<< HEAD
     yield doc.bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
+=======
+    yield _followed(comparison, titles)
+    yield doc.Bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
+>>>>>>> 861bc2ea (Comparisons and gates check what became of advice)
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
     if runs > _MOST_RUNS or len(ratios) < len(comparison.ratios) or len(notes) > _MOST_NOTES:
         more = f"{counted(runs, 'run')}, {counted(len(comparison.ratios), 'ratio')}"
         notes_too = f", {counted(len(notes), 'note')}" if notes else ""
         yield doc.Sentence(f"\nMore: -v ({more}{notes_too})", style="dim")
+
+
+def _followed(
+    comparison: Comparison, titles: Sequence[str], *, everything: bool = False
+) -> doc.Block:
+    """Return what became of the first run's advice in the others, of what was followed at least."""
+    lines = [
+        one_line(f"{title}: {own.line}", 600)
+        for title, followed in zip(titles, comparison.followed, strict=False)
+        for own in followed
+        if everything or own.verdict != NOT_FOLLOWED
+    ]
+    return doc.bullets(lines if everything else lines[:_MOST_NOTES])
 
 
 def _titles(comparison: Comparison) -> list[str]:

@@ -308,6 +308,7 @@ class Advice:
         kind: shape of what it removes; several joined by ``+`` where they save more together.
         ranks: that it is about; empty for all, or none.
         stage: likewise.
+        stages: those that hold too much work; empty for other advice.
         saving_ns: mean over the averaged iterations.
         saving_ratio: the same as a share of their mean length.
         error_ratio: how far that may be off, as the half width of a 95 % confidence interval; None
@@ -322,6 +323,7 @@ class Advice:
     kind: str
     ranks: tuple[int, ...]
     stage: int | None
+    stages: tuple[int, ...]
     saving_ns: int
     saving_ratio: float
     error_ratio: float | None
@@ -382,6 +384,7 @@ def _schedule(report: Report) -> Advice | None:
         kind="schedule",
         ranks=(),
         stage=None,
+        stages=(),
         saving_ns=round(1e6 * saving_ms),
         saving_ratio=saving_ms / whole_ms,
         error_ratio=None,
@@ -427,6 +430,7 @@ def _planned_order(report: Report) -> Advice | None:
         kind="order",
         ranks=ranks,
         stage=stages.pop() if len(stages) == 1 else None,
+        stages=(),
         saving_ns=round(found.saving_ns),
         saving_ratio=found.saving_ns / length_ns,
         error_ratio=None,
@@ -498,6 +502,7 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
         kind="+".join(fault.kind for fault in faults),
         ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
         stage=faults[0].stage if len(faults) == 1 else None,
+        stages=tuple(sorted({stage for fault in faults for stage in fault.stages})),
         saving_ns=round(finding.saving_ns),
         saving_ratio=finding.saving_ratio,
         error_ratio=error,

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.count import Spread
 from bubbleviz.model.texts import one_line, percent
-from bubbleviz.report.advice import first_thing
+from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts
+from bubbleviz.report.followed import FollowedAdvice, followed_advice
 from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import Average, SavedRatio, SavedReport, first_cause
+from bubbleviz.report.saved import (
+    Average,
+    SavedAdvice,
+    SavedRatio,
+    SavedReport,
+    first_cause,
+    stage_times,
+)
 
 # Significance: whether two means over iterations differ, by Welch's t-test.
 #
@@ -108,11 +116,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs, their ratios by name in the order of runs, and notes on them, in sentences."""
+    """Runs, their ratios by name in the order of runs, and notes on them, in sentences.
+
+    ``followed`` holds what became of the first run's advice in each run.
+    """
 
     runs: tuple[ComparedRun, ...]
     ratios: Mapping[str, tuple[Cell, ...]]
     notes: tuple[str, ...]
+    followed: tuple[tuple[FollowedAdvice, ...], ...]
+
+
+_OF_ADVICE = tuple(own.name for own in fields(SavedAdvice))
 
 
 def saved_of(report: Report) -> SavedReport:
@@ -138,6 +153,12 @@ def saved_of(report: Report) -> SavedReport:
         kernels=kernel_time_of(report).sentence,
         first_cause=first_cause([(part.name, part.share) for part in bubble_parts(report)]),
         advice=first_thing(report),
+        advices=tuple(
+            SavedAdvice(**{name: getattr(own, name) for name in _OF_ADVICE})
+            for own in advice_of(report)
+        ),
+        stage_ns=stage_times(report.explanation.phase_times.kinds),
+        schedule=None if report.schedule is None else report.schedule.name,
     )
 
 
@@ -169,7 +190,9 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
     """Return the ratios of runs side by side; differences are to the first."""
     names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
     ratios = {name: _cells([run.saved.ratio(name) for run in runs]) for name in names}
-    return Comparison(tuple(runs), ratios, tuple(_notes(runs, ratios)))
+    first, *others = (run.saved for run in runs)
+    followed = tuple(followed_advice(first, other) for other in others)
+    return Comparison(tuple(runs), ratios, tuple(_notes(runs, ratios)), ((), *followed))
 
 
 def _cells(ratios: Sequence[SavedRatio | None]) -> tuple[Cell, ...]:

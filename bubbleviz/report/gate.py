@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
 from bubbleviz.model.texts import counted, one_line, suggestion
+from bubbleviz.report.followed import KEPT, NOT_FOLLOWED, followed_advice
 from bubbleviz.report.saved import SavedRatio, SavedReport
 
 
@@ -93,14 +94,44 @@ def _written(value: float, limit: Limit) -> str:
     return repr(value)
 
 
+@dataclass(frozen=True)
+class Promise:
+    """What became of advice, as the line of a check.
+
+    Attributes:
+        line: verdict and reasons.
+        passed: whether iterations are as much shorter as was promised.
+    """
+
+    line: str
+    passed: bool
+
+
+def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[Promise, ...]:
+    """Return the checks of the advice that was followed; that none was, fails.
+
+    Args:
+        before: the report that gives advice.
+        after: that of the changed run.
+        path: of the first one, for the line.
+    """
+    lines = [
+        (own.line, own.verdict == KEPT)
+        for own in followed_advice(before, after)
+        if own.verdict != NOT_FOLLOWED
+    ] or [(f"no advice of {path} was followed", False)]
+    return tuple(
+        Promise(f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept)
+        for line, kept in lines
+    )
+
+
 def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
     """Return the limits that ``--max-bubble`` gives, as ``schedule=12%`` or ``schedule=0.12``.
 
     Raises:
-        UsageError: there is none, one is not of that form, or a ratio has two.
+        UsageError: one is not of that form, or a ratio has two.
     """
-    if not texts:
-        raise UsageError("nothing to check; give a limit with --max-bubble schedule=12%")
     limits = tuple(_limit(text) for text in texts)
     names = [limit.ratio for limit in limits]
     twice = next((name for name in names if names.count(name) > 1), None)

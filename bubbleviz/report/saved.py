@@ -5,7 +5,7 @@ Only the keys that are compared and checked are read; the rest of a report may g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -21,6 +21,7 @@ from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured
 from bubbleviz.report.restrictions import read_restrictions
 
 if TYPE_CHECKING:
+    from bubbleviz.explain.phase_times import PhaseTime
     from bubbleviz.schedules.simulation import MeasuredMemory
 
 # Saved parts: a report of very many ranks as a folder of JSON files.
@@ -157,6 +158,19 @@ class SavedRatio:
 
 
 @dataclass(frozen=True)
+class SavedAdvice:
+    """One thing to do; see :class:`~bubbleviz.report.advice.Advice`."""
+
+    kind: str
+    saving_ratio: Finite
+    action: str = ""
+    place: str = ""
+    error_ratio: Finite | None = None
+    stages: tuple[int, ...] = ()
+    measure: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class SavedReport:
     """The ratios of a saved report.
 
@@ -172,6 +186,9 @@ class SavedReport:
         first_cause: the largest part of the primary ratio's bubble, and its share of that; None
             where the bubble has none.
         advice: what to do first; None where nothing is advised.
+        advices: all that would shorten iterations, the largest saving first.
+        stage_ns: median time of each stage and phase (by label), its chunks summed.
+        schedule: name of the one that ran; None where it was not recognised.
     """
 
     version: str
@@ -184,6 +201,9 @@ class SavedReport:
     kernels: str | None = None
     first_cause: tuple[str, float] | None = None
     advice: str | None = None
+    advices: tuple[SavedAdvice, ...] = ()
+    stage_ns: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    schedule: str | None = None
 
     @property
     def no_pipeline(self) -> str | None:
@@ -294,6 +314,7 @@ class _Document:
     profiles: list[dict[str, Any]] = field(default_factory=list)
     typical_iteration: int | None = None
     what_to_do_first: str | None = None
+    advice: tuple[SavedAdvice, ...] = ()
     parts: list[PartEntry] = field(default_factory=list)
 
 
@@ -512,4 +533,20 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
         first_cause=first_cause([(part.name or "", part.share) for part in summary.bubble_parts]),
         advice=document.what_to_do_first,
+        advices=document.advice,
+        stage_ns=stage_times(_time(path, time) for time in document.phase_times),
+        schedule=None if document.schedule is None else document.schedule.name,
     )
+
+
+def stage_times(kinds: Iterable[SavedTime | PhaseTime]) -> dict[tuple[int, str], float]:
+    """Return the median time of each stage and phase, the times of its chunks summed.
+
+    Args:
+        kinds: times by virtual stage and phase.
+    """
+    total: dict[tuple[int, str], float] = {}
+    for kind in kinds:
+        key = kind.stage, kind.phase.label
+        total[key] = total.get(key, 0.0) + kind.median_ns
+    return total

@@ -11,9 +11,10 @@ from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.options import MARKDOWN, command, limit_beginnings
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import show
+from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.render.document import Sentence
-from bubbleviz.report.gate import Check, checks, limits_of
+from bubbleviz.report.gate import Check, Promise, checks, limits_of, promises
 from bubbleviz.report.saved import read_saved
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def gate(
         complete=limit_beginnings,
     ),
     *,
+    promised_by: str | None = option(
+        "BEFORE.json", "Advice that was followed kept its promise.", "Limits"
+    ),
     allow_incomplete: bool = flag(
         "Check the ranks here though some are missing.", "Limits", "--allow-incomplete"
     ),
@@ -42,26 +46,31 @@ def gate(
     It may be where the bounds of the clocks reach above it, and where the report restricts its
     ratios: ranks, stages, kernels or operations are, or may be, missing, or nothing tells
     iterations apart. --max-bubble is given for each ratio; with --allow-incomplete, lost kernels
-    and any other doubt of the profiled ranks still fail. Exit codes: 0 all within limits, 3 one
-    above, 1 a value or the pipeline is missing, 2 wrong usage.
+    and any other doubt of the profiled ranks still fail. --promised-by names an earlier report:
+    where advice of it was followed, iterations are to be as much shorter as it promised. Exit
+    codes: 0 all within limits, 3 one above, 1 a value or the pipeline is missing, 2 wrong usage.
     """
     limits = limits_of(max_bubble or ())
-    outputs.check([report])
+    if not limits and promised_by is None:
+        raise UsageError("nothing to check; give a limit with --max-bubble schedule=12%")
+    inputs = [report, *([] if promised_by is None else [promised_by])]
+    outputs.check(inputs)
     saved = read_saved(report)
     results = checks(saved, limits, report, allow_incomplete=allow_incomplete)
+    kept = () if promised_by is None else promises(read_saved(promised_by), saved, promised_by)
 
     def markdown(*_: str) -> str:
         from bubbleviz.render.comparison import gate_markdown
 
-        return anonymous(gate_markdown(saved, results))
+        return anonymous(gate_markdown(saved, results, kept))
 
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        outputs.deliver(markdown, lambda: _print(results), inputs=[report])
-    if not all(check.passed for check in results):
+        outputs.deliver(markdown, lambda: _print([*results, *kept]), inputs=inputs)
+    if not (all(check.passed for check in results) and all(own.passed for own in kept)):
         raise typer.Exit(TOO_LARGE)
 
 
-def _print(results: Sequence[Check]) -> None:
+def _print(results: Sequence[Check | Promise]) -> None:
     blocks = []
     for check in results:
         lead, colon, rest = anonymous(check.line).partition(":")
