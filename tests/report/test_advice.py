@@ -41,12 +41,12 @@ def test_a_change_is_weighed_against_more_microbatches(
 def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
     """Return the finding that hosts of some ranks launch late."""
     fault = Fault("launch", name, ranks=ranks)
-    return Finding((fault,), 1000 * saving, 1000.0, 1)
+    return Finding((fault,), 1000 * saving, 1000.0, 1, None)
 
 
 def names(*findings: Finding) -> list[str]:
     """Return the names of the faults that are worth a sentence."""
-    kept = ranked(Diagnosis(findings, 1, 1000.0))
+    kept = ranked(Diagnosis(findings, 1, 1000.0, 0.0, 0.0))
     return [finding.faults[0].name for finding in kept]
 
 

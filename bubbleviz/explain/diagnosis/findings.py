@@ -23,7 +23,7 @@ from bubbleviz.explain.diagnosis.faults import Evidence, Fault
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import Replay, Role, replay_of, scenarios_at_once
 from bubbleviz.explain.slowdown.slowdowns import Scenarios, bounded_times
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
@@ -54,8 +54,8 @@ class Finding:
         saving_ns: mean over the iterations.
         length_ns: their mean length, or the mean time from one to the next where that is saved.
         saved_iterations: number of iterations that save anything to speak of.
-        error_ns: half width of the 95 % confidence interval of the mean saving (Student's t), with
-            what the replay misses of the measured length; None for a single iteration.
+        error_ns: half width of the 95 % confidence interval of the mean saving (Student's t over
+            the iterations that save), with what the replay misses; None where one saves at most.
     """
 
     faults: tuple[Fault, ...]
@@ -126,9 +126,9 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
 
     def finding(faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
         saved_ns = base_ns - without_ns[counts]
-        saved_iterations = int((saved_ns > _LEAST * base_ns).sum())
-        mean_ns, error_ns = _mean(saved_ns, missed_ratio)
-        return Finding(faults, mean_ns, length_ns, saved_iterations, error_ns)
+        saves = saved_ns > _LEAST * base_ns
+        mean_ns, error_ns = _mean(saved_ns, saves, missed_ratio)
+        return Finding(faults, mean_ns, length_ns, int(saves.sum()), error_ns)
 
     faults = [(fault,) for shape in shapes.SHAPES for fault in shape(seen)]
     alone = list(map(finding, faults, lengths_without(faults).T))
@@ -160,11 +160,14 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
     )
 
 
-def _mean(saved_ns: Ints, missed_ratio: float) -> tuple[float, float | None]:
-    """Return the mean of some savings, and how far it may be off; None for a single one."""
-    own, mean_ns = spread(saved_ns.tolist()), float(saved_ns.mean())
-    error_ns = None if own.ci95 is None else float(np.hypot(own.ci95, missed_ratio * mean_ns))
-    return mean_ns, error_ns
+def _mean(saved_ns: Ints, saves: Bools, missed_ratio: float) -> tuple[float, float | None]:
+    """Return the mean of some savings, and how far it may be off; None where one saves at most.
+
+    Iterations without the fault save nothing for sure: the spread is that of the others.
+    """
+    own, mean_ns = spread(saved_ns[saves].tolist()), float(saved_ns.mean())
+    error_ns = (own.ci95 or 0.0) * own.n / len(saved_ns)
+    return mean_ns, None if own.n < 2 else float(np.hypot(error_ns, missed_ratio * mean_ns))
 
 
 def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
@@ -202,9 +205,9 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
     if not (operations.phase[rows] == Phase.OPTIMIZER).any():
         # What is usual may be an optimizer that nobody named.
         pause_ns = np.maximum(pause_ns - int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2]), 0)
-    saving_ns, error_ns = _mean(pause_ns, 0.0)
     length_ns = float((begin_ns[later] - begin_ns[later - 1]).mean())
     paused = pause_ns > _BETWEEN * length_ns
+    saving_ns, error_ns = _mean(pause_ns, paused, 0.0)
     # A single pause, a checkpoint say, is no habit.
     if saving_ns < _BETWEEN * length_ns or paused.sum() < min(2, len(paused)):
         return

@@ -405,6 +405,8 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
         computes: rows that ranks compute one after the other.
     """
     role, place = work.role, work.rank_iteration
+    # Chunks of a V send to both neighbours at once.
+    of_link = groups_of(place, *replay.link_of(work)).of_row
     streams = (np.flatnonzero(role == own) for own in replay.POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
     receives = np.isin(role[rows], _RECEIVES)
@@ -415,7 +417,7 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
     earlier[after] = before
     previous = earlier[taken_by]
     return [
-        *(chained(work, own, place[own]) for own in streams),
+        *(chained(work, own, of_link[own]) for own in streams),
         (rows[~receives], compute[~receives]),
         (taken_by, taken),
         (taken[previous != NONE], previous[previous != NONE]),

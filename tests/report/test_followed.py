@@ -1,0 +1,93 @@
+"""Advice that was followed: what was promised is held against what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bubbleviz.cli.app import main
+from tests.support.pipeline_jobs import Job, simulated
+
+UNEVEN = Job(stage={3: 1.8})
+SLOW = Job(rank={6: 1.5})
+PAUSING = Job(between=40.0)
+ONE_SCHEDULE = Job(schedule="gpipe", microbatches=4, noise=0.0)
+
+#: A job, what is changed, and of the first advice verdict and words.
+CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
+    "stages": (UNEVEN, {"even_stages": True}, "kept", "of stage 3 takes"),
+    "nothing": (UNEVEN, {}, "not followed", "as before"),
+    "stages half": (UNEVEN, {"stage": {3: 1.6}}, "kept in part", "of stage 3 takes"),
+    "stages in vain": (
+        UNEVEN,
+        {"even_stages": True, "transfer": 4.0},
+        "not kept",
+        "of stage 3 takes",
+    ),
+    "rank": (SLOW, {"rank": {}}, "kept", "it does not stand out any more"),
+    "rank as before": (SLOW, {"rank": {6: 1.49}}, "not followed", "it still costs"),
+    "rank half": (SLOW, {"rank": {6: 1.25}}, "kept in part", "times as long as its norm, was 1.5"),
+    "pauses": (PAUSING, {"between": 0.0}, "kept", "it does not stand out any more"),
+}
+
+
+def _report(job: Job, folder: Path, name: str) -> str:
+    simulated(job, len(name)).written(folder / f"{name}.csv")
+    path = str(folder / f"{name}.json")
+    assert main(["analyze", str(folder / f"{name}.csv"), "-o", path]) == 0
+    return path
+
+
+def _compared(before: str, after: str, folder: Path) -> list[dict[str, Any]]:
+    path = folder / "comparison.json"
+    assert main(["compare", before, after, "-o", str(path), "--force"]) == 0
+    advice: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["advice"]
+    return advice
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_advice_says_what_was_done_and_what_came_of_it(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, change, verdict, words = CHANGES[name]
+    before = _report(job, tmp_path, "before")
+    after = _report(replace(job, **change), tmp_path, "after")
+    first = _compared(before, after, tmp_path)[0]
+
+    assert first["run"] == "after"
+    assert first["verdict"] == verdict
+    assert words in first["change"]
+    assert f"promised -{100 * first['promised_ratio']:.2f} % ±" in first["text"]
+    capsys.readouterr()
+    followed = verdict != "not followed"
+    assert main(["compare", before, after]) == 0
+    assert ("promised" in capsys.readouterr().out) == followed
+    assert main(["compare", before, after, "-v"]) == 0
+    assert "promised" in capsys.readouterr().out
+    assert main(["gate", after, "--promised-by", before]) == (0 if verdict == "kept" else 3)
+    line = capsys.readouterr().out
+    assert line.startswith("ok: " if verdict == "kept" else "FAILED: ")
+    assert ("no advice of" in line) != followed
+
+
+def test_a_run_without_advice_has_none_to_keep(tmp_path: Path) -> None:
+    before = _report(Job(noise=0.0), tmp_path, "before")
+    assert _compared(before, before, tmp_path) == []
+    assert main(["gate", before, "--promised-by", before]) == 3
+
+
+def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
+    simulated(ONE_SCHEDULE).written(tmp_path / "before.csv")
+    before, path = str(tmp_path / "before.json"), str(tmp_path / "before.csv")
+    assert main(["analyze", path, "--what-if", "-o", before]) == 0
+    after = _report(replace(ONE_SCHEDULE, schedule="zb-h1"), tmp_path, "after")
+    first = _compared(before, after, tmp_path)[0]
+
+    assert first["kind"] == "schedule"
+    # One chunk a rank is not what was advised.
+    assert first["verdict"] == "kept in part"
+    assert first["change"] == "the schedule is zb-h1, was gpipe"

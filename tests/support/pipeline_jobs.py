@@ -1,0 +1,232 @@
+"""Jobs with known faults, simulated operation by operation in plain Python, as tables.
+
+Nothing but the order of operations is bubbleviz' own. Data that moves is there a time after its
+producer has ended, whatever its consumer does; a rank posts a receive once it is idle.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.plan import Plan
+from tests.support.operation_tables import csv_of
+
+MS = 1_000_000
+#: How late after all ranks have ended the next iteration begins, ns.
+_APART_NS = 50_000
+Row = dict[str, int | str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job; times in ms, and how many times as long something takes by what it is of.
+
+    Ranks of a replica follow each other, those of stage 0 first.
+
+    Attributes:
+        schedule: one that bubbleviz knows.
+        stages: of the pipeline.
+        microbatches: of an iteration of each replica.
+        replicas: of the pipeline.
+        iterations: of the run.
+        noise: standard deviation of the logarithm of each time.
+        phase: of a whole microbatch on a stage: F, B for the input, W.
+        transfer: between stages.
+        reduce: of gradients over replicas, once all have come.
+        messages: whether sends and receives have rows.
+        rank: factors of ranks.
+        stage: of stages.
+        microbatch: of microbatches of every iteration.
+        lengths: standard deviation of the logarithm of lengths drawn anew in each iteration.
+        iteration: factors of iterations.
+        link: of transfers to the next stage and back, by replica (-1 for all) and lower stage.
+        late: how late ranks are launched in an iteration.
+        late_every: in every how many iterations they are.
+        pause: how much longer the third F of ranks takes.
+        slows: factors of ranks from an iteration on.
+        drift: by how much ranks have slowed in the last iteration.
+        between: how much later iterations begin.
+        even_stages: whether all stages have the mean work.
+        even_microbatches: whether all microbatches of an iteration have the mean length.
+    """
+
+    schedule: str = "1f1b"
+    stages: int = 4
+    microbatches: int = 8
+    replicas: int = 2
+    iterations: int = 6
+    noise: float = 0.01
+    phase: tuple[float, float, float] = (4.0, 4.0, 4.0)
+    transfer: float = 0.2
+    reduce: float = 1.5
+    messages: bool = True
+    rank: Mapping[int, float] = field(default_factory=dict)
+    stage: Mapping[int, float] = field(default_factory=dict)
+    microbatch: Mapping[int, float] = field(default_factory=dict)
+    lengths: float = 0.0
+    iteration: Mapping[int, float] = field(default_factory=dict)
+    link: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    late: Mapping[int, float] = field(default_factory=dict)
+    late_every: int = 1
+    pause: Mapping[int, float] = field(default_factory=dict)
+    slows: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    drift: Mapping[int, float] = field(default_factory=dict)
+    between: float = 0.0
+    even_stages: bool = False
+    even_microbatches: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        """The order of operations of each replica."""
+        chunks = 2 if self.schedule in {"interleaved-1f1b", "zb-v"} else 1
+        return schedule_named(self.schedule).plan(self.stages, self.microbatches, chunks)
+
+    def drawn_lengths(self, draw: Callable[[float, float], float]) -> list[list[float]]:
+        """Return the lengths of an iteration's microbatches, of each replica."""
+        drawn = [
+            [math.exp(self.lengths * draw(0, 1)) * self.microbatch.get(m, 1.0) for m in counted]
+            for counted in [range(self.microbatches)] * self.replicas
+        ]
+        mean = sum(map(sum, drawn)) / self.microbatches / self.replicas
+        return [[mean] * self.microbatches] * self.replicas if self.even_microbatches else drawn
+
+    def factor(self, rank: int, iteration: int) -> float:
+        """Return how many times as long what a rank computes in an iteration takes."""
+        stage, last = rank % self.stages, max(self.iterations - 1, 1)
+        of_stage = self.stage.get(stage, 1.0)
+        if self.even_stages:
+            of_stage = sum(self.stage.get(s, 1.0) for s in range(self.stages)) / self.stages
+        slowed, since = self.slows.get(rank, (1.0, 0))
+        drifted = 1 + self.drift.get(rank, 0.0) * iteration / last
+        own = of_stage * self.rank.get(rank, 1.0) * self.iteration.get(iteration, 1.0)
+        return own * drifted * (slowed if iteration >= since else 1.0)
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """Rows of a table of operations, and how long iterations are, in ns.
+
+    ``period_ns`` is the mean time from the begin of one to that of the next.
+    """
+
+    rows: list[Row]
+    lengths_ns: list[float]
+    period_ns: float
+
+    @property
+    def length_ns(self) -> float:
+        """Mean length of iterations."""
+        return sum(self.lengths_ns) / len(self.lengths_ns)
+
+    def written(self, path: Path) -> Path:
+        """Write the table."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        return csv_of(path, {name: [row.get(name, "") for row in self.rows] for name in names})
+
+
+def simulated(job: Job, seed: int = 0) -> SimulatedJob:
+    """Return what a job does."""
+    random_of, rows, lengths_ns, begins_ns, base_ns = random.Random(seed), [], [], [], 1e9
+    for iteration in range(job.iterations):
+        lengths, free_ns = job.drawn_lengths(random_of.gauss), {}
+        begins_ns.append(base_ns)
+        for replica, own in enumerate(lengths):
+            ranks = _replica(job, iteration, replica, own, base_ns, random_of)
+            for rank, (free, done) in ranks.items():
+                free_ns[rank] = free
+                rows += done
+        for rank, free in free_ns.items():
+            all_ns = max(free_ns[r] for r in free_ns if r % job.stages == rank % job.stages)
+            place: Row = {"iteration": iteration, "rank": rank, "stage": rank % job.stages}
+            place |= {"pipeline": rank // job.stages, "launched_ns": round(base_ns - 100_000)}
+            end_ns = free
+            if job.replicas > 1:
+                end_ns = all_ns + job.reduce * MS
+                group: Row = {"kind": "all-reduce", "group": f"stage {rank % job.stages}"}
+                rows.append(_timed(place | group, "COLLECTIVE", free, end_ns))
+            rows.append(_timed(place, "Optimizer", end_ns, end_ns + MS))
+        base_ns = max(int(row["end_ns"]) for row in rows)
+        lengths_ns.append(base_ns - begins_ns[-1])
+        base_ns += _APART_NS + job.between * MS
+    period_ns = (begins_ns[-1] - begins_ns[0]) / max(job.iterations - 1, 1)
+    return SimulatedJob(rows, lengths_ns, period_ns)
+
+
+def _replica(
+    job: Job,
+    iteration: int,
+    replica: int,
+    lengths: list[float],
+    base_ns: float,
+    random_of: random.Random,
+) -> dict[int, tuple[float, list[Row]]]:
+    """Return when each rank of a replica is free, and its rows."""
+    plan, first = job.plan, replica * job.stages
+    late = iteration % job.late_every == job.late_every - 1
+    late_ns = [late * job.late.get(first + s, 0.0) * MS for s in range(job.stages)]
+    free_ns = [base_ns + own for own in late_ns]
+    left = [list(order) for order in plan.orders]
+    ended: dict[tuple[str, int, int], float] = {}
+    rows: list[list[Row]] = [[] for _ in range(job.stages)]
+    waits = 0
+    while any(left):
+        stage = waits % job.stages
+        if not left[stage]:
+            waits += 1
+            continue
+        planned = left[stage][0]
+        phase, virtual, m = planned.phase.label, planned.virtual_stage, planned.microbatch
+        needs = [(phase, virtual + (-1 if phase == "F" else 1), m)]
+        if needs[0][1] in (-1, plan.virtual_stages) or phase == "W":
+            needs = []
+        if phase != "F":
+            needs.append(("B" if phase == "W" else "F", virtual, m))
+        if not all(need in ended for need in needs):
+            waits += 1
+            continue
+        rank, launch_ns = first + stage, base_ns + late_ns[stage] - 20_000
+        place: Row = {"iteration": iteration, "rank": rank, "stage": stage, "pipeline": replica}
+        chunk: Row = {"microbatch": m, "virtual_stage": virtual, "chunk": plan.chunk_of(virtual)}
+        ready_ns = base_ns
+        for need in needs:
+            there_ns, sender = ended[need], plan.device_of(need[1])
+            if sender != stage:
+                low = min(sender, stage) if abs(sender - stage) == 1 else -1
+                links = ((replica, low), (-1, low))
+                factor = math.prod(job.link.get(link, 1.0) for link in links)
+                noise = math.exp(job.noise * random_of.gauss(0, 1))
+                there_ns += job.transfer * factor * noise * MS
+                kind = "F" if phase == "F" else "B"
+                posted_ns = max(min(free_ns[stage], ended[need]), base_ns + late_ns[stage])
+                other: Row = {**place, "rank": first + sender, "stage": sender}
+                sent: Row = {"microbatch": m, "virtual_stage": need[1]}
+                sent["chunk"] = plan.chunk_of(need[1])
+                if job.messages:
+                    row = _timed(other | sent, f"SEND_{kind}", ended[need], there_ns)
+                    rows[sender].append(row)
+                    row = _timed(place | chunk, f"RECV_{kind}", min(posted_ns, there_ns), there_ns)
+                    rows[stage].append(row)
+            ready_ns = max(ready_ns, there_ns)
+        start_ns = max(free_ns[stage], ready_ns)
+        shares = {"F": job.phase[0], "B": job.phase[1], "W": job.phase[2]}
+        length = sum(shares[part] for part in phase) * job.stages / plan.virtual_stages
+        length *= job.factor(rank, iteration) * lengths[m]
+        length *= math.exp(job.noise * random_of.gauss(0, 1))
+        if phase == "F" and m == 2 and plan.chunk_of(virtual) == 0:
+            length += job.pause.get(rank, 0.0)
+        free_ns[stage] = ended[phase, virtual, m] = start_ns + length * MS
+        row = _timed(place | chunk, phase, start_ns, free_ns[stage])
+        row["launched_ns"] = round(min(launch_ns, start_ns - 5_000))
+        rows[stage].append(row)
+        left[stage].pop(0)
+    return {first + s: (free_ns[s], rows[s]) for s in range(job.stages)}
+
+
+def _timed(of: Row, phase: str, start_ns: float, end_ns: float) -> Row:
+    times: Row = {"start_ns": round(start_ns), "end_ns": round(end_ns)}
+    return {**of, "phase": phase, **times}
