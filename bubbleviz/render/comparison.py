@@ -196,12 +196,8 @@ def sections(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
     yield from _tables(list(_summary(comparison, titles)), comparison.ratios, titles)
-<<<<<<< HEAD
-    yield doc.bullets([one_line(note, 600) for note in comparison.notes])
-=======
     yield _followed(comparison, titles, everything=True)
-    yield doc.Bullets([one_line(note, 600) for note in comparison.notes])
->>>>>>> 861bc2ea (Comparisons and gates check what became of advice)
+    yield doc.bullets([one_line(note, 600) for note in comparison.notes])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
 
 
@@ -215,12 +211,8 @@ def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     # What is restricted stands last.
     *summary, last = _summary(comparison, titles)
     yield from _tables([*summary[:_MOST_SUMMARIES], last], ratios, titles[:_MOST_RUNS])
-<<<<<<< HEAD
-    yield doc.bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
-=======
     yield _followed(comparison, titles)
-    yield doc.Bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
->>>>>>> 861bc2ea (Comparisons and gates check what became of advice)
+    yield doc.bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
     if runs > _MOST_RUNS or len(ratios) < len(comparison.ratios) or len(notes) > _MOST_NOTES:
         more = f"{counted(runs, 'run')}, {counted(len(comparison.ratios), 'ratio')}"

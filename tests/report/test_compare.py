@@ -245,7 +245,7 @@ def test_json_has_what_is_promised() -> None:
     found = json.loads(as_json(compare([run("a"), run("b", 0.2)])))
 
     assert found["schema"] == "bubbleviz.comparison/1"
-    assert set(found) == {"schema", "version", "runs", "ratios", "notes", "test"}
+    assert set(found) == {"schema", "version", "runs", "ratios", "advice", "notes", "test"}
     assert [own["title"] for own in found["runs"]] == ["a", "b"]
     assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
     assert set(found["ratios"][0]["runs"][1]["difference"]) == {"mean", "ci95", "t", "df", "p"}
