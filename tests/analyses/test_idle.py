@@ -240,10 +240,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
             [k(0, 950, 1)],
             (950, 1_000),
             IDLE,
-            [
-                "devices are idle for less than 1 % of the time, and only copy or fill memory for "
-                "5.00 % of it: overlap copies with compute"
-            ],
+            ["5.00 % of the time is exposed copies; they"],
         ),
         (
             [k(0, 100, 1)],

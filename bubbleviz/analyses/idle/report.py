@@ -415,35 +415,22 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         )
     waiting_ns = report.summed("exposed_point_to_point_ns")
     communication_ns = report.summed("exposed_communication_ns")
-    copy_ns = report.summed("exposed_copy_ns")
+    idle = report.idle_ns >= _LITTLE * span_ns
     found = [
         (ns, f"{percent(ns / span_ns)} {sentence}")
         for ns, sentence in (
             (waiting_ns, _WAITING),
             (communication_ns - waiting_ns, _COMMUNICATION),
-            (copy_ns, _COPIES),
+            (report.summed("exposed_copy_ns"), _COPIES),
         )
-        if ns >= _SHARE * span_ns
+        if ns and ns >= (_SHARE if idle else _LITTLE) * span_ns
     ]
-    if report.idle_ns >= _LITTLE * span_ns:
+    if idle:
         found.append((report.idle_ns, _advice_on_idle_devices(report)))
-    # The sorts are stable: what stands first in a list goes first among equals.
+    # The sort is stable: what stands first in a list goes first among equals.
     found.sort(key=lambda part: -part[0])
-    if found:
-        return tuple(sentence for _, sentence in found)
-    exposed = [
-        (communication_ns, "communicate", "communication"),
-        (copy_ns, "copy or fill memory", "copies"),
-    ]
-    exposed = [part for part in exposed if part[0] and part[0] >= _LITTLE * span_ns]
-    if not exposed:
-        return ("devices are idle for less than 1 % of the time: there is little to win here",)
-    exposed.sort(key=lambda part: -part[0])
-    shares = (f"only {verb} for {percent(ns / span_ns)}" for ns, verb, _ in exposed)
-    return (
-        f"devices are idle for less than 1 % of the time, and {' and '.join(shares)} of it: "
-        f"overlap {' and '.join(noun for _, _, noun in exposed)} with compute",
-    )
+    little = "devices are idle for less than 1 % of the time: there is little to win here"
+    return tuple(sentence for _, sentence in found) or (little,)
 
 
 def _advice_on_idle_devices(report: IdleReport) -> str:
