@@ -350,19 +350,12 @@ def summary(communication: Communication) -> str:
     window = "" if communication.window is None else f"{communication.window} alone: "
     named = communication.communicators
     of_communicators = counted(len(named), "communicator") if named else "unknown communicators"
-    size, time = "unknown bytes", "unknown times"
-    if sums.bytes is not None:
-        size = f"{sums.bytes / 1e6:,.3f} MB"
-        if sums.sized_operations < sums.operations:
-            size += f" in the {counted(sums.sized_operations, 'operation')} whose bytes are known"
+    cells = _sum_cells(sums)
+    size = "unknown bytes" if sums.bytes is None else f"{cells['MB']} MB"
+    time = "unknown times"
     if sums.duration_ns is not None:
-        timed = "operations"
-        if sums.timed_operations < sums.operations:
-            timed = f"the {counted(sums.timed_operations, 'operation')} whose time is known"
-        time = (
-            f"{milliseconds(sums.duration_ns)} ms, summed over {timed}; "
-            f"{milliseconds(sums.busy_ns)} ms in which GPUs run any of them"
-        )
+        time = f"{cells['ms']} ms, summed over operations; "
+        time += f"{cells['busy']} ms in which GPUs run any of them"
     of_all = counted(sums.operations, "operation")
     return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}\n"
 
