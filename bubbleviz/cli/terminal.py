@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.errors import OutputError
@@ -51,27 +50,22 @@ def show(blocks: Iterable[Block]) -> None:
     width takes them whole. What the encoding of standard output lacks becomes ASCII.
     """
     shown_on = display()
-    if shown_on.colour or sys.stdout.isatty():
-        _print_lines(lines_of(blocks, shown_on), console(shown_on))
+    if sys.stdout.isatty() or shown_on.colour or _given_columns() or not shown_on.unicode:
+        show_lines(lines_of(blocks, shown_on), shown_on)
         return
-    whole = shown_on.unicode and not _given_columns()
-    fitted = shown_on if _given_columns() else replace(shown_on, width=width())
     _replace_unknown_characters()
-    sys.stdout.write(plain_text(blocks, None if whole else fitted))
+    sys.stdout.write(plain_text(blocks))
 
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
     """Print lines of styled words, with rich where colours are shown."""
-    if shown_on.colour:
-        _print_lines(lines, console(shown_on))
-    else:
+    if not shown_on.colour:
         _replace_unknown_characters()
         sys.stdout.write(plain_lines(lines))
-
-
-def _print_lines(lines: Iterable[Line], to: Console) -> None:
+        return
     from rich.text import Text
 
+    to = console(shown_on)
     for line in lines:
         to.print(Text.assemble(*line), no_wrap=True, crop=False, overflow="ignore")
 
