@@ -134,8 +134,7 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
 def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     planting = RUNS[name]
     model = planted(planting, tmp_path / "before")
-    question = model.question(None, None)
-    (row,) = layouts_of(question, model, [planting.schedule]).rows
+    (row,) = layouts_of(model, schedules=[planting.schedule]).rows
     assert row.best is not None
     assert row.before_ns is not None
     counts = tuple(len(stage) for stage in row.best.layout.stages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bubbleviz._version import __version__
@@ -47,41 +47,42 @@ class LayoutReport:
         return next((row for row in self.rows if row.schedule == ran and row.best), None)
 
 
-def limit_of(
-    size: MemorySize | None, measured: MeasuredModel, stages: int
-) -> tuple[float, ...] | None:
-    """Return the memory limit of each device, in the unit of the layers; None for no limit.
-
-    Raises:
-        UsageError: the memory of layers is unknown, or in another unit.
-    """
-    if size is None:
-        return None
-    if not measured.memory:
-        raise UsageError(
-            "--memory-limit: the memory of layers is unknown; give it in the column memory of "
-            "--layers, or profiles with memory events (bubbleviz guide layout)"
-        )
-    if measured.in_bytes and not size.in_bytes:
-        raise UsageError(
-            f"--memory-limit {size.amount:g}: memory is measured in bytes; give a limit such as "
-            "80GB"
-        )
-    return (size.amount,) * stages
-
-
 def layouts_of(
-    question: LayoutQuestion,
     measured: MeasuredModel,
+    sizes: tuple[int | None, int | None, int | None] = (None, None, None),
     schedules: Sequence[str] = (),
-    chunks: int | None = None,
+    limit: MemorySize | None = None,
     watch: Watch = unwatched,
 ) -> LayoutReport:
     """Return the best layouts for some schedules; for all of one order, if none is named.
 
+    Args:
+        measured: what is known of the model.
+        sizes: devices, microbatches and chunks of a device; None for those of the run.
+        schedules: names.
+        limit: memory of a device.
+        watch: called with the share of the search that is done.
+
     Raises:
-        UsageError: a schedule that was named is unknown, or does not allow the sizes.
+        UsageError: a schedule that was named is unknown, or does not allow the sizes; or the memory
+            of layers is unknown, or in another unit than the limit.
     """
+    stages, microbatches, chunks = sizes
+    question = measured.question(stages, microbatches)
+    if limit is not None:
+        if not measured.memory:
+            raise UsageError(
+                "--memory-limit: the memory of layers is unknown; give it in the column memory of "
+                "--layers, or profiles with memory events (bubbleviz guide layout)"
+            )
+        if measured.in_bytes and not limit.in_bytes:
+            raise UsageError(
+                f"--memory-limit {limit.amount:g}: memory is measured in bytes; give a limit such "
+                "as 80GB"
+            )
+        if measured.plain_memory:
+            measured = replace(measured, in_bytes=limit.in_bytes)
+        question = replace(question, limit=(limit.amount,) * question.stages)
     rows = best_layouts(question, schedules, chunks, watch)
     return LayoutReport(question, measured, rows, asked=bool(schedules))
 

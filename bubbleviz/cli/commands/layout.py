@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,12 +60,9 @@ def layout(
     from bubbleviz.analyses.layout import report as text
 
     known = _measured_model(run or [], layers, layers_per_stage, measurement)
-    question = known.question(stages, microbatches)
-    if limit is not None and limit.in_bytes and known.plain_memory:
-        known = replace(known, in_bytes=True)
-    question = replace(question, limit=text.limit_of(limit, known, question.stages))
     with search_bar() as watch:
-        report = text.layouts_of(question, known, schedule or (), chunks, watch)
+        sizes = stages, microbatches, chunks
+        report = text.layouts_of(known, sizes, schedule or (), limit, watch)
     report = anonymous(report)
     outputs.deliver(
         lambda name, _: text.RENDERINGS[name](report),
