@@ -29,9 +29,9 @@ class Planting:
         slow_rank: device, counted over all pipelines, whose operations take ``slow_rank_factor``
             longer; -1 for none.
         slow_rank_from: iteration from which on it is slow.
-        slow_microbatch: microbatch that takes ``slow_microbatch_factor`` longer on every stage,
+        slow_microbatch: microbatch that takes half as long again on every stage,
             in every iteration; -1 for none.
-        slow_iteration: iteration in which all operations take ``slow_iteration_factor`` longer;
+        slow_iteration: iteration in which all operations take half as long again;
             -1 for none.
         pause_device: device, counted over all pipelines, of which one F of every ``pause_every``-
            th iteration takes ``pause_ns`` longer; -1 for none.
@@ -93,8 +93,6 @@ class Planting:
         copies: plant a copy that ends after F's kernels, and a fill inside B.
         stray: compute kernels of no operation: ``none``, ``busy`` (while an operation runs),
             ``idle``, or ``recv`` (idle, launched inside a receive's range).
-        stray_every: one such kernel every so many operations.
-        stray_ns: length of each.
         drop_calls_every: leave out the launching call of every so many kernels, never of the
             first or last of an operation; 0 for none.
         double_calls: every kernel launch is a runtime row and a driver row of one correlation id.
@@ -125,9 +123,7 @@ class Planting:
     slow_rank_factor: float = 1.5
     slow_rank_from: int = 0
     slow_microbatch: int = -1
-    slow_microbatch_factor: float = 1.5
     slow_iteration: int = -1
-    slow_iteration_factor: float = 1.5
     pause_device: int = -1
     pause_every: int = 3
     pause_ns: int = 5_000_000
@@ -183,8 +179,6 @@ class Planting:
     step_at_ns: int = 0
     copies: bool = False
     stray: str = "none"
-    stray_every: int = 4
-    stray_ns: int = 20_000
     drop_calls_every: int = 0
     double_calls: bool = False
     watchdog: bool = False

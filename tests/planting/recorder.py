@@ -68,6 +68,9 @@ _GEMM, _ADD, _ADAM, _SEND_RECV, _ALL_REDUCE, _REDUCE_SCATTER = range(6)
 #: How many of them every export names.
 USUAL_KERNELS = _REDUCE_SCATTER
 
+#: One stray kernel of that length every so many operations.
+_STRAY_EVERY, _STRAY_NS = 4, 20_000
+
 
 class Recorder:
     """Records one rank: its host, and what its device runs."""
@@ -296,16 +299,16 @@ class Recorder:
         """Record a compute kernel outside every range, where that is asked for."""
         if self.planting.stray == "idle":
             self._stray_in_gap(number, unit)
-        elif self.planting.stray == "busy" and number % self.planting.stray_every == 0:
+        elif self.planting.stray == "busy" and number % _STRAY_EVERY == 0:
             start = unit.start_ns + (unit.end_ns - unit.start_ns) // 4
-            self._stray_at(start, min(start + self.planting.stray_ns, unit.end_ns), ranged=0)
+            self._stray_at(start, min(start + _STRAY_NS, unit.end_ns), ranged=0)
 
     def _stray_in_gap(self, number: int, unit: Unit) -> None:
         gap = unit.start_ns - unit.previous_ns
-        if number % self.planting.stray_every == 0 and gap > 2 * self.planting.stray_ns:
+        if number % _STRAY_EVERY == 0 and gap > 2 * _STRAY_NS:
             start = unit.previous_ns + gap // 4
             in_range = int(self.planting.stray == "recv")
-            self._stray_at(start, start + self.planting.stray_ns, ranged=in_range)
+            self._stray_at(start, start + _STRAY_NS, ranged=in_range)
 
     def _stray_at(self, start: int, end: int, ranged: int) -> None:
         values = {"stream": COMPUTE_2, "name": _ADD, "kind": KERNEL, "ranged": ranged}

@@ -26,6 +26,9 @@ from tests.planting.programs import (
 from tests.planting.reductions import opens_ns, reduced_ns
 from tests.support.stage_times import stage_durations
 
+#: How many times as long a slow microbatch or iteration takes.
+SLOW = 1.5
+
 
 def plan_of(planting: Planting) -> Plan:
     """Return the order of one training iteration: the schedule's, but for a planted deviation."""
@@ -147,7 +150,9 @@ def _durations(planting: Planting, plan: Plan) -> Duration:
         if slow or device // planting.stages == planting.slow_pipeline:
             scale *= planting.slow_factor
         scale *= _planted_slowness(planting, plan, task)
-        return (length if scale == 1.0 else round(length * scale)) + _pause(planting, plan, task)
+        return (length if scale == 1.0 else round(length * scale)) + _paused_ns(
+            planting, plan, op, task.iteration
+        )
 
     return duration
 
@@ -162,18 +167,14 @@ def _planted_slowness(planting: Planting, plan: Plan, task: Task) -> float:
     if slow and plan.device_of(op.virtual_stage) == planting.slow_rank:
         scale *= planting.slow_rank_factor
     if op.microbatch == planting.slow_microbatch and op.phase is not Phase.OPTIMIZER:
-        scale *= planting.slow_microbatch_factor
+        scale *= SLOW
     if task.iteration == planting.slow_iteration:
-        scale *= planting.slow_iteration_factor
+        scale *= SLOW
     return scale
 
 
-def _pause(planting: Planting, plan: Plan, task: Task) -> int:
-    """Return how much longer a task takes since its rank pauses, in its second forward."""
-    return _paused_ns(planting, plan, task.operation, task.iteration)
-
-
 def _paused_ns(planting: Planting, plan: Plan, op: PlannedOperation, iteration: int) -> int:
+    """Return how much longer an operation takes since its rank pauses, in its second forward."""
     pauses = plan.device_of(op.virtual_stage) == planting.pause_device
     pauses = pauses and op.phase is Phase.F and op.microbatch == 1
     return planting.pause_ns if pauses and iteration % planting.pause_every == 0 else 0

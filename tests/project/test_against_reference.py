@@ -10,9 +10,8 @@ from collections import Counter
 from itertools import starmap
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
-from hypothesis import HealthCheck, example, find, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from bubbleviz import api
 from bubbleviz.errors import ProfileError
@@ -21,7 +20,6 @@ from bubbleviz.model.phases import Phase
 from tests.support import reference, strategies
 from tests.support.exact import Account, Span, length
 from tests.support.nsys_exports import START_END, C, K, M, R, T
-from tests.support.reference import Named, parse
 from tests.support.strategies import Rows
 
 if TYPE_CHECKING:
@@ -106,42 +104,6 @@ def check(rows: Rows, folder: Path) -> reference.Analysis:
 
 
 # --- by hand ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "meaning"),
-    [
-        ("F12.1.0", Named("F", (12,), (1,), (0,))),
-        ("W_clear.1.0", Named("W", (), (1,), (0,))),
-        ("iter_3_17", 17),
-        ("Optimizer", Named("Optimizer")),
-        ("POST_VALIDATION", Named("Optimizer", validates=True)),
-        ("RECV_FORWARD", Named("RECV_F", receives=True)),
-        ("SEND_BACKWARD.7.0.1", Named("SEND_B", (7,), (0,), (1,))),
-        (
-            "SEND_FORWARD.7.0.0_RECV_BACKWARD.3.1.0",
-            Named("SEND_RECV", (7, 3), (0, 1), (0, 0), receives=True),
-        ),
-        ("RECV_POST_VALIDATION", Named("COLLECTIVE", receives=True)),
-        *[(name, None) for name in ("pre_step", "F", "F0.0", "F0.0.0 ", "F0.0.0\n", "")],
-        ("F\N{ARABIC-INDIC DIGIT ZERO}.0.0", None),
-        ("SEND_FORWARD_RECV_BACKWARD", None),
-    ],
-)
-def test_names(name: str, meaning: Named | int | None) -> None:
-    assert parse(name) == meaning
-
-
-@pytest.mark.parametrize(
-    ("name", "communication"),
-    [
-        *[(n, True) for n in (RECEIVE, "NCCLKernel", "rcclKernel", "void deep_ep::dispatch")],
-        *[("nvshmemi_barrier", True), ("my_nccl_like", False), ("", False)],
-    ],
-)
-def test_communication_kernels(name: str, *, communication: bool) -> None:
-    kernel = reference.Work(True, 0, 1, (1, 0), None, name)
-    assert reference.is_communication(kernel) is communication
 
 
 _ONE_CALL = (C(4, 5, 1, tid=2),)
@@ -251,12 +213,6 @@ def test_from_kernel_to_range(
     found = check(Rows(tuple(kernels), calls, ranges, threads=threads), folder).attributions
 
     assert ", ".join(f"{a.how} {a.range.name}" if a.range else a.how for a in found) == held
-
-
-def test_cross_threads_can_be_switched_off(folder: Path) -> None:
-    path = Rows((K(10, 12, 1),), _ONE_CALL, (R(0, 9, "B0.0.0"),)).write(folder)
-
-    assert [a.how for a in reference.analyse(path, cross_thread=False).attributions] == ["none"]
 
 
 _HOLES = (K(10, 20, 1), K(22, 23, 1), K(35, 40, 1), K(18, 30, 2, RECEIVE))
@@ -448,24 +404,16 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("kind", DRAWN)
-def test_something_is_compared(kind: str, folder: Path) -> None:
-    def compares_much(rows: Rows) -> bool:
-        report, _ = both(rows, folder)
-        return report is not None and int(report.operations.has_span.sum()) >= 2
-
-    # Any will do: none is made smaller.
-    any_one = settings(SETTINGS, phases=[hypothesis.Phase.generate])
-    assert find(DRAWN[kind], compares_much, settings=any_one).kernels
-
-
-@pytest.mark.parametrize("kind", DRAWN)
 def test_random_profiles(kind: str, folder: Path) -> None:
+    compared = []
+
     @SETTINGS
     @given(DRAWN[kind])
     def agree(rows: Rows) -> None:
-        check(rows, folder)
+        compared.append(sum(o.span is not None for o in check(rows, folder).operations))
 
     agree()
+    assert max(compared) >= 2
 
 
 def accounts_of_reference(found: reference.Analysis) -> list[Accounts]:

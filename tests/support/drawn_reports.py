@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.count.count import Spread, Summary
+from bubbleviz.count.count import summarize
 from bubbleviz.count.iterations import Iteration, Iterations, Ratio
 from bubbleviz.count.rank_iterations import (
     Account,
@@ -121,14 +121,8 @@ def report_of(
         ranks = tuple(rank_of(index) for index in range(count))
     numbers = sorted({op.iteration for op in ops})
     iterations = tuple(iteration_of(n, [op for op in ops if op.iteration == n]) for n in numbers)
-    values = [it.ratios["schedule"].value for it in iterations]
-    known = [value for value in values if value is not None]
-    mean = sum(known) / len(known) if known else None
-    spread = Spread(
-        mean, 0.0, min(known, default=None), max(known, default=None), 0.002, len(known)
-    )
-    unknown = Spread(None, None, None, None, None, 0)
-    nothing = {ratio.name: unknown for ratio in ratio_definitions()}
+    nothing = {ratio.name: Ratio(None, None, None, None) for ratio in ratio_definitions()}
+    known = [replace(i, ratios=nothing | {"schedule": i.ratios["schedule"]}) for i in iterations]
     return Report(
         version="0",
         convention="zero_bubble",
@@ -137,12 +131,7 @@ def report_of(
         profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
         ranks=ranks,
         iterations=Iterations(iterations),
-        summary=Summary(
-            len(known),
-            nothing | {"schedule": spread},
-            dict.fromkeys(nothing),
-            *(nothing, nothing, nothing),
-        ),
+        summary=summarize(known),
         operations=operations,
         busy=busy,
         unattributed=RankIntervals(

@@ -277,9 +277,7 @@ def may_cross(capture: Capture, named: dict[Range, Named], thread: Thread) -> bo
     return not any(EXCLUDED_THREADS.search(n) for n in names if n not in inherited)
 
 
-def attribute(
-    capture: Capture, named: dict[Range, Named], *, cross_thread: bool = True
-) -> list[Attribution]:
+def attribute(capture: Capture, named: dict[Range, Named]) -> list[Attribution]:
     """From kernel to call to range: for every kernel, copy and fill in turn.
 
     Rule 1: of the calls that share (process, correlation), the one started first; of several
@@ -309,7 +307,7 @@ def attribute(
             and r.start <= call.start <= r.end
             and (r.thread[0] == call.thread[0] and r.thread != call.thread)
         ]
-        if not (cross_thread and candidates and may_cross(capture, named, call.thread)):
+        if not (candidates and may_cross(capture, named, call.thread)):
             result.append(Attribution(work, call, None, "none"))
             continue
         threads = {r.thread for r in candidates}
@@ -669,13 +667,13 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
     return sorted(numbers, key=order_of if marked[taking_part[0]] else None)
 
 
-def analyse(path: Path, *, cross_thread: bool = True) -> Analysis:
+def analyse(path: Path) -> Analysis:
     """The whole analysis of one profile."""
     capture = read(path)
     in_order = sorted(capture.ranges, key=lambda r: (r.start, r.row))
     meanings = {r: parse(r.name) for r in in_order}
     named = {r: n for r, n in meanings.items() if isinstance(n, Named)}
-    attributions = attribute(capture, named, cross_thread=cross_thread)
+    attributions = attribute(capture, named)
     where = ranks_of_ranges(capture, named, attributions)
     entries: dict[Rank, list[Entry]] = {}
     marked: dict[Rank, bool] = {}

@@ -22,6 +22,7 @@ from bubbleviz.explain.diagnosis.findings import Diagnosis
 from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
+from tests.planting.units import SLOW
 
 BASE = Planting(
     stages=4,
@@ -149,7 +150,7 @@ def _spread(without: Planting, faults: dict[str, Any]) -> Planting:
     if "slow_stage" in faults:
         share += (faults["slow_factor"] - 1) / without.stages
     if "slow_microbatch" in faults:
-        share += (without.slow_microbatch_factor - 1) / without.microbatches
+        share += (SLOW - 1) / without.microbatches
     times = ("forward_ns", "backward_ns", "weight_ns")
     return replace(without, **{name: round(share * getattr(without, name)) for name in times})
 
