@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -71,7 +72,7 @@ class Simulation(Table):
 _Result = tuple[bool, int, int]
 
 
-def _needs(operation: PlannedOperation, length: int) -> list[_Result]:
+def needs(operation: PlannedOperation, length: int) -> list[_Result]:
     """Return the results that an operation takes, in pipelines of so many virtual stages."""
     stage, phase, microbatch = operation.virtual_stage, operation.phase, operation.microbatch
     if phase is Phase.F:
@@ -132,10 +133,10 @@ def _run(plan: Plan, workload: Workload) -> list[tuple[int, int, Phase, int, int
         while reached[device] < len(order):
             at = reached[device]
             group = order[at : at + 1 + (order[at] in plan.together)]
-            needs = [result for operation in group for result in _needs(operation, length)]
-            if any(result not in ended for result in needs):
+            taken = [result for operation in group for result in needs(operation, length)]
+            if any(result not in ended for result in taken):
                 break
-            now_ns = max([free_ns[device], *(arrival_ns(result, device) for result in needs)])
+            now_ns = max([free_ns[device], *(arrival_ns(result, device) for result in taken)])
             for op in group:
                 end_ns = now_ns + times[op.phase][op.virtual_stage]
                 rows.append((device, op.virtual_stage, op.phase, op.microbatch, now_ns, end_ns))
@@ -270,10 +271,6 @@ class Outcome:
     Attributes:
         plan: what each device runs.
         simulation: when, in nanoseconds.
-        makespan_ns: the window of all devices.
-        cost_ns: the longest of the devices' own windows.
-        schedule_ratio: bubble ratio in the former; None where nothing takes time.
-        stage_ratio: bubble ratio in the latter.
         peak_memory: by device, in the unit of the workload's ``activation``.
         fits: whether no device exceeds its limit.
         allowed: whether it fits, and needs no split backward where there is none.
@@ -281,13 +278,14 @@ class Outcome:
 
     plan: Plan
     simulation: Simulation
-    makespan_ns: int
-    cost_ns: int
-    schedule_ratio: float | None
-    stage_ratio: float | None
     peak_memory: tuple[float, ...]
     fits: bool
     allowed: bool = True
+
+    @cached_property
+    def makespan_ns(self) -> int:
+        """The window of all devices."""
+        return self.simulation.makespan_ns
 
 
 def phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:
@@ -312,18 +310,8 @@ def outcome_of(plan: Plan, workload: Workload) -> Outcome:
             f"{plan.name} places {plan.virtual_stages} virtual stages otherwise than the run; "
             "give a plan of the same placement"
         )
-    simulation = simulate(plan, workload)
     peaks = peak_memory(plan, workload.activation, workload.kept)
-    return Outcome(
-        plan,
-        simulation,
-        simulation.makespan_ns,
-        simulation.cost_ns,
-        simulation.schedule_ratio,
-        simulation.stage_ratio,
-        peaks,
-        fits(peaks, workload.limit),
-    )
+    return Outcome(plan, simulate(plan, workload), peaks, fits(peaks, workload.limit))
 
 
 def peak_memory(

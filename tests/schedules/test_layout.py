@@ -274,7 +274,7 @@ def test_every_schedule_of_one_order_has_its_best_layout() -> None:
             outcome = outcome_of(row.plan, work)
             assert outcome.makespan_ns == row.best.makespan_ns
             assert outcome.peak_memory == row.peak_memory
-            assert row.bubble_ratio == pytest.approx(outcome.schedule_ratio)
+            assert row.bubble_ratio == pytest.approx(outcome.simulation.schedule_ratio)
             assert row.proven
             assert row.before_ns is not None
             assert row.saving == 1 - row.best.makespan_ns / row.before_ns

@@ -231,7 +231,7 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
         work = device_workload(placement_of(rule, 4, 2), microbatches, times, 1, memory)
         plan = searched_plan("v-half", work)
         checked(plan, memory)
-        return outcome_of(plan, work).cost_ns - microbatches * 56
+        return outcome_of(plan, work).simulation.cost_ns - microbatches * 56
 
     of_few = bubble(16)
     monkeypatch.setattr("bubbleviz.schedules.search.orders._MANY", 0)

@@ -39,7 +39,7 @@ def test_a_plan_is_timed_by_virtual_stage_and_by_direction() -> None:
 
     # F0 F1 of stage 0 end at 10 and 20; stage 1 begins at 110: F B F B of 20 and 11 each.
     assert outcome.makespan_ns == 110 + 2 * 31 + 1000 + 8
-    assert outcome.cost_ns == outcome.makespan_ns
+    assert outcome.simulation.cost_ns == outcome.makespan_ns
     assert outcome.peak_memory == (4.0, 3.0)
     assert outcome.fits
 

@@ -97,8 +97,11 @@ def _candidate(candidate: Outcome) -> dict[str, Any]:
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {
         "makespan_ns": outcome.makespan_ns,
-        "cost_ns": outcome.cost_ns,
-        "bubble_ratio": {"stage": outcome.stage_ratio, "schedule": outcome.schedule_ratio},
+        "cost_ns": outcome.simulation.cost_ns,
+        "bubble_ratio": {
+            "stage": outcome.simulation.stage_ratio,
+            "schedule": outcome.simulation.schedule_ratio,
+        },
         "peak_memory": list(outcome.peak_memory),
         "fits": outcome.fits,
     }
@@ -208,11 +211,11 @@ def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
         MemoryPoint(
             candidate.plan.name,
             max(map(sum, zip(candidate.peak_memory, always, strict=True))),
-            candidate.schedule_ratio,
+            candidate.simulation.schedule_ratio,
             candidate.fits,
         )
         for candidate in planned.best.candidates
-        if candidate.schedule_ratio is not None
+        if candidate.simulation.schedule_ratio is not None
     )
     taken = "memory" if resident else "activations"
     return MemoryPlot(
@@ -292,7 +295,7 @@ def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
             "order": name,
             "ms": milliseconds(outcome.makespan_ns),
             "saved\n%": in_percent(saved),
-            "bubble\n%": in_percent(outcome.schedule_ratio),
+            "bubble\n%": in_percent(outcome.simulation.schedule_ratio),
             "peak\nmemory": peak,
             "": note,
         }

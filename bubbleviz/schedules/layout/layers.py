@@ -13,7 +13,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, looped_placement
-from bubbleviz.schedules.simulation import Workload, run_order
+from bubbleviz.schedules.simulation import Workload, needs, run_order
 
 #: No model has more; bounds take memory by the square of their number, for each virtual stage.
 MOST_LAYERS = 1_000
@@ -486,13 +486,11 @@ def _nodes(plan: Plan, length: int) -> list[_Node]:
             last[device] = len(nodes) - 1
         _, remote, operations = nodes[-1]
         operations.append((stage % length, _COLUMN[op.phase]))
-        source = None
-        if op.phase is Phase.F and stage % length:
-            source, crossing = (True, stage - 1, op.microbatch), (_DOWN, stage % length - 1)
-        elif op.phase in (Phase.B, Phase.BW) and (stage + 1) % length:
-            source, crossing = (False, stage + 1, op.microbatch), (_UP, stage % length)
-        if source is not None and plan.placement[source[1]] != device:
-            remote.append((made[source], *crossing))
+        for result in needs(op, length):
+            forward, source, _ = result
+            if plan.placement[source] != device:
+                boundary = source % length - (not forward)
+                remote.append((made[result], _DOWN if forward else _UP, boundary))
         if op.phase is not Phase.W:
             made[op.phase is Phase.F, stage, op.microbatch] = len(nodes) - 1
         # What runs together follows each other.
