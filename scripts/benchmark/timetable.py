@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedule_named
-from tests.planting.programs import Simulation, Task, program_of, simulate
+from tests.planting.programs import Simulation, Task, all_done, simulate
 
 DEVICES, MICROBATCHES = 8, 16
 #: F and B of every microbatch, and one Optimizer, on every device.
@@ -89,14 +89,14 @@ class Timetable:
 def timetable_of(recipe: Recipe) -> Timetable:
     """Simulate the iterations of a recipe, one after the other."""
     plan = schedule_named("1f1b").plan(DEVICES, MICROBATCHES, 1)
-    program = program_of([plan], optimizer=True)
     iterations, starts, at = [], [], _FIRST_NS
     for number in range(recipe.iterations):
         iteration = simulate(
-            program,
+            [plan],
             _Durations(recipe, number),
+            optimizer=True,
             transfer_ns=_TRANSFER_NS,
-            barrier=True,
+            gate=all_done(DEVICES),
             delay=lambda _: _DELAY_NS,
         )
         iterations.append(iteration)

@@ -34,56 +34,24 @@ Duration = Callable[[Task], int]
 STEP, POSTPONED = 0, 1
 
 
-@dataclass(frozen=True)
-class Program:
-    """Iterations back to back: what each device runs, in order.
-
-    Attributes:
-        placement: device of each virtual stage.
-        tasks: one sequence a device.
-        length: number of virtual stages of one pipeline.
-        together: forwards that run beside the backward that follows them; see
-            :class:`bubbleviz.schedules.plan.Plan`.
-    """
-
-    placement: tuple[int, ...]
-    tasks: tuple[tuple[Task, ...], ...]
-    length: int
-    together: frozenset[PlannedOperation] = frozenset()
-
-
-def program_of(
-    plans: Sequence[Plan], *, optimizer: bool = False, postponed: bool = False
-) -> Program:
-    """Return the program that runs one iteration a plan, back to back.
-
-    Args:
-        plans: one plan an iteration, all with one placement.
-        optimizer: end each iteration that trains with an Optimizer task.
-        postponed: run a second part of each Optimizer after the first operation of the next
-            iteration, as post-validation does (arXiv 2401.10241, section 4).
-    """
-    placement = plans[0].placement
-    first = {device: stage for stage, device in reversed(list(enumerate(placement)))}
-    tasks: list[tuple[Task, ...]] = []
-    for device in range(plans[0].stages):
-        own: list[Task] = []
-        pending: int | None = None
-        for iteration, plan in enumerate(plans):
-            work = [Task(iteration, operation) for operation in plan.orders[device]]
-            trains = any(task.operation.phase is not Phase.F for task in work)
-            if pending is not None:
-                late = PlannedOperation(first[device], Phase.OPTIMIZER, POSTPONED)
-                work.insert(1, Task(pending, late))
-                pending = None
-            own += work
-            if optimizer and trains:
-                step = PlannedOperation(first[device], Phase.OPTIMIZER, STEP)
-                own.append(Task(iteration, step))
-                pending = iteration if postponed else None
-        tasks.append(tuple(own))
-    together = frozenset().union(*(plan.together for plan in plans))
-    return Program(placement, tuple(tasks), len(placement) // plans[0].replicas, together)
+def _tasks_of(
+    plans: Sequence[Plan], device: int, *, optimizer: bool, postponed: bool
+) -> list[Task]:
+    """Return what a device runs, in order; see :func:`simulate`."""
+    first = plans[0].placement.index(device)
+    tasks: list[Task] = []
+    pending: int | None = None
+    for iteration, plan in enumerate(plans):
+        work = [Task(iteration, operation) for operation in plan.orders[device]]
+        trains = any(task.operation.phase is not Phase.F for task in work)
+        if pending is not None:
+            work.insert(1, Task(pending, PlannedOperation(first, Phase.OPTIMIZER, POSTPONED)))
+            pending = None
+        tasks += work
+        if optimizer and trains:
+            tasks.append(Task(iteration, PlannedOperation(first, Phase.OPTIMIZER, STEP)))
+            pending = iteration if postponed else None
+    return tasks
 
 
 #: When an Optimizer can start; see :func:`simulate`.
@@ -128,22 +96,25 @@ class _Run:
 
     def __init__(
         self,
-        program: Program,
+        plans: Sequence[Plan],
+        tasks: Sequence[Sequence[Task]],
         duration: Duration,
         transfer_ns: Duration,
         prelude: Duration,
         delay: Duration,
+        gate: Gate | None,
     ) -> None:
-        self.program, self.duration, self.transfer_ns = program, duration, transfer_ns
-        self.prelude, self.delay = prelude, delay
-        self.gate: Gate | None = None
-        self.devices = range(len(program.tasks))
-        self.free, self.next = [0 for _ in self.devices], [0 for _ in self.devices]
+        self.tasks, self.placement = tasks, plans[0].placement
+        self.length = len(self.placement) // plans[0].replicas
+        self.together = frozenset().union(*(plan.together for plan in plans))
+        self.duration, self.transfer_ns = duration, transfer_ns
+        self.prelude, self.delay, self.gate = prelude, delay, gate
+        self.free, self.next = [0 for _ in tasks], [0 for _ in tasks]
         #: Work tasks that have not run, and when the last one ended, by iteration and device.
         self.left = Counter(
             (task.iteration, device)
-            for device in self.devices
-            for task in program.tasks[device]
+            for device, own in enumerate(tasks)
+            for task in own
             if task.operation.phase in WORK
         )
         self.done: dict[tuple[int, int], int] = {}
@@ -152,24 +123,21 @@ class _Run:
         #: The columns of a simulation up to ``arrival_ns``, in the order in which tasks ran.
         self.rows: list[tuple[int, ...]] = []
 
-    def all_done(self, iteration: int, _: int, done: Mapping[tuple[int, int], int]) -> int | None:
-        """Return when all devices ended an iteration's work; None where some have not."""
-        if any(self.left[iteration, device] for device in self.devices):
-            return None
-        return max(done.get((iteration, device), 0) for device in self.devices)
-
-    def group(self, device: int) -> tuple[Task, ...]:
+    def group(self, device: int) -> Sequence[Task]:
         """Return the device's next task, or the next two if they go together."""
-        tasks, at = self.program.tasks[device], self.next[device]
+        tasks, at = self.tasks[device], self.next[device]
         group = tasks[at : at + 1]
-        if group and group[0].operation in self.program.together:
+        if group and group[0].operation in self.together:
             # A forward of an evaluation has no backward beside it.
-            group += tuple(t for t in tasks[at + 1 : at + 2] if t.operation.phase is not Phase.F)
+            group = [
+                *group,
+                *(t for t in tasks[at + 1 : at + 2] if t.operation.phase is not Phase.F),
+            ]
         return group
 
     def ready(self, device: int, task: Task) -> tuple[int, int] | None:
         """Return when the local and the remote inputs are there (-1: none), or None."""
-        op, k, length = task.operation, task.iteration, self.program.length
+        op, k, length = task.operation, task.iteration, self.length
         stage, phase = op.virtual_stage, op.phase
         local = remote = NONE
         if phase is Phase.OPTIMIZER:
@@ -185,7 +153,7 @@ class _Run:
             end = self.ended.get((k, forward, source, op.microbatch))
             if end is None:
                 return None
-            if self.program.placement[source] == device:
+            if self.placement[source] == device:
                 local = max(local, end)
             else:
                 remote = max(remote, end + self.transfer_ns(task))
@@ -238,12 +206,23 @@ class _Run:
         return True
 
 
+def all_done(devices: int) -> Gate:
+    """Return the gate that opens when all devices ended an iteration's work, as a norm makes it."""
+
+    def gate(iteration: int, _: int, done: Mapping[tuple[int, int], int]) -> int | None:
+        ends = [done[iteration, device] for device in range(devices) if (iteration, device) in done]
+        return max(ends) if len(ends) == devices else None
+
+    return gate
+
+
 def simulate(
-    program: Program | Plan,
+    plans: Sequence[Plan],
     duration: Duration,
     *,
+    optimizer: bool = False,
+    postponed: bool = False,
     transfer_ns: int | Duration = 0,
-    barrier: bool = False,
     prelude: Duration = _no_time,
     delay: Duration = _no_time,
     gate: Gate | None = None,
@@ -251,12 +230,13 @@ def simulate(
     """Return when every task runs: each device does what it can, until none can do anything.
 
     Args:
-        program: what runs; a plan stands for one iteration of it without Optimizer.
+        plans: one plan an iteration, back to back, all with one placement.
         duration: how long each task takes, in nanoseconds.
+        optimizer: end each iteration that trains with an Optimizer task.
+        postponed: run a second part of each Optimizer after the first operation of the next
+            iteration, as post-validation does (arXiv 2401.10241, section 4).
         transfer_ns: latency of every edge between two devices (T_comm), one number or one by the
             task that waits.
-        barrier: an Optimizer waits until all devices ended the work of its iteration, as an
-            all-reduce of the gradient norm makes it.
         prelude: the part of a task that runs before its remote input is needed; a task with
             such a part starts without it and waits in the middle.
         delay: how long after it could have started a task starts (a host that launches late).
@@ -267,17 +247,16 @@ def simulate(
     Raises:
         MismatchError: the order deadlocks.
     """
-    if isinstance(program, Plan):
-        program = program_of([program])
+    devices = range(plans[0].stages)
+    tasks = [_tasks_of(plans, d, optimizer=optimizer, postponed=postponed) for d in devices]
     transfer = transfer_ns if callable(transfer_ns) else lambda _: transfer_ns
-    run = _Run(program, duration, transfer, prelude, delay)
-    run.gate = run.all_done if barrier else gate
-    while sum(run.step(device) for device in run.devices):
+    run = _Run(plans, tasks, duration, transfer, prelude, delay, gate)
+    while sum(run.step(device) for device in devices):
         pass
-    if stuck := [str(task.operation) for device in run.devices for task in run.group(device)]:
+    if stuck := [str(task.operation) for device in devices for task in run.group(device)]:
         raise MismatchError(f"the order deadlocks before {', '.join(stuck)}")
     names = Simulation.column_names()
     table = np.array(run.rows, dtype=np.int64).reshape(-1, len(names))
     table = table[np.argsort(table[:, 0], kind="stable")]
     columns = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
-    return Simulation(**columns, placement=program.placement, length=program.length)
+    return Simulation(**columns, placement=run.placement, length=run.length)

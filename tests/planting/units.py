@@ -20,7 +20,6 @@ from tests.planting.programs import (
     Duration,
     Simulation,
     Task,
-    program_of,
     simulate,
 )
 from tests.planting.reductions import opens_ns, reduced_ns
@@ -95,9 +94,6 @@ def simulation_of(planting: Planting) -> Simulation:
     plans = [forward_only(plan) if planting.inference else plan] * planting.iterations
     if planting.evaluation_at >= 0:
         plans[planting.evaluation_at] = forward_only(plan)
-    program = program_of(
-        plans, optimizer=planting.optimizer_ns >= 0, postponed=planting.postponed_ns > 0
-    )
 
     def prelude(task: Task) -> int:
         return planting.nested_receive_ns if task.operation.phase is Phase.F else 0
@@ -110,13 +106,14 @@ def simulation_of(planting: Planting) -> Simulation:
         return planting.late_ns if late and task.operation.phase is Phase.F else 0
 
     return simulate(
-        program,
+        plans,
         _durations(planting, plan),
+        optimizer=planting.optimizer_ns >= 0,
+        postponed=planting.postponed_ns > 0,
         transfer_ns=_transfers(planting, plan),
-        barrier=planting.barrier and not planting.gated,
         prelude=prelude,
         delay=delay,
-        gate=partial(opens_ns, planting) if planting.gated else None,
+        gate=partial(opens_ns, planting) if planting.barrier or planting.reduce_ns else None,
     )
 
 

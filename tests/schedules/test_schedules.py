@@ -22,7 +22,6 @@ from bubbleviz.schedules.simulation import (
     simulate,
 )
 from tests.planting import programs
-from tests.planting.programs import program_of
 from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 from tests.support.stage_times import stage_durations
 
@@ -214,7 +213,7 @@ def test_a_plan_runs_as_one_iteration_of_a_planted_run(
     work = replace(work, forward_ns=each[0], backward_ns=each[1], weight_ns=each[2], fused_ns=fused)
     ran = simulate(plan, work)
     planted = programs.simulate(
-        program_of([plan]), stage_durations(each[0], each[1], each[2]), transfer_ns=transfer
+        [plan], stage_durations(each[0], each[1], each[2]), transfer_ns=transfer
     )
 
     for name in ("device", "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"):

@@ -38,7 +38,7 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
-from tests.planting.programs import Duration, program_of, simulate
+from tests.planting.programs import Duration, all_done, simulate
 from tests.support.stage_times import stage_durations
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -265,8 +265,8 @@ def ran(
     optimizer: bool = False,
 ) -> list[Op]:
     """Return the operations of an iteration of a plan, whose optimizers wait for each other."""
-    program = program_of([plan], optimizer=optimizer)
-    found = simulate(program, durations, transfer_ns=latency, barrier=True)
+    gate = all_done(plan.stages)
+    found = simulate([plan], durations, optimizer=optimizer, transfer_ns=latency, gate=gate)
     names = ("device", "phase", "virtual_stage", "microbatch", "start_ns", "end_ns")
     ops = []
     for row in zip(*(getattr(found, name).tolist() for name in names), strict=True):
