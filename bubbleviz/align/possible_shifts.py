@@ -120,12 +120,12 @@ def _events(
 ) -> Iterator[tuple[Ints, CommonEvents]]:
     """Yield the events of pairs, by shape."""
     ours, theirs = (_Entries(histories, ranks) for ranks in (first, second))
-    place, found = np.arange(len(theirs.pair)), np.full(len(ours.pair), NONE, np.int64)
-    # Of two stages that are equally near it is the earlier one.
-    for step in (-1, 1, -2, 2):
-        keys = (theirs.pair, theirs.stage, theirs.event)
-        partner = grouping.looked_up(keys, place, (ours.pair, ours.stage + step, ours.event))
-        found = np.where(found == NONE, partner, found)
+    nearest = _nearest(ours.stages, theirs.stages)
+    found = grouping.looked_up(
+        (theirs.group, theirs.event),
+        np.arange(len(theirs.group)),
+        (nearest[ours.group], ours.event),
+    )
     column = np.flatnonzero(found >= 0)
     number = np.bincount(ours.pair[column], minlength=len(first))
     kept = np.minimum(number, _EVENTS)
@@ -157,7 +157,9 @@ class _Entries:
         ranks: the rank of each pair.
 
     Attributes:
+        stages: pair and virtual stage of each (pair, virtual stage).
         pair: number of the pair of each event.
+        group: number of the (pair, virtual stage) of each.
         stage: virtual stage of each.
         event: which event it is.
     """
@@ -165,9 +167,12 @@ class _Entries:
     def __init__(self, histories: Histories, ranks: Ints) -> None:
         self._of_row, row = histories.rows_of(ranks)
         self._ends = histories.ends.take(row)
-        columns = self._of_row, self._ends.virtual_stage, self._ends.events
-        self._entries = grouping.groups_of(*columns)
-        self.pair, self.stage, self.event = (column[self._entries.first] for column in columns)
+        stages = grouping.groups_of(self._of_row, self._ends.virtual_stage)
+        self._entries = grouping.groups_of(stages.of_row, self._ends.events)
+        first = self._entries.first
+        self.stages = self._of_row[stages.first], self._ends.virtual_stage[stages.first]
+        self.pair, self.group = self._of_row[first], stages.of_row[first]
+        self.stage, self.event = self._ends.virtual_stage[first], self._ends.events[first]
         self._width = int(histories.counts[ranks].max(initial=0))
 
     def times(self, by_ns: Ints) -> tuple[Floats, Floats]:
@@ -182,6 +187,19 @@ class _Entries:
         ready[at] = np.where(ready_ns == NEVER, np.nan, ready_ns + by)
         end[at] = self._ends.end_ns + by
         return ready, end
+
+
+def _nearest(ours: tuple[Ints, Ints], theirs: tuple[Ints, Ints]) -> Ints:
+    """Return the row of theirs whose stage is nearest to each of ours in its pair; -1 for none.
+
+    Of two that are equally near it is the earlier one. Both are (pair, virtual stage), in order.
+    """
+    bounds = (np.searchsorted(theirs[0], ours[0], side) for side in ("left", "right"))
+    row, other = grouping.expanded(*bounds)
+    best = grouping.first_of_each(row, np.abs(ours[1][row] - theirs[1][other]), theirs[1][other])
+    nearest = np.full(len(ours[0]), NONE, np.int64)
+    nearest[row[best]] = other[best]
+    return nearest
 
 
 def _inner(times_ns: Floats) -> Floats:

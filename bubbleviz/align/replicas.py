@@ -368,33 +368,24 @@ def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
         columns_have_one: whether each column belongs to a row. Where neither is known, those
             belong together that fit each other alone.
     """
-    fits = fits.copy()
     of_column: Ints = np.full(fits.shape[1], NONE, np.int64)
-    in_row, in_column = fits.sum(axis=1), fits.sum(axis=0)
-    if not (rows_have_one or columns_have_one):
-        rows, columns = np.nonzero(fits & (in_row == 1)[:, None] & (in_column == 1))
+    if rows_have_one and not columns_have_one:
+        of_row = forced(fits.T, rows_have_one=False, columns_have_one=True)
+        rows = np.flatnonzero(of_row >= 0)
+        of_column[of_row[rows]] = rows
+        return of_column
+    fits, choices = fits.copy(), fits.sum(axis=0)
+    if not columns_have_one:
+        rows, columns = np.nonzero(fits & (fits.sum(axis=1) == 1)[:, None] & (choices == 1))
         of_column[columns] = rows
         return of_column
-    while True:
-        lone, single = NONE, _single(in_column) if columns_have_one else NONE
-        if single < 0 and rows_have_one:
-            lone = _single(in_row)
-        if single < 0 and lone < 0:
-            return of_column
-        row_of, column_of = fits[:, single], fits[lone]
-        row = lone if lone >= 0 else int(row_of.argmax())
-        column = single if single >= 0 else int(column_of.argmax())
-        of_column[column] = row
-        in_row -= fits[:, column]
-        in_column -= fits[row]
-        fits[row], fits[:, column] = False, False
-        in_row[row] = in_column[column] = 0
-
-
-def _single(counts: Ints) -> int:
-    """Return the first place of a count of 1; -1 none."""
-    at = np.flatnonzero(counts == 1).tolist()
-    return at[0] if at else NONE
+    # Of columns that have a row each in one way alone, some one has a single choice left.
+    while len(single := np.flatnonzero(choices == 1)):
+        row = int(fits[:, single[0]].argmax())
+        of_column[single[0]] = row
+        choices -= fits[row]
+        fits[row] = False
+    return of_column
 
 
 # Splits: which ranks share a stage where replicas are unequally fast.

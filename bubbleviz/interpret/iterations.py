@@ -21,7 +21,7 @@ from bubbleviz.conventions.host_activities import HOST, ActivityList
 from bubbleviz.conventions.range_names import bare_name, folded, understand
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
 from bubbleviz.model.intervals import disjoint_layers
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
@@ -180,17 +180,13 @@ def _families(
         shapes[_NUMBER.sub("#", name) if counted else name].append(row)
     least = _COUNTED if counted else _REPEATED
     shape_of = np.full(len(names), -1, np.int64)
-    for number, alike in enumerate(shapes.values()):
-        shape_of[alike] = number
+    for number, of_shape in enumerate(shapes.values()):
+        shape_of[of_shape] = number
     shape = shape_of[ranges.name_id]
-    order = np.lexsort((ranges.start_ns, shape, ranges.thread))
-    order = order[shape[order] >= 0]
-    new = np.ones(len(order), bool)
-    for column in (shape, ranges.thread):
-        new[1:] &= column[order[1:]] == column[order[:-1]]
-    new = np.append(True, ~new[1:])[: len(order)]
+    alike = np.flatnonzero(shape >= 0)
     # As many turns as there are names of longer ranges, on each thread.
-    for rows in np.split(order, np.flatnonzero(new)[1:]):
+    for _, own in rows_by_value(groups_of(ranges.thread[alike], shape[alike]).of_row):
+        rows = alike[own][np.argsort(ranges.start_ns[alike[own]], kind="stable")]
         start, end = ranges.start_ns[rows], ranges.end_ns[rows]
         rising = np.diff(numbers[ranges.name_id[rows]]) > 0
         if len(rows) < 2 or (start[1:] < end[:-1]).any() or (counted and not rising.all()):
