@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import cache
@@ -280,11 +280,11 @@ class TraceFile(Generic[ArgsT]):
     """
 
     def __init__(
-        self, path: str, chunks: UnpackedFile, kinds: Sequence[Any], mark: bytes, rare: Set[str]
+        self, path: str, chunks: UnpackedFile, args: Any, marks: Sequence[tuple[bytes, Any]]
     ) -> None:
         self.path, self.cut = path, False
         self._unpacked, self._chunks = chunks, iter(chunks)
-        self._kinds, self._mark, self._rare = kinds, mark, rare
+        self._args, self._marks = args, marks
         self._rest, self._ended = b"", False
         self._head = self._tail = b""
         self._malformed, self._too_deep = 0, False
@@ -408,19 +408,14 @@ class TraceFile(Generic[ArgsT]):
 
     def _decoded(self, block: bytes) -> Sequence[TraceEvent[ArgsT]] | None:
         """Return the events of a list; None where it is none, or they do not fit their struct."""
-        kind = self._kinds[bool(self._mark) and self._mark in block]
+        kind = next((more for mark, more in self._marks if mark in block), self._args)
         try:
             events: Sequence[TraceEvent[ArgsT]] = _decoder(TraceEvent, kind).decode(block)
-            # A block with rare events is decoded twice: less work than to look for them in all.
-            wanted = kind
-            if self._rare and not self._rare.isdisjoint({e.cat for e in events}):
-                wanted = self._kinds[-1]
             times = [event.ts for event in events if event.ts is not None]
-            inexact = max(times, default=0.0) >= _INEXACT_US and any(
+            if max(times, default=0.0) >= _INEXACT_US and any(
                 not float(ts).is_integer() for ts in times
-            )
-            if inexact or wanted is not kind:
-                events = _decoder(ExactEvent if inexact else TraceEvent, wanted).decode(block)
+            ):
+                events = _decoder(ExactEvent, kind).decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return events
@@ -442,7 +437,9 @@ class TraceFile(Generic[ArgsT]):
             ProfileError: an event does not end, or the list is garbage.
         """
         try:
-            events, malformed, self._rest, ended = one_by_one(self._rest, self._kinds[-1])
+            events, malformed, self._rest, ended = one_by_one(
+                self._rest, self._marks[0][1] if self._marks else self._args
+            )
         except ValueError as error:
             raise ProfileError(
                 f"{self.path}: JSON nested too deeply, or broken throughout, so damaged or not a "
@@ -475,9 +472,7 @@ def opened_trace(
     path: str,
     args: type[ArgsT],
     watch: Watch = unwatched,
-    *,
-    marked: tuple[bytes, type[ArgsT]] | None = None,
-    categorised: tuple[Set[str], type[ArgsT]] | None = None,
+    marks: Sequence[tuple[bytes, type[ArgsT]]] = (),
 ) -> Iterator[TraceFile[ArgsT]]:
     """Open a file of trace events; where a double would round their times, these are decimals.
 
@@ -485,14 +480,11 @@ def opened_trace(
         path: JSON, gzipped or not.
         args: struct of the arguments of an event.
         watch: takes the share of the file that has been read.
-        marked: bytes that any block with some rarer events holds, and the struct, with more fields,
-            of the arguments in such a block.
-        categorised: categories of others, and the struct, with more fields than these.
+        marks: bytes that any block with some rarer events holds, and the struct, with more fields,
+            of the arguments in such a block; the first that fits counts, and has all fields.
 
     Raises:
         ProfileError: it cannot be opened.
     """
-    mark, more = marked or (b"", args)
-    rare, most = categorised or (frozenset(), more)
     with unpacked(path, watch, BLOCK) as chunks:
-        yield TraceFile(path, chunks, (args, more, most), mark, rare)
+        yield TraceFile(path, chunks, args, marks)

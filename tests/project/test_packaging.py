@@ -23,7 +23,6 @@ from bubbleviz.count import ratios
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.render import formats as renderers
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
-from bubbleviz.sources.nsys.queries import views_of
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD
 from bubbleviz.sources.sqlite.database import SQLITE_QUERIES
 from bubbleviz.sources.sqlite.queries import Query, sql_root
@@ -337,9 +336,9 @@ def test_the_variant_that_reads_most_is_taken() -> None:
     columns = {"start", "end", "eventType", "globalTid", "text", "textId"}
     schema = {"NVTX_EVENTS": frozenset(columns), "StringIds": frozenset({"id", "value"})}
 
-    assert views_of(schema)["ranges"].name == "views/ranges/without_end_thread"
-    assert views_of(schema)["strings"].name == "views/strings/current"
-    assert "kernels" not in views_of(schema)
+    assert NSYS_QUERIES.views_of(schema)["ranges"].name == "views/ranges/without_end_thread"
+    assert NSYS_QUERIES.views_of(schema)["strings"].name == "views/strings/current"
+    assert "kernels" not in NSYS_QUERIES.views_of(schema)
 
 
 # --- what is found by name

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bubbleviz.cli.app import main
-from bubbleviz.sources.nsys.queries import columns_read
+from bubbleviz.sources.nsys.queries import QUERIES
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.sources.test_raw_reports import put_nsys
@@ -139,9 +139,9 @@ def edited(path: Path, folder: Path, *statements: str) -> Path:
 
 #: Columns of the example that queries read.
 STORED = {
-    table: sorted({*columns} & columns_read().get(table, frozenset()))
+    table: sorted({*columns} & QUERIES.columns_read.get(table, frozenset()))
     for table, columns in columns_of(EXAMPLE).items()
-    if columns_read().get(table)
+    if QUERIES.columns_read.get(table)
 }
 CORE = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds")
 EDITS: dict[str, tuple[str, ...]] = {

@@ -18,7 +18,7 @@ import pytest
 import bubbleviz
 from bubbleviz.errors import BubblevizError
 from bubbleviz.report.report import Report
-from bubbleviz.sources.nsys.queries import columns_read
+from bubbleviz.sources.nsys.queries import QUERIES
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.edited_databases import change, columns_of, rebuilt
@@ -208,7 +208,7 @@ def bare(name: str) -> str:
 TABLES = [(form, table) for form in AGAIN for table in planted(form)[1]]
 #: Columns of exports of nsys that no query reads, by table.
 UNREAD = {
-    table: tuple(c for c in columns if c not in columns_read().get(table, ()))
+    table: tuple(c for c in columns if c not in QUERIES.columns_read.get(table, ()))
     for table, columns in planted()[1].items()
 }
 COLUMNS = [

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.nsys import queries
 from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite import database as module
 from bubbleviz.sources.sqlite.database import Database, opened_database, texts_of
@@ -127,7 +126,7 @@ def plan(name: str, variants: tuple[Query, ...]) -> list[str]:
     [
         (name, variants)
         for name in ("gpu_work/kernels", "ranges/named", "ranges/sample", "ranges/lasting")
-        for variants in product(*(queries.view_variants()[view] for view in query(name).requires))
+        for variants in product(*(QUERIES.view_variants[view] for view in query(name).requires))
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(v.name for v in value),
 )
@@ -144,6 +143,6 @@ def test_rows_of_large_tables_are_searched_by_number(
 
 
 def test_registered_strings_are_searched_by_id() -> None:
-    steps = plan("strings/by_id", queries.view_variants()["strings"][:1])
+    steps = plan("strings/by_id", QUERIES.view_variants["strings"][:1])
 
     assert "SEARCH string USING INTEGER PRIMARY KEY (rowid=?)" in steps

@@ -37,10 +37,6 @@ CATEGORIES = {
 }
 #: Devices that categories name; the first of these that occurs does.
 DEVICES = ("MTIA", "XPU", "accelerator")
-#: Blocks that contain this hold events of collectives.
-COLLECTIVE_MARK = b'"Collective name"'
-#: Waits, and records of events, which have arguments of their own.
-SYNCHRONISATION_CATEGORIES = frozenset(("cuda_sync", "cuda_event"))
 
 
 class KinetoArgs(msgspec.Struct, gc=False):
@@ -82,6 +78,12 @@ class SynchronisationArgs(CollectiveArgs, gc=False):
     recorded: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
+#: What blocks contain that hold waits or records of events, or collectives, and their arguments.
+MARKS: Sequence[tuple[bytes, type[KinetoArgs]]] = (
+    (b'"cuda_sync"', SynchronisationArgs),
+    (b'"cuda_event"', SynchronisationArgs),
+    (b'"Collective name"', CollectiveArgs),
+)
 KinetoEvent: TypeAlias = TraceEvent[KinetoArgs]
 
 

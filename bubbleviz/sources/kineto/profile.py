@@ -377,9 +377,5 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[De
     Raises:
         ProfileError: it cannot be opened.
     """
-    marked = kineto.COLLECTIVE_MARK, kineto.CollectiveArgs
-    categorised = kineto.SYNCHRONISATION_CATEGORIES, kineto.SynchronisationArgs
-    with opened_trace(
-        path, kineto.KinetoArgs, watch, marked=marked, categorised=categorised
-    ) as file:
+    with opened_trace(path, kineto.KinetoArgs, watch, kineto.MARKS) as file:
         yield DecodedFile(lambda: read_profile(file))

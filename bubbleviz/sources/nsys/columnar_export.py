@@ -284,7 +284,7 @@ class ColumnarExport(export.Export):
             for table, file in self._files.items()
             for column in _NUMBERS_OF_TEXTS
             if column in file.names
-            and column in queries.columns_read().get(table, ())
+            and column in queries.QUERIES.columns_read.get(table, ())
             and _is_text(file.schema.field(column).type)
         ]
         numbers: dict[str, int] = {}
@@ -320,7 +320,7 @@ class ColumnarExport(export.Export):
         """Return the rows of a query that gives few, or any text."""
         binds = binds or {}
         if name.endswith("bounds"):
-            rows = self.count(next(iter(queries.tables_read(name))))
+            rows = self.count(queries.table_of(name))
             # Of the last row only its number is used.
             return [(1, rows, None)] if rows else []
         answers: Mapping[str, Callable[[Binds], Rows]] = {
@@ -537,7 +537,7 @@ class ColumnarExport(export.Export):
         """Load the columns of a table that queries read, unless they are there."""
         if table in self._loaded or table not in self.schema:
             return
-        columns = sorted(self.schema[table] & queries.columns_read().get(table, frozenset()))
+        columns = sorted(self.schema[table] & queries.QUERIES.columns_read.get(table, frozenset()))
         types = {column: self._affinity(table, column) for column in columns}
         declared = ", ".join(f'"{column}" {types[column]}' for column in columns)
         if columns:
@@ -711,7 +711,9 @@ def opened_directory(
     check_pyarrow(path, "an export of Parquet or Arrow tables", "export it as SQLite")
     with _plain_memory(), closing(sqlite3.connect(":memory:", check_same_thread=False)) as small:
         try:
-            files = {t: file for t, file in files_of(path).items() if t in queries.tables()}
+            files = {
+                t: file for t, file in files_of(path).items() if t in queries.QUERIES.columns_read
+            }
         except OSError as error:
             raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
         opened = {t: TableFile(path, file, threads=jobs > 1) for t, file in files.items()}

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.export import Named, Selection, joined
-from bubbleviz.sources.nsys.queries import ABSENT, plain_columns, tables_read
+from bubbleviz.sources.nsys.queries import ABSENT, plain_columns, table_of
 from bubbleviz.sources.sqlite.pages import HEADER_BYTES, files_beside, page_counts
 from bubbleviz.sources.sqlite.queries import Query
 
@@ -67,13 +67,13 @@ class DirectReader:
         self._odd = ""
         variants = {view.name for view in views.values()}
         for query, variant in _QUERIES.items():
-            rows = [row for row in stored if row[0] == _table_of(query)]
+            rows = [row for row in stored if row[0] == table_of(query)]
             if not rows:
                 continue
             known = not variant or variant in variants
             table = self._open_table(rows, query, views) if known else None
             if table is None:
-                self._left.append(_table_of(query))
+                self._left.append(table_of(query))
             else:
                 self._tables[query] = table
 
@@ -129,7 +129,7 @@ class DirectReader:
 
     def _leave(self, query: str) -> None:
         """Leave the file to SQLite, as the table of a query is not plain."""
-        self._odd = self._odd or _table_of(query)
+        self._odd = self._odd or table_of(query)
 
     def columns(self, query: str, first: int, last: int) -> Ints | None:
         """Return the int64 columns of a query in some rows, shape (columns, rows)."""
@@ -237,8 +237,3 @@ def _shape_of(descriptor: int) -> native.FileShape | None:
         and number(56) == _UTF8
     )
     return native.FileShape(descriptor, page_bytes, usable, pages) if plain else None
-
-
-def _table_of(query: str) -> str:
-    """Return the table of today's exports that a query reads."""
-    return next(iter(tables_read(query)))

@@ -24,7 +24,7 @@ import numpy as np
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch
-from bubbleviz.sources.nsys.queries import QUERIES, query, tables_read
+from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite.queries import Binds, Schema, lacking
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -183,7 +183,7 @@ class Export(ABC):
 
         The query may run all the same, through another variant of a view.
         """
-        return lacking(tables_read(name), self.schema)
+        return lacking(QUERIES.tables_read(name), self.schema)
 
     def require(self, name: str) -> None:
         """Check that a query can run.

@@ -21,7 +21,7 @@ from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import Activities, Calls, process_of
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
 from bubbleviz.sources.nsys.export import Export
-from bubbleviz.sources.nsys.queries import tables_read
+from bubbleviz.sources.nsys.queries import table_of
 from bubbleviz.timing import step
 
 # CUDA API calls of an nsys export, read block by block.
@@ -254,7 +254,7 @@ def _lost_work(
     """Yield limitations where work cannot be read, or calls had some that was not recorded."""
     for kind in kinds:
         what, beginnings, make = _WORK[kind]
-        table, query = next(iter(tables_read(f"gpu_work/{kind}"))), f"gpu_work/{kind}"
+        table, query = table_of(f"gpu_work/{kind}"), f"gpu_work/{kind}"
         costs = LimitationKind.COSTS if kind in ("kernels", "graphs") else LimitationKind.OTHER
         if table in export.schema and not export.has(query):
             lacking = ", ".join(export.lacks(query))
@@ -317,7 +317,7 @@ def read_synchronisation(export: Export) -> tuple[Synchronisation | None, tuple[
         Limitation("what streams waited for", f"{export.path} lacks {', '.join(lacking)}")
         for name in queries
         for lacking in (export.lacks(name),)
-        if next(iter(tables_read(name))) in export.schema and not export.has(name)
+        if table_of(name) in export.schema and not export.has(name)
     )
     if not waits.shape[1]:
         return None, losses

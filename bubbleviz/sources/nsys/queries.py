@@ -12,12 +12,8 @@ from bubbleviz.sources.sqlite.queries import Queries, Query
 
 QUERIES = Queries("nsys", "nsys", "export of nsys", EXPORT_AGAIN)
 
-columns_read = QUERIES.columns_read
 query = QUERIES.query
-tables = QUERIES.tables
-tables_read = QUERIES.tables_read
-view_variants = QUERIES.view_variants
-views_of = QUERIES.views_of
+table_of = QUERIES.table_of
 
 #: Stands for NULL where NULL means something; no value of a file may be equal to it.
 ABSENT = -(1 << 63)
@@ -71,7 +67,7 @@ def plain_columns(name: str, views: Mapping[str, Query]) -> tuple[str, tuple[Pla
     """
     relation = next(iter(query(name).requires))
     columns = tuple(_selected(query(name).text).values())
-    if relation not in view_variants():
+    if relation not in QUERIES.view_variants:
         return relation, columns
     view = views[relation]
     behind = _selected(view.text)

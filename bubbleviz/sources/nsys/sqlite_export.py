@@ -181,7 +181,7 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
             by which it is read.
     """
     with opened_database(path, QUERIES) as database:
-        stored = database.rows(query("schema"), {"names": json.dumps(sorted(QUERIES.tables()))})
+        stored = database.rows(query("schema"), {"names": json.dumps(sorted(QUERIES.columns_read))})
         for relation, root_page, _, _, column, *_ in stored:
             odd = "" if root_page else "is a view or a virtual table"
             if root_page and str(column).lower() == _ROW_NUMBER:

@@ -11,7 +11,7 @@ from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.sources.nsys.export import Export
-from bubbleviz.sources.nsys.queries import tables_read
+from bubbleviz.sources.nsys.queries import table_of
 
 #: The loss where an optional query cannot run, or gives nothing though it must.
 _LOSSES = {
@@ -117,7 +117,7 @@ def target_limitations(export: Export) -> tuple[Limitation, ...]:
         if lacking and not (name == _CUDA_DEVICES and export.has(name)):
             losses.append((what, f"lacks {', '.join(lacking)}"))
         elif empty:
-            losses.append((what, f"has none in {next(iter(tables_read(name)))}{column}"))
+            losses.append((what, f"has none in {table_of(name)}{column}"))
 
     for name, what in _LOSSES.items():
         lose(what, name, empty=name != "target/threads" and export.value(name) is None)

@@ -67,7 +67,7 @@ class Part:
         self._views = queries.views_of(self.schema)
         statements = []
         for base, table in names.items():
-            wanted = sorted(queries.columns_read()[base] & self.schema[base])
+            wanted = sorted(queries.columns_read[base] & self.schema[base])
             given = ", ".join(f'"{column}"' for column in wanted) or "NULL AS nothing"
             of_guid = ""
             if guid and "guid" in self.schema[base]:
@@ -94,7 +94,7 @@ class Part:
         """
         lacks: dict[str, None] = {}
         for relation, columns in self._queries.query(name).requires.items():
-            variants = self._queries.view_variants().get(relation)
+            variants = self._queries.view_variants.get(relation)
             whole = [v for v in variants or () if not v.name.split("/")[-1].startswith(_DEGRADED)]
             needs = [v.requires for v in whole] if variants else [{relation: columns}]
             nearest = min((lacking(requires, self.schema) for requires in needs), key=len)
@@ -180,6 +180,6 @@ def parts_in(columns: Schema, queries: Queries) -> list[dict[str, str]]:
         found = _GUID.search(table)
         guid = found[0] if found and len(found[0].replace("_", "")) >= _DIGITS else ""
         base = table.removesuffix(guid)
-        if base in queries.tables():
+        if base in queries.columns_read:
             names.setdefault(guid, {})[base] = table
     return [names[guid] for guid in sorted(names)]

@@ -110,28 +110,21 @@ class Queries:
         """Tell whether there is a query of that name: not all profilers record the same."""
         return name in self._names
 
-    def tables(self) -> frozenset[str]:
-        """Return the tables that any query reads, by today's names or those of other years."""
-        return frozenset(self.columns_read())
-
-    def columns_read(self) -> Mapping[str, frozenset[str]]:
-        """Return the tables that any query reads, each with the columns that any of them reads."""
-        return self._columns_read
-
     @cached_property
-    def _columns_read(self) -> Mapping[str, frozenset[str]]:
+    def columns_read(self) -> Mapping[str, frozenset[str]]:
+        """The tables that any query reads, each with the columns that any of them reads.
+
+        They have today's names, or those of other years.
+        """
         read: dict[str, frozenset[str]] = {}
         for name in self._names:
             for table, columns in self.query(name).requires.items():
                 read[table] = read.get(table, frozenset()) | frozenset(columns)
-        return {table: read[table] for table in read if table not in self.view_variants()}
-
-    def view_variants(self) -> Mapping[str, tuple[Query, ...]]:
-        """Return the variants of each view, those that read most columns first."""
-        return self._view_variants
+        return {table: read[table] for table in read if table not in self.view_variants}
 
     @cached_property
-    def _view_variants(self) -> Mapping[str, tuple[Query, ...]]:
+    def view_variants(self) -> Mapping[str, tuple[Query, ...]]:
+        """The variants of each view, those that read most columns first."""
         variants = {}
         for folder in sql_root().joinpath(self.folder, "views").iterdir():
             names = sorted(file.name.removesuffix(".sql") for file in folder.iterdir())
@@ -143,7 +136,7 @@ class Queries:
     def views_of(self, schema: Schema) -> Mapping[str, Query]:
         """Return the variant of each view that a file can answer, if there is one."""
         views = {}
-        for view, variants in self.view_variants().items():
+        for view, variants in self.view_variants.items():
             fitting = [variant for variant in variants if not lacking(variant.requires, schema)]
             if fitting:
                 views[view] = fitting[0]
@@ -153,15 +146,19 @@ class Queries:
         """Return the tables that a query reads in today's files, through views or not."""
         tables: dict[str, tuple[str, ...]] = {}
         for relation, columns in self.query(name).requires.items():
-            variants = self.view_variants().get(relation)
+            variants = self.view_variants.get(relation)
             tables.update(variants[0].requires if variants else {relation: columns})
         return tables
+
+    def table_of(self, name: str) -> str:
+        """Return the first table that a query reads in today's files."""
+        return next(iter(self.tables_read(name)))
 
     def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
         """Tell whether a file with this schema, and these views, holds what a query needs."""
         return self.exists(name) and all(
             relation in views
-            if relation in self.view_variants()
+            if relation in self.view_variants
             else not lacking({relation: columns}, schema)
             for relation, columns in self.query(name).requires.items()
         )
