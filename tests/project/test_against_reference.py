@@ -465,7 +465,6 @@ _ONE_WITHOUT_GPU_WORK = Rows(
     ),
 )
 
-
 #: The second iteration starts with the first, which has no period then.
 _STARTING_TOGETHER = Rows(
     kernels=tuple(K(0, at in (3, 6), at, "gemm", 1) for at in range(1, 7)),

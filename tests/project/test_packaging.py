@@ -69,7 +69,6 @@ def test_the_queries_lie_beside_the_package_which_is_typed() -> None:
 
 HEAVY = ("arro3", "drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sqlite3")
 
-
 #: Commands by the code they exit with.
 WITHOUT_WORK = {
     0: (

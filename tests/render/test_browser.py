@@ -392,7 +392,11 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
 # Bounds
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, "<img src=x onerror=alert(1)>", "=1+1", "x" * 10_000])
+@pytest.mark.parametrize(
+    "text",
+    ["\n".join(HOSTILE), "<img src=x onerror=alert(1)>", "x" * 10_000],
+    ids=["all", "image", "long"],
+)
 def test_hostile_names_are_inert(text: str, opened: Open) -> None:
     own = opened(named(SMALL, text))
     said: list[str] = []

@@ -43,7 +43,6 @@ from tests.support.stage_times import stage_durations
 
 SVG = "{http://www.w3.org/2000/svg}"
 
-
 MS = 1_000_000
 
 

@@ -12,15 +12,11 @@ from tests.support.nsys_exports import C, K, R, T, profile
 # One rank, two microbatches, forward and backward: the smallest run that has a ratio.
 NAMES = ("F0.0.0", "B0.0.0", "F1.0.0", "B1.0.0", "Optimizer")
 
-
 CALLS = [C(100 * i + 10, 100 * i + 20, i) for i in range(len(NAMES))]
-
 
 KERNELS = [K(100 * i + 30, 100 * i + 80, i) for i in range(len(NAMES))]
 
-
 RANGES = [R(100 * i, 100 * i + 90, name) for i, name in enumerate(NAMES)]
-
 
 CONVENTION = r"""
 name = "hostile"
@@ -29,7 +25,6 @@ name = "hostile"
 glob = "*"
 match = '(?s) (?P<phase>[FBWR]|Optimizer)(?:(?P<microbatch>[0-9]+).*)?\Z'
 """
-
 
 HOSTILE = {
     "script": "<script>alert(1)</script>",
@@ -51,7 +46,6 @@ HOSTILE = {
     "format": "{0} {report} %s %(x)s",
     "surrogate": "\N{NO-BREAK SPACE}\ufffd\ufffe\uffff",
 }
-
 
 #: What directs a terminal or a text's layout, rather than being a character of it.
 DIRECTING = frozenset(

@@ -15,12 +15,9 @@ from tests.planting.truth import TrueOperation, Truth
 
 LABELS = {phase.label: int(phase) for phase in Phase}
 
-
 BASE = Planting(kernel_gap_ns=3_000, jitter=0.1, transfer_ns=20_000)
 
-
 ZERO_BUBBLE = replace(BASE, schedule="zb-h1", iterations=3, autograd="named")
-
 
 RUNS = {
     "plain": BASE,

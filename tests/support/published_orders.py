@@ -16,7 +16,6 @@ from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 LETTERS = {"F": Phase.F, "I": Phase.B, "W": Phase.W, "B": Phase.BW}
 
-
 #: Our names of the schedules in the table.
 OURS = {
     "torch:ScheduleGPipe": "gpipe",
@@ -34,10 +33,8 @@ OURS = {
     "torch:ScheduleInterleavedZeroBubble": "interleaved-zb",
 }
 
-
 #: Schedules whose order is the same at all times; of the others see tests/schedules/test_search.py.
 WITH_ORDER = [one for one in schedules() if one.searched is None or one.searched.limit is None]
-
 
 Row = dict[str, str]
 

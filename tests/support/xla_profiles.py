@@ -25,7 +25,6 @@ FORWARD, BACKWARD = (
 STAGES, MICROBATCHES, STEPS = 4, 6, 3
 T_F, T_B, T_SEND = 10_000, 20_000, 1_000
 
-
 REAL = pytest.mark.skipif(not DATA.is_dir(), reason="needs real profiles (BUBBLEVIZ_DATA)")
 
 

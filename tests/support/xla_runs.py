@@ -13,7 +13,6 @@ from tests.support.nsys_exports import C, K, M, R, profile
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
-
 #: Every form in which XLA has named the ranges of instructions.
 FORMS = (
     "Thunk:#hlo_op={}#",
