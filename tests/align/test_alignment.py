@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.align.clocks import refuse_unrelated
-from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
-from bubbleviz.model.profile import Source
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -345,29 +342,6 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
     with pytest.raises(MismatchError, match="no single run"):
         bubbleviz.analyze(paths)
     check(bubbleviz.analyze(paths, align="causal"), truth)
-
-
-def test_few_clocks_that_are_minutes_off_are_wrong_where_their_profiles_fit() -> None:
-    hosts = [Source(f"{n}", f"host{n}", True, "nsys", None, None, 0, None) for n in range(9)]
-    fitting, most = np.ones(9, bool), [(0, 2 * SECOND)] * 8
-    away, clocks = (180 * SECOND, 182 * SECOND), [ProfileClock(0, None)] * 9
-
-    (note,) = refuse_unrelated(hosts, [*most, away], clocks, fitting)
-    assert (note.what, note.count) == ("clocks that are minutes off", 1)
-    assert note.reason.startswith("host8 recorded up to 180 s away from the others")
-    # A capture inside a longer one makes no gap.
-    inside = [(0, 10 * 60 * SECOND), (1, 2), (9 * 60 * SECOND, 10 * 60 * SECOND)]
-    assert refuse_unrelated(hosts[:3], inside, clocks, fitting) == ()
-
-    for sources, captures, alike in (
-        (hosts, [*most, away], np.arange(9) < 8),
-        ([*hosts[:8], replace(hosts[8], host="host0")], [*most, away], fitting),
-        (hosts, [*most[:7], away, away], fitting),
-        (hosts, [*most, (7_200 * SECOND, 7_201 * SECOND)], fitting),
-        (hosts[:3], [(0, 120 * SECOND), (1, 2), (240 * SECOND, 300 * SECOND)], fitting),
-    ):
-        with pytest.raises(MismatchError, match=r"captured \d+ s apart by their clocks"):
-            refuse_unrelated(sources, captures, clocks, alike)
 
 
 def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:

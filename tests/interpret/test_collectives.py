@@ -19,8 +19,6 @@ from bubbleviz.analyses.nccl.outputs import csv_of_operations
 from bubbleviz.conventions.kinds import (
     default_kinds,
     kind_of_collective,
-    operation_of,
-    operation_of_range,
 )
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
@@ -347,14 +345,6 @@ def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> No
     rows = csv.DictReader(io.StringIO(csv_of_operations(report)))
 
     assert sorted(row["name"] for row in rows) == ["AllGather", "SendRecv"]
-
-
-def test_names_of_operations() -> None:
-    assert operation_of_range("") == operation_of_range("nccl:coalesced") == ""
-    assert operation_of_range("nccl:send 0->1") == "Send"
-    assert operation_of_range("nccl:_reduce_scatter_base") == "ReduceScatter"
-    assert operation_of_range("ncclAllToAllv") == operation_of("all_to_allv") == "AlltoAllv"
-    assert operation_of_range("ncclSend") == ""
 
 
 def _union_ns(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

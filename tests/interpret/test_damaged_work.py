@@ -207,12 +207,6 @@ def test_damaged_kernels_are_left_out_and_counted(damage: str, rows: str, tmp_pa
     assert _ratios(report) == _ratios(true)
 
 
-def test_idle_time_leaves_them_out_too(tmp_path: Path) -> None:
-    report = idle([_damaged(tmp_path, f'"end" = "end" + {DAY_NS}', "7, 8")])
-    assert _counts(report.limitations)[OUTSIDE] == 2
-    assert all(rank.end_ns - rank.start_ns < 10**9 for rank in report.ranks)
-
-
 def test_a_profile_of_which_no_kernel_has_a_time_is_refused(tmp_path: Path) -> None:
     path = _damaged(tmp_path, 'start = 0, "end" = 0', f"SELECT rowid FROM {KERNEL}")
     with pytest.raises(NothingToAnalyseError, match="708 kernels without timestamps"):
@@ -302,13 +296,6 @@ def test_a_kernel_of_nowhere_makes_no_rank(damage: str, tmp_path: Path) -> None:
         i.ratios["schedule"] for i in without.iterations
     ]
     assert NOWHERE not in _counted(without)
-
-
-def test_kernels_of_many_wrong_places_are_left_out_together(tmp_path: Path) -> None:
-    scattered = f"UPDATE {KERNEL} SET deviceId = 100 + rowid WHERE rowid % 50 = 0"
-    report = analyze(_changed(tmp_path, scattered))
-    assert len(report.ranks) == 4
-    assert _counted(report)[NOWHERE] == 708 // 50
 
 
 def test_a_device_that_the_tables_lack_is_kept_and_told(tmp_path: Path) -> None:
@@ -578,13 +565,3 @@ def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:
     assert together.reason.startswith("a.sqlite: 0.03 % of the kernels")
     helper = ProcessLoss(9, 1, 1, 0)
     assert _loss(helper, ProcessLoss(1, 0, 0, 10_000)).kind is LimitationKind.COSTS
-
-
-def test_what_is_lost_is_told_in_words() -> None:
-    some, none = ProcessLoss(7, 500, 500, 500), ProcessLoss(8, 100, 100, 0)
-    assert "50.00 % of the" in _loss(some).reason
-    assert "profile, though later ones are: " in _loss(some).reason
-    assert "100.00 % of the" in _loss(none).reason
-    assert "profile, which holds none of process 8: " in _loss(none).reason
-    assert "though later ones are and which holds none of process 8" in _loss(some, none).reason
-    assert "less than 0.01 %" in _loss(ProcessLoss(7, 1, 1, 1_000_000)).reason

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
+from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.explain import stretch
 from bubbleviz.interpret.fleet import dask_fleet, process_pool, run_recordings
 from bubbleviz.interpret.fleet.process_pool import worker_pool
@@ -91,23 +90,6 @@ def test_a_file_read_in_stretches_by_several_threads_is_the_same(
     monkeypatch.undo()
 
     assert written(several) == written(bubbleviz.analyze(file))
-
-
-@pytest.mark.usefixtures("short_stretches")
-def test_stretches_come_in_order_whichever_is_read_first(
-    many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = many / "node0.sqlite"
-    whole = written(bubbleviz.analyze(file))
-    read, wait = SqliteExport.numbered, Random(5)
-
-    def columns(export: SqliteExport, name: str, first: int, last: int) -> Ints:
-        time.sleep(wait.random() / 500)
-        return read(export, name, first, last)
-
-    monkeypatch.setattr(SqliteExport, "numbered", columns)
-
-    assert written(bubbleviz.analyze(file, jobs=5)) == whole
 
 
 @pytest.mark.usefixtures("short_stretches")
@@ -206,11 +188,6 @@ def test_of_several_files_that_cannot_be_read_the_first_is_named(
     for jobs in (1, 2):
         with pytest.raises(ProfileError, match=r"bad1\.sqlite"):
             bubbleviz.analyze(files, jobs=jobs)
-
-
-def test_there_is_at_least_one_job(many: Path) -> None:
-    with pytest.raises(UsageError, match="--jobs 0"):
-        bubbleviz.analyze(many, jobs=0)
 
 
 def _nothing() -> None:
@@ -869,10 +846,3 @@ def test_a_scheduler_that_dies_prints_one_sentence(many: Path, tmp_path: Path) -
     assert run.stderr.count("\n") == 1
     assert "the scheduler has gone" in run.stderr
     assert not output.exists()
-
-
-def test_the_command_line_hands_on_the_cluster(cluster: Path, many: Path, tmp_path: Path) -> None:
-    here, there = tmp_path / "here.json", tmp_path / "there.json"
-    assert main(["analyze", str(many), "--json", str(here)]) == 0
-    assert main(["analyze", str(many), "--json", str(there), "--dask", str(cluster)]) == 0
-    assert here.read_bytes() == there.read_bytes()

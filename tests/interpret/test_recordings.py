@@ -11,10 +11,9 @@ import pytest
 
 from bubbleviz.interpret import per_rank
 from bubbleviz.interpret.fleet.run_recordings import Fleet
-from bubbleviz.interpret.per_rank import together
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import TABLES, Recordings, gathered
-from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.columns import Table
 from tests.planting import Planting, plant
 
 # Gathered recordings: the same in whatever steps they are gathered, here or as they travel.
@@ -88,11 +87,6 @@ EVERYTHING = {
 }
 
 
-def ints(*values: int) -> Ints:
-    """Return a column."""
-    return np.array(values, np.int64)
-
-
 def columns(value: object) -> object:
     """Return what a value holds, tables as lists."""
     if isinstance(value, np.ndarray):
@@ -115,18 +109,3 @@ def test_ranks_are_recorded_as_if_alone(
     assert len(beside.recordings[0].ranks) == 8
     for part, value in vars(alone).items():
         assert columns(getattr(beside, part)) == columns(value), part
-
-
-@pytest.mark.parametrize(
-    ("kernels", "ranges", "expected"),
-    [
-        ([], 0, []),
-        ([0, 0], 0, [range(2)]),
-        ([1 << 20, 3, 4], 10, [range(1), range(1, 3)]),
-        ([5, 5, 5], 1 << 30, [range(1), range(1, 2), range(2, 3)]),
-    ],
-)
-def test_ranks_with_little_work_are_taken_together(
-    kernels: list[int], ranges: int, expected: list[range]
-) -> None:
-    assert list(together(ints(*kernels), ranges)) == expected
