@@ -10,7 +10,7 @@ import pytest
 import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.render.document import cell_width, wrapped
+from bubbleviz.render.document import cell_width
 from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.report import Report
@@ -124,16 +124,6 @@ def test_hostile_names_stay_on_their_lines() -> None:
         assert len(lines) <= MOST_LINES + 5
         assert all(cell_width(line) <= display.width for line in lines)
         assert all(line.isprintable() for line in lines)
-
-
-def test_lines_break_between_words_and_long_ones_are_shortened() -> None:
-    assert wrapped("", 10) == []
-    assert wrapped("one two three", 7) == ["one two", "three"]
-    assert wrapped("x" * 20, 8) == ["x" * 7 + "…"]
-    assert wrapped("x" * 20, 8, whole=True) == ["x" * 20]
-    assert wrapped("it is 12 % or ± 3 ms", 7) == ["it is", "12 % or", "± 3 ms"]
-    assert wrapped("a b c d e f", 3, most=2) == ["a b", "c…"]
-    assert wrapped("a b c d e f", 5, most=1) == ["a b…"]
 
 
 # --- what it says

@@ -15,7 +15,6 @@ from bubbleviz.render.text.report import as_markdown
 from bubbleviz.report.comparison import ComparedRun, compare, saved_of
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import first_cause
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 
@@ -24,9 +23,6 @@ HOSTILE = "a|b`c``d <script>@someone #12 https://x.y ![p](q) *z*\n| - |"
 
 def test_nothing_is_empty() -> None:
     assert markdown([Sentence(""), bullets([]), Table("", [])]) == ""
-    assert first_cause([]) is None
-    assert first_cause([("a", 0.0)]) is None
-    assert first_cause([("a", 1.0), ("b", 1.0)]) == ("a", 0.5)
 
 
 def test_words_mean_nothing_in_markdown() -> None:

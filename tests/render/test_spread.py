@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bubbleviz.api import analyze
@@ -16,7 +15,6 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.document import cell_width
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.rows import rows_of
-from bubbleviz.render.text.ranks import histogram
 from bubbleviz.render.text.report import MOST_LINES, details, first_screen, sections
 from bubbleviz.render.text.terminal import Display, plain_lines, plain_text
 from bubbleviz.report import rank_means
@@ -105,10 +103,6 @@ def test_a_rank_stands_out_alone() -> None:
 
 
 # Tables
-
-
-def test_a_histogram_shows_a_single_value_far_away() -> None:
-    assert histogram(np.array([0.0] * 999 + [1.0])) == "█" + " " * 14 + "▁"
 
 
 @pytest.fixture(scope="module")

@@ -102,16 +102,6 @@ def test_a_table_of_a_table_is_the_same_table(report: Report, tmp_path: Path) ->
     assert csv_renderer.render(second, View()) == csv_renderer.render(first, View())
 
 
-def test_a_window_is_read_again_with_the_names_of_its_iterations(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(FIXTURES / "1f1b", window="iteration:1-2")
-    second = again(report, tmp_path, "parquet")
-
-    assert [i.name for i in second.iterations] == ["1", "2"]
-    assert [i.ratios["schedule"] for i in second.iterations] == [
-        i.ratios["schedule"] for i in report.iterations
-    ]
-
-
 def test_documented_columns_come_first(report: Report, tmp_path: Path) -> None:
     header = csv_renderer.render(report, View()).partition("\n")[0].split(",")
     (tmp_path / "t.parquet").write_bytes(RENDERERS["parquet"].render(report, View()))
