@@ -229,7 +229,6 @@ def test_a_timeline_that_contradicts_itself_is_refused(
     [
         "vega-lite (BSD-3-Clause)",
         "vega-embed (BSD-3-Clause)",
-        "topojson-client (ISC)",
         "Mike Bostock",
         "semver (ISC)",
         "Simon Lydell",
