@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.document import Sentence, bullets, heading, html
-from bubbleviz.render.rows import by_stage, rows_of
+from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
 from bubbleviz.render.text.sections import limitation_lines
 from bubbleviz.report.methods import with_source
@@ -60,7 +60,7 @@ def bounded_picture(report: Report, ids: str = "bv-") -> tuple[str, int, int]:
     """
     from bubbleviz.render.picture.legend import picture
 
-    view = View(rows="stage" if by_stage(report, View()) else "rank")
+    view = View(rows="rank" if row_kind(report, View()) == "rank" else "stage")
     rows = rows_of(report, view)
     ranks = tuple(rank for row in rows[:MOST_ROWS] for rank in row.replicas)
     svg = picture(report, replace(view, ranks=ranks), ids)

@@ -67,15 +67,6 @@ def row_kind(report: Report, view: View) -> str:
     return "stage" if shown > most else "rank"
 
 
-def by_stage(report: Report, view: View) -> bool:
-    """Return whether the replicas of a stage share a row.
-
-    Raises:
-        UsageError: the view has rows of another kind.
-    """
-    return row_kind(report, view) != "rank"
-
-
 def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
     """Return the rows of the ranks of a view; a rank of unknown stage has a row of its own.
 

@@ -11,7 +11,7 @@ import pytest
 
 from bubbleviz.align.pipelines import Parallel, RankNumbers, distinguish_pipelines
 from bubbleviz.errors import UsageError
-from bubbleviz.render.rows import MOST_RANKS, by_stage, rows_of
+from bubbleviz.render.rows import MOST_RANKS, row_kind, rows_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import rank_of, report_of
@@ -91,7 +91,7 @@ def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
 def test_many_ranks_are_shown_by_stage() -> None:
     few, many = run_of([0] * MOST_RANKS), run_of([0] * (MOST_RANKS + 1))
 
-    assert not by_stage(few, View())
-    assert by_stage(many, View())
-    assert not by_stage(many, View(rows="rank"))
-    assert not by_stage(many, View(ranks=tuple(range(MOST_RANKS))))
+    assert row_kind(few, View()) == "rank"
+    assert row_kind(many, View()) == "stage"
+    assert row_kind(many, View(rows="rank")) == "rank"
+    assert row_kind(many, View(ranks=tuple(range(MOST_RANKS)))) == "rank"
