@@ -45,6 +45,8 @@ MOST_TOOLTIPS = 4_000
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
 #: Between a row and its lane, px.
 LANE_GAP = 1.5
+#: Width of the frame of a box in it, px.
+_LANE_FRAME = 0.3
 #: So many operations without device time are named on each row.
 _NAMED = 8
 #: A mark narrower than this has no number, units of the page.
@@ -99,8 +101,8 @@ class RowPainter:
         self._marks = marks
         sent = pixels.communication_marks(report, selection, width) if lane else ()
         self._lane = lane_marks, merged_lane = pixels.split(sent, rows, width)
+        self.kinds = {*marks.kind.tolist(), *lane_marks.kind.tolist(), *self.merged.kinds}
         self.communication = bool(len(lane_marks) or merged_lane.kinds)
-        self.kinds = {*marks.kind.tolist(), *self.merged.kinds}
         self.narrower = max(self.merged.narrower, merged_lane.narrower)
         merged = self.merged.counts + merged_lane.counts
         outside = merged.pop(UNATTRIBUTED_KIND, 0)
@@ -187,26 +189,28 @@ class RowPainter:
 
     def _draw_marks(self, group: Any, indices: range) -> None:
         """Draw the marks of one row: those inside others last, in its lower half."""
-        within = [index for index in indices if self._inside[index]]
-        self._draw_layer(group, [index for index in indices if not self._inside[index]], 0.0)
-        # A box of half the height leaves no bubble above it.
-        if inner := self._boxes(within, 0.0, self._height):
-            group.append(drawsvg.Path(inner, fill=LIGHT.paper, class_="bv-paper"))
-        self._draw_layer(group, within, self._height / 2)
-
-    def _edges(self, index: int) -> tuple[float, float]:
-        return float(self._marks.left[index]), float(self._marks.right[index])
-
-    def _boxes(self, indices: Sequence[int], top: float, bottom: float) -> str:
-        edges = map(self._edges, indices)
-        return "".join(box(left, top, right, bottom) for left, right in edges)
-
-    def _draw_layer(self, group: Any, members: list[int], top: float) -> None:
-        """Draw marks as boxes: one path an operation, or one a paint where there are many."""
         marks, height = self._marks, self._height
+        within = [index for index in indices if self._inside[index]]
+        others = [index for index in indices if not self._inside[index]]
+        self._draw_layer(group, marks, others, 0.0, height, self._frame)
+        # A box of half the height leaves no bubble above it.
+        if inner := _boxes(marks, within, 0.0, height):
+            group.append(drawsvg.Path(inner, fill=LIGHT.paper, class_="bv-paper"))
+        self._draw_layer(group, marks, within, height / 2, height, self._frame)
+
+    def _draw_layer(
+        self,
+        group: Any,
+        marks: Marks,
+        members: Sequence[int],
+        top: float,
+        bottom: float,
+        frame: float,
+    ) -> None:
+        """Draw marks as boxes: one path an operation, or one a paint where there are many."""
         look: dict[str, Any] = {}
-        if self._frame:
-            look = {"class_": "bv-frame", "stroke": LIGHT.frame, "stroke_width": self._frame}
+        if frame:
+            look = {"class_": "bv-frame", "stroke": LIGHT.frame, "stroke_width": frame}
         layer = drawsvg.Group(**look)
         boxes: dict[tuple[int, Paint], list[int]] = defaultdict(list)
         for index in members:
@@ -215,17 +219,18 @@ class RowPainter:
             boxes[operation if len(marks) <= MOST_TOOLTIPS else NONE, paint].append(index)
         for (operation, paint), parts in boxes.items():
             if paint.main == UNATTRIBUTED:
-                path = self._boxes(parts, 0.2 * height, 0.8 * height)
+                path = _boxes(marks, parts, 0.2 * bottom, 0.8 * bottom)
                 layer.append(drawsvg.Path(path, fill=UNATTRIBUTED, stroke="none"))
                 continue
-            element = drawsvg.Path(self._boxes(parts, top, height), fill=self._page.fill(paint))
+            path = _boxes(marks, parts, top, bottom)
+            element = drawsvg.Path(path, fill=self._page.fill(paint))
             layer.append(element)
             if operation == NONE:
                 continue
             element.append_title(self._tooltip(operation))
             for before, after in pairwise(parts):
                 # A receive spins in this hole: bubble, but of one operation.
-                hole = f"M{px(marks.right[before])} {px((top + height) / 2)}"
+                hole = f"M{px(marks.right[before])} {px((top + bottom) / 2)}"
                 hole += f"H{px(marks.left[after])}"
                 layer.append(drawsvg.Path(hole, stroke=paint.main, stroke_width=1.5))
         if layer.children:
@@ -246,7 +251,7 @@ class RowPainter:
             if text is None or style is None:
                 continue
             room, (size, upright) = self._room(index), style
-            left, right = self._edges(index)
+            left, right = float(marks.left[index]), float(marks.right[index])
             colour = self._paint(int(marks.kind[index]), int(marks.operation[index])).number
             if (colour, size) not in groups:
                 groups[colour, size] = drawsvg.Group(
@@ -288,21 +293,8 @@ class RowPainter:
         if path := _silhouette(heights, bottom, merged.column, self._width):
             group.append(drawsvg.Path(path, fill=COMMUNICATION, class_="bv-merged"))
         self._dot(group, merged, row, bottom)
-        own = marks.take(slice(*np.searchsorted(marks.row, (row, row + 1)).tolist()))
-        edges = zip(own.left.tolist(), own.right.tolist(), strict=True)
-        boxes = [box(left, top, right, bottom) for left, right in edges]
-        lane = drawsvg.Group(
-            fill=COMMUNICATION, stroke=LIGHT.frame, stroke_width=0.3, class_="bv-frame"
-        )
-        if len(marks) <= MOST_TOOLTIPS:
-            for path, operation in zip(boxes, own.operation.tolist(), strict=True):
-                element = drawsvg.Path(path)
-                element.append_title(self._tooltip(operation))
-                lane.append(element)
-        elif boxes:
-            lane.append(drawsvg.Path("".join(boxes)))
-        if lane.children:
-            group.append(lane)
+        members = range(*np.searchsorted(marks.row, (row, row + 1)).tolist())
+        self._draw_layer(group, marks, members, top, bottom, _LANE_FRAME)
 
     # Tooltips: what an operation is called under the pointer.
 
@@ -340,6 +332,12 @@ def _silhouette(heights: Floats, bottom: float, column: int, width: float) -> st
         for place in changes
     )
     return f"M{changes[0] * column} {px(bottom)}{steps}z"
+
+
+def _boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float) -> str:
+    """Return the path of the boxes of some marks."""
+    edges = ((float(marks.left[index]), float(marks.right[index])) for index in indices)
+    return "".join(box(left, top, right, bottom) for left, right in edges)
 
 
 def bridged(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
