@@ -431,11 +431,10 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
         sizes = {group: group.size for group in collectives.groups if group.size}
         notes = ()
         bare = int((~np.isin(rows, collectives.kernel) & of_nccl).sum())
-        outside = Limitation(
-            "kernels of NCCL without a recorded collective",
-            f"{path}: only their names and ranges are known; PyTorch records collectives that it "
-            "launches itself, not those in CUDA graphs or in batches other than of sends",
-            bare,
+        where = "without a recorded collective"
+        why = (
+            "PyTorch records collectives that it launches itself, not those in CUDA graphs or in "
+            "batches other than of sends"
         )
     else:
         range_of_kernel = linked.links.range[rows].astype(np.int64)
@@ -445,15 +444,14 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
             known_as = (payloads.communicators[row] for row in sized.communicator.tolist())
             sizes.update(zip(known_as, sized.ranks.tolist(), strict=True))
         bare = int(((range_of_kernel == NONE) & of_nccl).sum())
-        outside = Limitation(
-            "kernels of NCCL outside its ranges",
-            f"{path}: only their names are known; {_RECORD_RANGES[profile.source.api]}",
-            bare,
-        )
-    beyond = Limitation(
-        "calls of NCCL without kernels",
-        f"{path}: they ran in graphs, or beyond the capture",
-        without,
+        where, why = "outside its ranges", _RECORD_RANGES[profile.source.api]
+    unknown = (
+        Limitation(f"kernels of NCCL {where}", f"{path}: only their names are known; {why}", bare),
+        Limitation(
+            "calls of NCCL without kernels",
+            f"{path}: they ran in graphs, or beyond the capture",
+            without,
+        ),
     )
     return NcclProfile(
         source=profile.source,
@@ -464,8 +462,7 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
             *profile.limitations,
             *linked.limitations,
             *(notes if len(rows) else ()),
-            *([outside] if bare else []),
-            *([beyond] if without else []),
+            *(note for note in unknown if note.count),
         ),
         others="",
     )
