@@ -121,10 +121,7 @@ class Annotations:
         """
         value = getattr(owner, name, None)
         if value is None:
-            raise AnnotationError(
-                f"annotate: {self.framework} has no {_path(owner)}.{name}, which its ranges need; "
-                "name ranges yourself with annotate.phase, or use another version"
-            )
+            raise self._lacking(f" has no {_path(owner)}.{name}, which its ranges need")
         return value
 
     def module(self, name: str) -> Any:
@@ -136,10 +133,7 @@ class Annotations:
         try:
             return importlib.import_module(name)
         except ImportError as error:
-            raise AnnotationError(
-                f"annotate: {self.framework} has no module {name} here ({error}); install it, or "
-                "name ranges yourself with annotate.phase"
-            ) from error
+            raise self._lacking(f" has no module {name} here ({error})") from error
 
     def argument(
         self, function: Any, name: str, default: Any = None
@@ -156,17 +150,20 @@ class Annotations:
         """
         names = list(inspect.signature(function).parameters)
         if name not in names:
-            raise AnnotationError(
-                f"annotate: {self.framework}'s {_path(function)} has no parameter {name}, which "
-                "the names of its ranges need; name ranges yourself with annotate.phase, or use "
-                "another version"
-            )
+            what = f"{_path(function)} has no parameter {name}"
+            raise self._lacking(f"'s {what}, which the names of its ranges need")
         place = names.index(name)
 
         def pick(args: Args, kwargs: Kwargs) -> Any:
             return args[place] if place < len(args) else kwargs.get(name, default)
 
         return pick
+
+    def _lacking(self, what: str) -> AnnotationError:
+        return AnnotationError(
+            f"annotate: {self.framework}{what}; name ranges yourself with annotate.phase, or "
+            "install another version"
+        )
 
     def _give_up(self, where: str, error: Exception) -> None:
         """Open no more ranges, and warn with the reason."""

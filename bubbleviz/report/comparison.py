@@ -223,19 +223,24 @@ def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) 
                 f"{run.title}: within clock uncertainty, {' and '.join(doubts)} may equal that of "
                 f"{runs[0].title}; the test does not include it"
             )
-    if len({run.saved.headline for run in runs}) > 1:
-        each = ", ".join(f"{run.title} {run.saved.headline}" for run in runs)
-        yield f"the primary ratios differ ({each}); each ratio is compared with the same one"
     if few := [run.title for run in runs if run.saved.iterations < 2]:
         yield f"a test needs two iterations of each run; too few in {', '.join(few)}"
     if wrong := [run.title for run in runs if run.saved.contradicted]:
         yield f"ratios rely on clocks that contradict each other in {', '.join(wrong)}"
-    if len({run.saved.ranks for run in runs}) > 1:
-        each = ", ".join(f"{run.title} {run.saved.ranks:,}" for run in runs)
-        yield f"the runs have different numbers of ranks ({each})"
-    if len({run.saved.version for run in runs}) > 1:
-        each = ", ".join(f"{run.title} {run.saved.version}" for run in runs)
-        yield f"the reports were written by different versions of bubbleviz ({each})"
+    for note, told in (
+        (
+            "the primary ratios differ ({}); each ratio is compared with the same one",
+            [run.saved.headline for run in runs],
+        ),
+        ("the runs have different numbers of ranks ({})", [f"{r.saved.ranks:,}" for r in runs]),
+        (
+            "the reports were written by different versions of bubbleviz ({})",
+            [run.saved.version for run in runs],
+        ),
+    ):
+        if len(set(told)) > 1:
+            each = (f"{run.title} {own}" for run, own in zip(runs, told, strict=True))
+            yield note.format(", ".join(each))
 
 
 def _restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:

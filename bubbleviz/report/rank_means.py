@@ -22,7 +22,6 @@ from bubbleviz.count.rank_iterations import (
 )
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report.report import Report
@@ -306,6 +305,8 @@ def sentence_of(standout: Standout) -> str:
 
 #: Ranks of a part at least, where there are so many; pipelines of more are cut at the most.
 _FEWEST_RANKS, _MOST_RANKS = 256, 1024
+#: Tables of a report that hold times of ranks, in order of these.
+_TIMES_OF_RANKS = ("unattributed", "exposed", "overheads", "pauses")
 
 
 def rank_groups(
@@ -346,20 +347,17 @@ def part_of(report: Report, first: int, last: int) -> Report:
         last: behind the last.
     """
     rows = rows_of_ranks(report.operations.rank, first, last)
-    operations, busy = report.operations.take(rows), report.busy
-    at_work = busy.take((busy.operation >= rows.start) & (busy.operation < rows.stop))
+    busy = report.busy.take(rows_of_ranks(report.busy.operation, rows.start, rows.stop))
     collectives = report.collectives
-    collectives = collectives.take((collectives.rank >= first) & (collectives.rank < last))
+    collectives = collectives.take(rows_of_ranks(collectives.rank, first, last))
     own = np.where(collectives.operation == NONE, NONE, collectives.operation - rows.start)
+    times = {name: getattr(report, name) for name in _TIMES_OF_RANKS}
     return replace(
         report,
-        operations=operations,
-        busy=replace(at_work, operation=at_work.operation - rows.start),
+        operations=report.operations.take(rows),
+        busy=replace(busy, operation=busy.operation - rows.start),
         collectives=replace(collectives, operation=own),
-        unattributed=_of_ranks(report.unattributed, first, last),
-        exposed=_of_ranks(report.exposed, first, last),
-        overheads=_of_ranks(report.overheads, first, last),
-        pauses=_of_ranks(report.pauses, first, last),
+        **{name: own.take(rows_of_ranks(own.rank, first, last)) for name, own in times.items()},
     )
 
 
@@ -367,10 +365,6 @@ def rows_of_ranks(rank: Ints, first: int, last: int) -> slice:
     """Return the rows of some ranks in a column in order of these."""
     low, high = np.searchsorted(rank, (first, last)).tolist()
     return slice(low, high)
-
-
-def _of_ranks(times: RankIntervals, first: int, last: int) -> RankIntervals:
-    return times.take((times.rank >= first) & (times.rank < last))
 
 
 # Measure: what the primary ratio is called; the idle time of no pipeline is no bubble of one.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.align.run import Run
@@ -292,6 +292,14 @@ def _signed(value: float) -> str:
 # Assembly: the report, made of what every stage of the analysis handed on.
 
 
+#: Of :class:`.ProfileSummary`, what a source, its coverage, that of its ranks and its clock tell.
+_OF_SOURCE = ("path", "host", "format", "nsys_version", "schema_version", "session_utc_ns")
+_OF_COVERAGE = (
+    *("kernels", "linked_kernels", "attributed_kernels"),
+    *("cross_thread_kernels", "ambiguous_kernels"),
+)
+_SUMMED = ("gpu_ns", "attributed_gpu_ns", "comm_ns", "copy_ns")
+_OF_CLOCK = ("offset_ns", "drift_ppm", "t0_ns", "uncertainty_ns")
 #: Ranks that a sentence lists; all are counted.
 _LISTED = 8
 #: Ranks that lack a ratio are all named, up to so many.
@@ -389,29 +397,11 @@ def _profile_summaries(recordings: Sequence[Recording], run: Run) -> tuple[Profi
     summaries = []
     for recording, clock in zip(recordings, run.clocks, strict=True):
         source, coverage = recording.source, recording.coverage
-        summaries.append(
-            ProfileSummary(
-                path=source.path,
-                host=source.host,
-                format=source.format,
-                nsys_version=source.nsys_version,
-                schema_version=source.schema_version,
-                kernels=coverage.kernels,
-                linked_kernels=coverage.linked_kernels,
-                attributed_kernels=coverage.attributed_kernels,
-                cross_thread_kernels=coverage.cross_thread_kernels,
-                ambiguous_kernels=coverage.ambiguous_kernels,
-                gpu_ns=sum(r.gpu_ns for r in coverage.ranks),
-                attributed_gpu_ns=sum(r.attributed_gpu_ns for r in coverage.ranks),
-                comm_ns=sum(r.comm_ns for r in coverage.ranks),
-                copy_ns=sum(r.copy_ns for r in coverage.ranks),
-                clock_offset_ns=clock.offset_ns,
-                clock_drift_ppm=clock.drift_ppm,
-                clock_t0_ns=clock.t0_ns,
-                clock_uncertainty_ns=clock.uncertainty_ns,
-                session_utc_ns=source.session_utc_ns,
-            )
-        )
+        told: dict[str, Any] = {name: getattr(source, name) for name in _OF_SOURCE}
+        told |= {name: getattr(coverage, name) for name in _OF_COVERAGE}
+        told |= {name: sum(getattr(r, name) for r in coverage.ranks) for name in _SUMMED}
+        told |= {f"clock_{name}": getattr(clock, name) for name in _OF_CLOCK}
+        summaries.append(ProfileSummary(**told))
     return tuple(summaries)
 
 

@@ -593,10 +593,6 @@ def pair(folder: Path, name: str, forward: Sequence[str], backward: Sequence[str
 
 PAIRS = {
     "torch": ("PP:(0F1;1B0)OVERLAP_F_B", ["PP:0F0", "PP:1F0"], ["PP:0B0", "PP:1B1"], "1;0", "0;1"),
-    "torch, I": (
-        *("PP:(0F1;1I0)OVERLAP_F_B, op_id = 5", ["PP:0F0", "PP:1F0"], ["PP:0B0", "PP:1B1"]),
-        *("1;0", "0;1"),
-    ),
     "pithtrain": (
         "forward chunk 1 (phase0) backward chunk 0 (phase1)",
         ["forward chunk 0 (phase0)", "forward chunk 0 (phase1)"],

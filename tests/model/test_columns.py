@@ -214,15 +214,8 @@ _APART = _RANDOM.integers(-9, 9, (_MANY, 4))
 @pytest.mark.parametrize(
     "keys",
     [
-        (_ENDS[:0],),
         (_ENDS[:0], _ENDS[:0]),
-        (
-            _RANDOM.random(_MANY) < 0.5,
-            _RANDOM.integers(-3, 3, _MANY).astype(np.int32),
-            _RANDOM.normal(size=_MANY).round(1),
-            _RANDOM.integers(0, 9, _MANY).astype(np.uint8),
-        ),
-        (_ENDS, _ENDS[::-1]),
+        (_RANDOM.random(_MANY) < 0.5, _RANDOM.integers(-3, 3, _MANY).astype(np.int32)),
         (_ENDS[::-1].astype(np.float64), _ENDS),
         (_FLOATS,),
         (np.where(np.isnan(_FLOATS), 1.0, _FLOATS), np.arange(len(_FLOATS)) % 3),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -268,21 +267,6 @@ def test_one_stage_is_no_pipeline_to_check(
 
 
 # Saved reports
-
-
-def test_a_report_is_read_as_it_was_written(saved: Path) -> None:
-    found = read_saved(str(saved))
-    document = json.loads(saved.read_text())
-
-    assert (found.version, found.headline) == (document["version"], "schedule")
-    assert (found.ranks, found.iterations, found.contradicted) == (4, 3, False)
-    assert [ratio.name for ratio in found.ratios] == ["schedule", "stage", "step", "period"]
-    for ratio in found.ratios:
-        for average, key in ((ratio.bubble, "bubble_ratio"), (ratio.window_ns, "window_ns")):
-            written = document["summary"][key][ratio.name]
-            for field in fields(average):
-                assert getattr(average, field.name) == written[field.name]
-    assert found.ratio("nothing") is None
 
 
 @pytest.mark.parametrize(

@@ -101,28 +101,22 @@ def _alone(folder: Path, *transfers: str, launched: bool = True) -> Report:
 
 
 @pytest.mark.parametrize(
-    "transfers",
+    ("transfers", "launched"),
     [
-        ("SEND_FORWARD.0.0.0",),
-        ("RECV_BACKWARD.0.0.0",),
-        ("SEND_FORWARD.0.0.0", "SEND_BACKWARD.0.0.0"),
+        (("SEND_FORWARD.0.0.0",), True),
+        (("RECV_BACKWARD.0.0.0",), True),
+        (("SEND_FORWARD.0.0.0", "SEND_BACKWARD.0.0.0"), True),
+        ((), False),
+        # Ranges without a transfer show no other stage.
+        (("SEND_FORWARD.0.0.0",), False),
     ],
 )
 def test_transfers_of_a_rank_alone_show_other_stages(
-    tmp_path: Path, transfers: tuple[str, ...]
+    tmp_path: Path, transfers: tuple[str, ...], launched: bool
 ) -> None:
-    report = _alone(tmp_path, *transfers)
-
-    assert (report.single_stage, report.restriction) == (False, INCOMPLETE)
-
-
-@pytest.mark.parametrize("transfers", [(), ("SEND_FORWARD.0.0.0",)])
-def test_ranges_without_a_transfer_show_no_other_stage(
-    tmp_path: Path, transfers: tuple[str, ...]
-) -> None:
-    report = _alone(tmp_path, *transfers, launched=False)
-
-    assert (report.single_stage, report.restriction) == (True, NO_PIPELINE)
+    report = _alone(tmp_path, *transfers, launched=launched)
+    assert report.single_stage != launched
+    assert report.restriction == (INCOMPLETE if launched else NO_PIPELINE)
 
 
 def _traces(folder: Path, world: int) -> list[Path]:
