@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.align.run import Run
 from bubbleviz.count import completeness, rank_iterations
 from bubbleviz.count.iterations import Iteration, Ratio
+from bubbleviz.count.rank_iterations import RankSlice
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
-from bubbleviz.count.time_breakdown import USES, busy_times, time_within
 from bubbleviz.count.window_bounds import window_bounds
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.operations import RankIntervals
+from bubbleviz.model.operations import RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.window import Window
@@ -50,6 +52,103 @@ def quantile(df: int) -> float:
         + (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / (384 * df**3)
         + (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / (92160 * df**4)
     )
+
+
+# Time breakdown: every nanosecond of every rank's window attributed to one use.
+
+
+#: Uses of a window's time, which add up to it.
+USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_ns")
+
+
+def busy_times(
+    part: RankSlice, windows: Mapping[str, Windows]
+) -> dict[tuple[str, str], npt.NDArray[np.int64]]:
+    """Return when the ranks of a slice were busy.
+
+    The first use that covers an instant counts::
+
+        iteration's own compute   ███   ██████
+        its Optimizer                          ▓▓▓
+        other iterations                          ░░░░
+        unattributed compute         ▒▒
+        window                    ├──────────────────────┤   the rest is bubble
+
+    Args:
+        part: some ranks of a run.
+        windows: of all ranks, by name of the ratio.
+
+    Returns:
+        By the name of a ratio and of a use, how long each window was used so, shape (iterations,
+        ranks); and by "" and ``phase_ns`` the union of each phase's busy time, shape (iterations,
+        ranks, phases of COMPUTE), by "" and ``compute_ns`` that of F, B, W, BW, R and FB.
+    """
+    loose, (iterations, ranks) = part.unattributed, part.shape
+    operations, busy = part.operations, part.busy
+    columns: list[Ints] = [operations.rank, operations.iteration, operations.phase]
+    if not np.array_equal(busy.operation, np.arange(len(operations))):
+        columns = [column[busy.operation] for column in columns]
+    computing = [*columns, busy.start_ns, busy.end_ns]
+    computes = among(computing[2], COMPUTE)
+    if not computes.all():
+        computing = [column[computes] for column in computing]
+    everything = intervals.group_union(computing[0], ranks, computing[3], computing[4])
+    occupied = everything
+    if len(loose):
+        unattributed = loose.rank, loose.start_ns, loose.end_ns
+        both = [np.concatenate(pair) for pair in zip(everything, unattributed, strict=True)]
+        occupied = intervals.group_union(both[0], ranks, both[1], both[2])
+    if computing[1].min(initial=0) < 0:
+        computing = [column[computing[1] >= 0] for column in computing]
+    rank, iteration, phase, start_ns, end_ns = computing
+    place = np.full(len(Phase), NONE, np.int64)
+    place[list(COMPUTE)] = np.arange(len(COMPUTE))
+    owner = iteration * ranks + rank
+    kinds, cells = (iterations, ranks, len(COMPUTE)), iterations * ranks
+    owner_of_phase = owner * len(COMPUTE) + place[phase]
+    phase_ns = intervals.group_measure(owner_of_phase, prod(kinds), start_ns, end_ns)
+    work = intervals.group_union(owner, cells, start_ns, end_ns, among(phase, WORK))
+    with_step = intervals.group_union(owner, cells, start_ns, end_ns)
+    by_cell = [intervals.GroupCover(sets, cells) for sets in (work, with_step)]
+    by_rank = [intervals.GroupCover(sets, ranks) for sets in (everything, occupied)]
+    times = {
+        ("", "phase_ns"): phase_ns.reshape(kinds),
+        ("", "compute_ns"): intervals.group_sum(work[0], cells, work[2] - work[1]).reshape(
+            part.shape
+        ),
+    }
+    cell = np.arange(cells).reshape(part.shape)
+    every_rank = np.broadcast_to(np.arange(ranks), part.shape)
+    for name, of_run in windows.items():
+        window = of_run.of_ranks(slice(part.first, part.end))
+        known = window.known[:, None]
+        low = np.where(known, window.start_ns, 0)
+        high = np.maximum(np.where(known, window.end_ns, 0), low)
+        # Each covers what the one before does, and more.
+        covered = [cover.within(cell, low, high) for cover in by_cell]
+        covered += [cover.within(every_rank, low, high) for cover in by_rank]
+        parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
+        times |= {(name, use): part_ns for use, part_ns in zip(USES, parts, strict=True)}
+    return times
+
+
+# Running time: how long kernels and copies ran in windows of iterations.
+
+
+def time_within(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
+    """Return how much of a time lies in each window [low, high].
+
+    Of a stretch that a window cuts, the time counts by the share of the stretch inside. Iterations'
+    own first starts and last ends cut none.
+
+    Args:
+        times: the stretches of the ranks.
+        time_ns: one of their columns.
+        low_ns: starts of windows, shape (windows, ranks).
+        high_ns: their ends, likewise; none is before its start.
+    """
+    sets, ranks = (times.rank, times.start_ns, times.end_ns), low_ns.shape[1]
+    return intervals.GroupCover(sets, ranks, time_ns).within(np.arange(ranks), low_ns, high_ns)
 
 
 # The summary: mean and spread of the ratios over iterations, and the ratio to quote.

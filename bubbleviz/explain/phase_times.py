@@ -17,7 +17,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from bubbleviz.align.waits import NEVER, Arrivals
-from bubbleviz.count.time_breakdown import time_within
+from bubbleviz.count.count import time_within
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
