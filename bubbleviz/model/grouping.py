@@ -29,19 +29,19 @@ _ROOM = 1 << 64
 def sorted_rows(*keys: Key) -> Ints:
     """Return the rows in the order of some columns, the first one first; the others break ties.
 
-    Rows that agree in all of them keep their order, and what is no number comes last. Columns are
+    Rows that agree in all of them keep their order, and what is no number comes last. Integers are
     packed into one word, digit by digit, which the compiled part sorts several times as fast as
     numpy sorts columns; where they do not fit, into several, from the last to the first.
 
     Args:
         keys: columns, equally long, at least one.
     """
-    native = library() if len(keys[0]) > _FEW else None
-    columns = [_whole(key) for key in keys] if native else []
-    if native is None or any(column is None for column in columns):
+    whole = all(key.dtype == np.bool_ or np.issubdtype(key.dtype, np.integer) for key in keys)
+    native = library() if whole and len(keys[0]) > _FEW else None
+    if native is None:
         return np.lexsort(keys[::-1])
     order: Ints = np.arange(len(keys[0]))
-    for word in _words([column for column in columns if column is not None]):
+    for word in _words([key.astype(np.int64, copy=False) for key in keys]):
         if not compiled.sort(native, word, order):
             return np.lexsort(keys[::-1])
     return order
@@ -67,17 +67,6 @@ def _words(columns: list[Ints]) -> Iterator[Words]:
             base *= size
     if base > 1:
         yield word
-
-
-def _whole(key: Key) -> Ints | None:
-    """Return integers in the order of a column's values; None where one is no number."""
-    if key.dtype == np.bool_ or np.issubdtype(key.dtype, np.integer):
-        return key.astype(np.int64, copy=False)
-    if np.isnan(key).any():
-        return None
-    # Zero has two signs and is one value.
-    bits = (key.astype(np.float64) + 0.0).view(np.int64)
-    return np.where(bits < 0, bits ^ np.int64((1 << 63) - 1), bits)
 
 
 Number = TypeVar("Number", bound=np.integer[Any])

@@ -377,12 +377,7 @@ def _clocks(report: Report) -> CodedTexts:
         return CodedTexts(np.full(len(report.operations), NONE, np.int64), ())
     number = {clock: place for place, clock in enumerate(dict.fromkeys(clocks))}
     places = np.array([number[clock] for clock in clocks], np.int64)
-    hosts = [clock[0] for clock in number]
-    names = [
-        inert(host if hosts.count(host) == 1 else f"{host} ({place})")
-        for place, host in enumerate(hosts)
-    ]
-    return CodedTexts(places[report.operations.rank], names)
+    return CodedTexts(places[report.operations.rank], _names([host for host, _, _ in number]))
 
 
 def _waits(report: Report) -> tuple[Ints, Ints, Ints]:
