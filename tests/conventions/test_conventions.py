@@ -166,7 +166,7 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
         for regex in activity.match:
             yield f"{activity.name}: {regex}", re.compile(regex, re.IGNORECASE)
     kinds = default_kinds()
-    for regexes in (kinds.communication, kinds.receives, kinds.point_to_point, kinds.collectives):
+    for regexes in (kinds.communication, kinds.receives, kinds.point_to_point):
         for regex in regexes:
             yield regex, re.compile(regex, re.IGNORECASE)
     for named in (_FAMILY, instructions._THUNK, instructions._MODULE, instructions._OF_MODULE):

@@ -22,6 +22,7 @@ from bubbleviz.conventions.kinds import (
     WORK_CALLS,
     communication_candidates,
     default_kinds,
+    kind_of_collective,
     matching,
 )
 from bubbleviz.conventions.range_names import (
@@ -50,7 +51,7 @@ NAMES = [
     ("void deep_ep::internode::recv<2>(int)", True, True, True, False),
     ("c10d::recv_", True, False, True, False),
     ("c10d::send", True, False, True, False),
-    ("gloo:all_reduce", True, False, False, False),
+    ("gloo:all_reduce", True, False, False, True),
     ("all-reduce.3", True, False, False, True),
     ("all-reduce-start.3", True, False, False, False),
     ("collective-permute.12", True, True, True, False),
@@ -81,8 +82,12 @@ def test_what_names_tell(
     talks = matching([name], kinds.communication)[0]
     told = [
         bool(talks and matching([name], regexes)[0])
-        for regexes in (kinds.receives, kinds.point_to_point, kinds.collectives)
+        for regexes in (kinds.receives, kinds.point_to_point)
     ]
+    kind = dict(enumerate(name for name, _ in kinds.collective_kinds)).get(
+        kind_of_collective(name, kinds.collective_kinds)
+    )
+    told.append(bool(talks) and kind in {"AllReduce", "AllGather", "ReduceScatter"})
 
     assert talks == communicates
     assert told == [receives, point_to_point, collective]
