@@ -176,12 +176,12 @@ KindKey = tuple[int, int, int, int]
 Samples = tuple[Codes, ...]
 
 
-def _counted(operations: Operations, averaged: Bools) -> Bools:
-    """Return which operations have a kind, and lie in averaged iterations.
+def counted_operations(operations: Operations, averaged: Bools) -> Bools:
+    """Return which operations have a kind, and lie in some iterations.
 
     Args:
         operations: of any ranks.
-        averaged: of each iteration, whether it is averaged.
+        averaged: of each iteration, whether it is wanted.
     """
     counted: Bools = among(operations.phase, WORK) & (operations.has_span == 1)
     counted &= (operations.iteration >= 0) & (operations.cut == 0)
@@ -399,7 +399,7 @@ def phase_times_of(
     moved = np.concatenate((waited, started[sent]))
     moved_ns = np.concatenate((waited_ns, started_ns[sent]))
     np.maximum.at(longest_ns, edge(moved), moved_ns)
-    counted = _counted(operations, averaged)
+    counted = counted_operations(operations, averaged)
     # An input was there if it had been ready for the longest transfer of its edge; where none
     # shows, only operations that take nothing from other ranks show gaps.
     longest = longest_ns[edge(gaps)]
@@ -473,7 +473,7 @@ def times_median_of(
         kinds: the phase times of the run.
     """
     times = np.zeros(len(operations), np.float64)
-    rows = np.flatnonzero(_counted(operations, averaged))
+    rows = np.flatnonzero(counted_operations(operations, averaged))
     table = np.array(
         [(k.virtual_stage, k.stage, k.chunk, k.phase) for k in kinds], np.int64
     ).reshape(-1, 4)

@@ -468,7 +468,8 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
         )
     yield doc.Sentence(
         f"Times of {counted(measured.stages, 'stage')} and "
-        f"{counted(measured.microbatches, 'microbatch', 'microbatches')} are medians; "
+        f"{counted(measured.microbatches, 'microbatch', 'microbatches')} are the means of the "
+        "pipeline that takes longest; "
         f"a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "
         "microbatches that a stage holds, each from F to W; fits in the same memory: no more "
         "activations than measured, and the weights once. Searched orders are those of the "
