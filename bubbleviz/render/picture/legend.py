@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import drawsvg
 
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render import marks
 from bubbleviz.render.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.palette import (
@@ -30,7 +31,6 @@ from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import select
-from bubbleviz.render.text.sections import limitation_lines
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
@@ -218,8 +218,13 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
 
 def draw_limitations(page: Page, report: Report) -> None:
     """Write the limitations below what is on the page, no more than people read."""
-    for line in limitation_lines(with_relative_paths(report), most=_MOST_LIMITATIONS):
-        page.paragraph(line, page.style.letters.note)
+    report, size = with_relative_paths(report), page.style.letters.note
+    for limitation in report.limitations[:_MOST_LIMITATIONS]:
+        times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
+        what, reason = one_line(limitation.what, 160), one_line(limitation.reason, 500)
+        page.paragraph(f"{what}{times}: {reason}", size)
+    if (more := len(report.limitations) - _MOST_LIMITATIONS) > 0:
+        page.paragraph(f"and {counted(more, 'more limitation')}", size)
 
 
 def nothing_to_draw(report: Report, view: View) -> str:
