@@ -39,9 +39,7 @@ def test_footers_and_comments_name_no_directory_of_the_machine(
     shown = {"here": "node1.sqlite", "below": "a/node1.sqlite", "beside": "../../b/node1.sqlite"}
     assert str(tmp_path) not in written
     assert "secret" not in written
-    # Pictures list limitations by the name of the file alone.
-    named = shown[place] if output == "latex" else "node1.sqlite"
-    assert re.search(rf"(?<![/\w]){re.escape(named)}", written.replace("\\_", "_"))
+    assert re.search(rf"(?<![/\w]){re.escape(shown[place])}", written.replace("\\_", "_"))
 
 
 @pytest.mark.parametrize(
