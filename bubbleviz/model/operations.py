@@ -33,7 +33,7 @@ class Rank:
         stage: virtual stage of its model chunk 0; None where unknown.
         pipeline: index of the pipeline it belongs to; None where copies of a stage cannot be
             told apart.
-        global_rank: rank that the names of ranges give (``iter_{rank}_{n}``), if any.
+        global_rank: number of the rank in the job, where ranges, files or tables tell it.
     """
 
     index: int
@@ -48,6 +48,11 @@ class Rank:
     stage: int | None = None
     pipeline: int | None = 0
     global_rank: int | None = None
+
+    @property
+    def number(self) -> int:
+        """The rank in the job where that is known, else the place in pipeline order."""
+        return self.index if self.global_rank is None else self.global_rank
 
 
 @dataclass(frozen=True, repr=False)

@@ -31,7 +31,7 @@ from bubbleviz.report.view import View
 _MOST_SLACKS = 20_000
 #: Lists of a report that are of ranks, and name these.
 _BY_RANK = ("coverage", "unattributed_kernels")
-_OF_RANK = "index label host pid device_id uuid gpu pci stage pipeline profile"
+_OF_RANK = "index global_rank label host pid device_id uuid gpu pci stage pipeline profile"
 _OF_ACCOUNT = (
     "start_ns end_ns compute_ns optimizer_ns overlap_ns unattributed_ns bubble_ns window_ns"
 )

@@ -121,7 +121,8 @@ def _standing_out(
         if not ranks or standout.name.startswith("stage ") or shown == _MOST_STANDOUTS:
             continue
         shown += 1
-        name = f"rank {ranks[0]}" if len(standout.ranks) == 1 else f"one of {standout.name}"
+        number = report.ranks[ranks[0]].number
+        name = f"rank {number}" if len(standout.ranks) == 1 else f"one of {standout.name}"
         yield RankRow(report.ranks[ranks[0]], (ranks[0],), why=f"{name}: {standout.short}")
 
 

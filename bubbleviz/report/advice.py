@@ -688,7 +688,8 @@ def _thread(report: Report, fault: Fault) -> str:
 def _ranks(report: Report, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return numbered_rank(report, ranks[0])
-    return f"ranks {listed([str(rank) for rank in ranks], _NAMED)}"
+    numbers = sorted(report.ranks[rank].number for rank in ranks)
+    return f"ranks {listed([str(number) for number in numbers], _NAMED)}"
 
 
 def _who(report: Report, fault: Fault) -> str:

@@ -247,7 +247,7 @@ def _grouped(report: Report, out: Bools) -> Iterator[tuple[str, Ints]]:
     for rank in np.flatnonzero(left).tolist():
         stage = "" if ranks[rank].stage is None else f", stage {ranks[rank].stage}"
         label = one_line(ranks[rank].label, 40)
-        yield f"rank {rank} ({label}){stage}", np.array([rank], np.int64)
+        yield f"rank {ranks[rank].number} ({label}){stage}", np.array([rank], np.int64)
 
 
 def _members(keys: Sequence[str | int | None], out: Bools) -> Iterator[tuple[str | int, Ints]]:

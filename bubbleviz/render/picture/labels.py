@@ -176,7 +176,8 @@ def labels_of(
         # Names by number, and none where stages tell the rows apart.
         apart = "" not in stages and len(set(stages)) == len(stages)
         numbers = (
-            str(r.index) if own else f"rank {r.index}" for r, own in zip(ranks, stages, strict=True)
+            str(r.number) if own else f"rank {r.number}"
+            for r, own in zip(ranks, stages, strict=True)
         )
         names = ["" if apart else number for number in numbers]
     mark = " !" if report.contradicted(report.headline) else ""

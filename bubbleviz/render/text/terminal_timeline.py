@@ -241,7 +241,7 @@ def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
     for row, name in zip(rows, names, strict=True):
         rank = row.rank
         alone = len(row.replicas) > 1 or twins[rank.stage] == 1
-        known = f"stage {rank.stage}" if alone else f"rank {rank.index} (stage {rank.stage})"
+        known = f"stage {rank.stage}" if alone else f"rank {rank.number} (stage {rank.stage})"
         label = name.lstrip(": ") if rank.stage is None else known
         labels.append(fitting(label, _LONGEST_LABEL))
     return labels
