@@ -1,0 +1,38 @@
+"""Ranks are named by their number in the job, wherever they stand in pipeline order."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli.app import main
+from tests.support.pipeline_jobs import Job, simulated
+
+#: The job's rank of each place in pipeline order: stages of a replica do not follow each other.
+SHUFFLED = (0, 4, 2, 6, 1, 5, 3, 7)
+
+
+def test_the_rank_of_the_job_is_named_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = simulated(Job(rank={3: 1.6}))
+    for row in job.rows:
+        row["rank"] = SHUFFLED[int(row["rank"])]
+    table = str(job.written(tmp_path / "operations.csv"))
+    files = {name: tmp_path / f"report.{name}" for name in ("json", "md", "svg", "html", "tex")}
+    given = [part for file in files.values() for part in ("-o", str(file))]
+    assert main(["analyze", table, "-v", *given]) == 0
+    screen = capsys.readouterr().out
+    document = json.loads(files["json"].read_text(encoding="utf-8"))
+
+    assert document["what_to_do_first"].startswith("Find out why rank 6 is slow")
+    (index,) = document["advice"][0]["ranks"]
+    assert document["ranks"][index]["global_rank"] == 6
+    assert document["ranks"][index]["index"] == 3
+    assert "Find out why rank 6 is slow" in " ".join(screen.split())
+    assert "Find out why rank 6 is slow" in files["md"].read_text(encoding="utf-8")
+    # No rank is told by another number than its own: rank 3 is never the slow one.
+    assert not re.search(r"rank 3[^\n]{0,40}(slow|points)", screen)
