@@ -422,11 +422,16 @@ def split(
         return None
     kinds = _kinds(operations, len(machine))
     needed = distinct_rows(operations.rank[work], operations.chunk[work])
-    every = _usable(waits(operations, inputs))
-    held = distinct_rows(every.rank, every.chunk)
-    if not np.array_equal(needed, held) or needed.shape[1] == 0:
-        return None
-    return _split(timetable(every, machine, give=_GIVE), kinds, number)
+    # Receives that do not name what they receive may leave no wait that is sure.
+    for doubtful in (False, True):
+        every = _usable(waits(operations, inputs, doubtful=doubtful))
+        held = distinct_rows(every.rank, every.chunk)
+        if np.array_equal(needed, held) and needed.shape[1] > 0:
+            table = timetable(every, machine, give=_GIVE)
+            found = _split(table, kinds, number)
+            if found is not None:
+                return found
+    return None
 
 
 def _kinds(operations: RankOperations, ranks: int) -> Ints:
