@@ -105,12 +105,12 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
 LEFT_OUT = {
     ("analyze", "fixtures/1f1b"): (
         *("asyncio", "drawsvg", "email", "hashlib", "html", "intervaltree", "msgspec"),
-        *("multiprocessing", "numpy.ma", "rich.table", "scipy", "sqlalchemy"),
+        *("multiprocessing", "rich.table", "scipy", "sqlalchemy"),
         *("bubbleviz.analyses", "bubbleviz.conventions.name_words", "bubbleviz.render.picture"),
         *("bubbleviz.render.web", "bubbleviz.sources.kineto", "bubbleviz.sources.nccl"),
     ),
-    ("idle", "fixtures/1f1b"): ("multiprocessing", "numpy.ma", "scipy", "sqlalchemy"),
-    ("inspect", "fixtures/1f1b"): ("drawsvg", "multiprocessing", "numpy.ma", "scipy"),
+    ("idle", "fixtures/1f1b"): ("multiprocessing", "scipy", "sqlalchemy"),
+    ("inspect", "fixtures/1f1b"): ("drawsvg", "multiprocessing", "scipy"),
     (
         "simulate",
         *["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"],
