@@ -39,6 +39,7 @@ class Job:
         transfer: between stages.
         reduce: of gradients over replicas, once all have come.
         messages: whether sends and receives have rows.
+        of_host: how many ranks a host has; 0 for all.
         rank: factors of ranks.
         stage: of stages.
         microbatch: of microbatches of every iteration.
@@ -65,6 +66,7 @@ class Job:
     transfer: float = 0.2
     reduce: float = 1.5
     messages: bool = True
+    of_host: int = 0
     rank: Mapping[int, float] = field(default_factory=dict)
     stage: Mapping[int, float] = field(default_factory=dict)
     microbatch: Mapping[int, float] = field(default_factory=dict)
@@ -153,6 +155,8 @@ def simulated(job: Job, seed: int = 0) -> SimulatedJob:
         base_ns = max(int(row["end_ns"]) for row in rows)
         lengths_ns.append(base_ns - begins_ns[-1])
         base_ns += _APART_NS + job.between * MS
+    for row in rows if job.of_host else ():
+        row["host"] = f"node{int(row['rank']) // job.of_host}"
     period_ns = (begins_ns[-1] - begins_ns[0]) / max(job.iterations - 1, 1)
     return SimulatedJob(rows, lengths_ns, period_ns)
 

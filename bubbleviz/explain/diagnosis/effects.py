@@ -250,13 +250,13 @@ def _chance(
         return more
     spread = float(np.log(effect).std())
     error = 1.25 * spread * np.sqrt((1 + 1 / (len(count) - 1)) / count)
-    against = group_medians(own, len(count), cell_ns / others_medians(copies.of_row, cell_ns))
-    by_chance = np.abs(np.nan_to_num(np.log(against))) <= _SURE * error
-    of_chance = by_chance[own]
-    sum_ns, size = (np.bincount(copies.of_row, w) for w in (cell_ns * of_chance, of_chance))
-    mean_ns = (sum_ns / np.maximum(size, 1))[copies.of_row]
-    level = group_medians(own[of_chance], len(count), (cell_ns / np.maximum(mean_ns, 1))[of_chance])
-    more[:-1] = np.where(by_chance & ~np.isnan(level), level, 1.0)
+    low_ns, high_ns = (
+        sign * group_medians(copies.of_row, len(copies), sign * cell_ns) for sign in (1, -1)
+    )
+    against_ns = others_medians(copies.of_row, cell_ns), ((low_ns + high_ns) / 2)[copies.of_row]
+    against, level = (group_medians(own, len(count), cell_ns / than_ns) for than_ns in against_ns)
+    by_chance = np.abs(np.log([against, level])) <= _SURE * error
+    more[:-1] = np.where(by_chance.all(axis=0), level, 1.0)
     return more
 
 
