@@ -112,6 +112,8 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
         return [InputFile(path, named=True)]
     if glob.has_magic(path):
         return [InputFile(file, named=True) for file in _matches(path)]
+    if Path(path).is_symlink():
+        raise InputError(f"{path}: a link that leads to no file; check where it points to")
     raise InputError(f"{path}: no such file or directory{file_like(path) or '; check the path'}")
 
 

@@ -176,11 +176,20 @@ def beside(path: Path, suffix: str) -> Path:
     return path
 
 
+def link_to_itself(path: Path) -> Path:
+    path.symlink_to(path.name)
+    return path
+
+
 NO_PROFILE = b"neither a profile nor a database"
 WRITING = ("still being written", "nsys export --type sqlite")
 #: What is given, and words of the sentence in which it is refused.
 REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     "a missing file": (lambda b: [b.inputs / "nowhere.sqlite"], ("nowhere.sqlite", "no such file")),
+    "a link to itself": (
+        lambda b: [link_to_itself(b.inputs / "loop.sqlite")],
+        ("loop.sqlite", "a link that leads to no file"),
+    ),
     "a missing file among others": (
         lambda b: [run_of_one(b.inputs), b.inputs / "nowhere.sqlite"],
         ("nowhere.sqlite",),
