@@ -96,6 +96,28 @@ def first_thing(report: Report) -> str | None:
     return ". ".join(filter(None, sentences)) or None
 
 
+def further_advice(report: Report) -> tuple[str, ...]:
+    """Return what else to do, two things at most, each with what it would save alone."""
+    first, replays = first_thing(report), _replays(report)
+    if first is None or replays is None:
+        return ()
+    others = [
+        a for a in advice_of(report, _worth(report, replays["measured"])) if a.text not in first
+    ]
+    return tuple(
+        f"{advice.action.partition('. ')[0]} ({_share(advice)})"
+        for advice in others[:_FURTHER]
+        if advice.saving_ratio >= _LEAST_FURTHER
+    )
+
+
+def _share(advice: Advice) -> str:
+    """Return what an advice saves, in percent."""
+    at_most = "at most " if _MOVING & set(advice.kind.split("+")) else ""
+    error = "" if advice.error_ratio is None else f" ± {100 * advice.error_ratio:.2f}"
+    return f"{at_most}-{percent(advice.saving_ratio)}{error}"
+
+
 def _warm_up(report: Report) -> str | None:
     """Return the advice to leave out an iteration that warms up; None where none does."""
     diagnosis = report.explanation.diagnosis
@@ -296,6 +318,10 @@ _LEAST_OF_ORDER = 0.001
 _SAME = 0.95
 #: So much advice is listed.
 _LISTED = 5
+#: So much of it stands beside the first, if it saves that much.
+_FURTHER, _LEAST_FURTHER = 2, 0.01
+#: Kinds whose work is done elsewhere without them.
+_MOVING = {"stage", "microbatch"}
 #: So many names stand in a sentence.
 _NAMED = 3
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.cli.app import main
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
-from bubbleviz.report.advice import first_thing, ranked
+from bubbleviz.report.advice import first_thing, further_advice, ranked
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.report import Report
 from scripts.benchmark.ranks.planting import Recipe
@@ -18,6 +19,7 @@ from scripts.benchmark.ranks.planting import plant as plant_ranks
 from scripts.benchmark.ranks.tables import write_tables
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
+from tests.support.pipeline_jobs import Job, simulated
 
 
 @pytest.mark.parametrize(
@@ -141,3 +143,17 @@ def test_nothing_is_advised_from_an_empty_average(
     assert "What to do first: nothing can be advised, since no iteration is averaged" in shown
     assert "any kernel ran for" not in shown
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["what_to_do_first"] is None
+
+
+def test_what_else_would_save_stands_below_what_to_do_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = simulated(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "operations.csv")
+    further = further_advice(bubbleviz.analyze(table))
+    assert main(["analyze", str(table)]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+
+    assert len(further) == 1
+    assert further[0].startswith("Find out why rank 6 is slow (-")
+    assert f"Then: {further[0]}" in screen
+    assert "What to do first: Begin iterations earlier" in screen

@@ -22,7 +22,7 @@ from bubbleviz.render.text import sections as own
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.terminal import Display, paragraph, plain_text
 from bubbleviz.report import bubbles
-from bubbleviz.report.advice import first_thing
+from bubbleviz.report.advice import first_thing, further_advice
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, kernel_time_of, many_ranks, measure_of
 from bubbleviz.report.report import Report
@@ -129,6 +129,11 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
         [],
         _bubble(report, display),
         paragraph(advice, display, lead="What to do first:", most=7) if advice else [],
+        [
+            line
+            for further in further_advice(report)
+            for line in paragraph(one_line(further, 200), display, lead="Then:", most=2)
+        ],
         ranks.first_lines(report, display),
         [*_doubts(report, display)],
         paragraph(more, display, lead="More:", style="dim"),
@@ -358,6 +363,7 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
     yield "operations", own.orders(report)
     if (advice := advice_sentence(report)) is not None:
         yield "", [doc.Sentence(f"what to do first: {advice}")]
+        yield "", [doc.Sentence(f"then: {one_line(more, 200)}") for more in further_advice(report)]
     yield "ratios", [own.ratios(report)]
     yield "causes", [table for table in [causes(report)] if table.rows]
     iteration = own.shown_iteration(report, view)

@@ -398,7 +398,7 @@ def what_if(report: Report) -> Iterator[doc.Block]:
         {
             "what if": change.change,
             "iteration ms": doc.milliseconds(change.makespan_ns),
-            "speed-up %": doc.in_percent(1 - change.makespan_ns / whole if whole else None),
+            "time saved %": doc.in_percent(1 - change.makespan_ns / whole if whole else None),
             "schedule %": doc.in_percent(change.bubble_ratio),
         }
         for change in changes
@@ -441,7 +441,7 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
         known = time_ms is not None
         cells = {
             "stage window ms" if by_stage else "iteration ms": f"{time_ms or 0:,.3f}",
-            "speed-up %": doc.in_percent(row.speedup),
+            "time saved %": doc.in_percent(row.speedup),
             "stage %" if by_stage else "schedule %": doc.in_percent(row.bubble_ratio),
             "activations": activations,
             **({"peak memory": peak} if in_bytes else {}),

@@ -20,6 +20,11 @@ function showHead(run) {
     `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${report.summary.iterations} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
     `${report.headline} is quoted: ${clean(report.headline_reason, 400).replace(/\.$/, "")}.`;
   byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "Nothing to advise.";
+  const first = report.what_to_do_first ?? "";
+  const others = (report.advice ?? []).filter((own) => own.saving_ratio >= 0.01 && !first.includes(own.text));
+  for (const own of others.slice(0, 2).reverse()) {
+    byId("advice").after(element("p", {}, `Then: ${clean(own.action.split(". ")[0], 200)} (-${percent(own.saving_ratio)})`));
+  }
   const [title, date] = titleOf(report);
   byId("run-title").textContent = title;
   byId("run-date").textContent = date;

@@ -43,7 +43,7 @@ const MEANINGS = {
   phase: "F forward, B backward for the input, W for the weights, BW both, R recomputation",
   iteration: "length of the iteration, with this change or schedule",
   "schedule ratio": "the schedule ratio with this change",
-  "speed-up": "how much shorter the iteration would be",
+  "time saved": "how much shorter the iteration would be",
   "to the median, points": "how far the ratio is from the median of all ranks, in percentage points",
   ranks: "how many ranks differ",
   least: "the least of all ranks",

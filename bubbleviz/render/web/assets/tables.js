@@ -118,7 +118,7 @@ function alternatives(run) {
     clean(own.name, 60), time(lengthNs(own), unit), share(own.bubble_ratio), share(own.speedup),
     own.peak_activations === null ? "–" : significant(own.peak_activations), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
-  const made = table(null, ["schedule", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "speed-up", "activations", "fits in the same memory"], rows, { lastText: true });
+  const made = table(null, ["schedule", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "time saved", "activations", "fits in the same memory"], rows, { lastText: true });
   return [heading, ...explained("other schedules", made)];
 }
 
