@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
@@ -129,6 +129,8 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[Promis
 def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
     """Return the limits that ``--max-bubble`` gives, as ``schedule=12%`` or ``schedule=0.12``.
 
+    ``12%`` alone is that of the report's primary ratio; its name is empty.
+
     Raises:
         UsageError: one is not of that form, or a ratio has two.
     """
@@ -141,14 +143,14 @@ def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
 
 
 def _limit(text: str) -> Limit:
-    name, _, written = (part.strip() for part in text.partition("="))
+    name, named, written = (part.strip() for part in text.rpartition("="))
     number = written.removesuffix("%").rstrip()
     try:
         # A percentage is shifted as decimals are, so that 7 % is the double nearest to 0.07.
         most = float(f"{number}e-2" if "%" in written else number)
     except ValueError:
         most = math.nan
-    if not name or not 0 <= most <= 1:
+    if (named and not name) or not 0 <= most <= 1:
         meant = f"; did you mean {name[:40]}={number}%?" if name and 1 < most <= 100 else ""
         raise UsageError(
             f"--max-bubble {text[:60]!r}: not of the form schedule=12% or schedule=0.12, a ratio "
@@ -174,7 +176,8 @@ def checks(
             missing value is neither good nor bad.
     """
     results = []
-    for limit in limits:
+    for given in limits:
+        limit = replace(given, ratio=given.ratio or saved.headline)
         ratio = saved.ratio(limit.ratio)
         if ratio is None:
             known = [r.name for r in saved.ratios]

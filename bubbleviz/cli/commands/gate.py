@@ -29,7 +29,11 @@ TOO_LARGE = 3
 def gate(
     report: str = argument("REPORT.json", "Report written by analyze --json."),
     max_bubble: list[str] | None = option(
-        *("RATIO=LIMIT", "Most a mean may be: schedule=12% or =0.12.", "Limits"),
+        *(
+            "RATIO=LIMIT",
+            "Most a mean may be: schedule=12%, or 12% of the primary ratio.",
+            "Limits",
+        ),
         complete=limit_beginnings,
     ),
     *,
