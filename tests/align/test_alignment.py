@@ -463,19 +463,6 @@ def test_what_pairs_iterations_without_names_is_told(
 PERIODIC = with_period(replace(SHORT, stages=2, servers=2, jitter=0.02), 194_000_000)
 
 
-@pytest.mark.parametrize("off", [-5000, -194, -20, 150, 200, 1000])
-def test_utc_that_is_off_by_an_iteration_pairs_no_other_iterations(
-    off: int, tmp_path: Path
-) -> None:
-    errors = (0, off * 1_000_000)
-    paths, truth = planted(replace(PERIODIC, iterations=6, clock_error_ns=errors), tmp_path)
-
-    report = bubbleviz.analyze(paths, align="causal")
-
-    check(report, truth)
-    assert len(report.iterations) == 6
-
-
 @pytest.mark.parametrize("step", [-20_000_000, -200_000, 200_000, 1_000_000, 20_000_000])
 @pytest.mark.parametrize("host", [0, 1])
 def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(

@@ -28,7 +28,7 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
-from tests.support.nsys_exports import START_END, C, K, R, profile
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.planted_runs import check_ratios, found_rows, rank_numbers, true_rows
 
 #: A new name for a range of (rank, virtual stage, name); None takes the range away.
@@ -627,25 +627,3 @@ def test_a_pair_is_one_operation(
     assert own[0]["name"] == text
     assert len(rows) == 1 + len(forward) + len(backward)
     assert {row["iteration"] for row in rows} == {"0"}
-
-
-# -- prefilters ------------------------------------------------------------------------------
-
-
-def test_start_end_ranges_of_torch_on_another_thread(tmp_path: Path) -> None:
-    """A range that another thread ends covers its process."""
-    path = profile(
-        tmp_path,
-        [K(200, 300, 1), K(1_200, 1_300, 2)],
-        [C(100, 110, 1, tid=5), C(1_100, 1_110, 2, tid=6)],
-        [
-            R(0, 150, "PP:0F0", kind=START_END, end_tid=9),
-            R(1_000, 1_150, "PP:0B0", kind=START_END, end_tid=9),
-        ],
-    )
-    report = bubbleviz.analyze([path])
-
-    assert [row[1:4] for row in found_rows(report)] == [
-        (200, 300, Phase.F),
-        (1_200, 1_300, Phase.BW),
-    ]

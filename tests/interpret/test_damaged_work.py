@@ -11,23 +11,18 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
-from bubbleviz.count.ratios import Extents, ratio_definitions
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.damaged_work import (
     ProcessLoss,
-    check_rows,
-    check_times,
     limitations_of_lost,
 )
-from bubbleviz.interpret.late_launches import Launches, WorklessRows
+from bubbleviz.interpret.late_launches import WorklessRows
 from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import UNCORRELATED, Activities
 from bubbleviz.render.json_document import render
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.comparison import saved_of
@@ -35,7 +30,7 @@ from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
-from bubbleviz.sources.in_memory import no_calls, no_ranges
+from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.readers import reader_of
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -84,21 +79,6 @@ def _linked(path: Path) -> tuple[Limitation, ...]:
         return link(file.read(("*",), partial=True), no_ranges()).limitations
 
 
-def _work(*rows: tuple[int, int, int, int], kernels: int | None = None) -> Activities:
-    """Return work of one rank: start, end, correlation id, name."""
-    start, end, correlation, name = np.array(rows, np.int64).reshape(-1, 4).T
-    return Activities(
-        start_ns=start.copy(),
-        end_ns=end.copy(),
-        rank=np.zeros(len(start), np.int16),
-        correlation_id=correlation.astype(np.uint32),
-        name_id=name.astype(np.int32),
-        kernels=len(start) if kernels is None else kernels,
-        names=tuple(map(str, range(int(name.max(initial=1)) + 1))),
-        ranks=np.array([[1, 0]]),
-    )
-
-
 @pytest.mark.skipif("BUBBLEVIZ_DATA" not in os.environ, reason="BUBBLEVIZ_DATA is not set")
 def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
     data = Path(os.environ["BUBBLEVIZ_DATA"])
@@ -113,28 +93,6 @@ def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
 
 
 # Rows that are recorded twice, and kernels without a length.
-
-
-def _checked_rows(work: Activities) -> tuple[list[int], dict[str, int]]:
-    repeated, notes = check_rows("a", work, Launches(work), no_calls())
-    return repeated.tolist(), _counts(notes)
-
-
-def test_equal_rows_of_one_call_are_one() -> None:
-    first, other = (10, 20, 5, 0), (30, 40, 6, 0)
-    assert _checked_rows(_work(first, other, first, first)) == ([2, 3], {TWICE: 2})
-    assert _checked_rows(_work()) == ([], {})
-
-
-def test_kernels_of_one_graph_are_not_the_same() -> None:
-    unknown = (10, 20, UNCORRELATED, 0)
-    for work in (
-        _work((10, 20, 5, 0), (10, 20, 5, 1), (10, 21, 5, 0), (11, 20, 5, 0)),
-        _work(unknown, unknown),
-        # A kernel and a copy of the same numbers are two things.
-        _work((10, 20, 5, 0), (10, 20, 5, 0), kernels=1),
-    ):
-        assert _checked_rows(work) == ([], {})
 
 
 def test_nodes_of_one_graph_are_not_one(tmp_path: Path) -> None:
@@ -222,16 +180,6 @@ def test_a_clock_of_the_gpu_that_differs_loses_nothing(shift_ns: int, tmp_path: 
     assert (CLOCK in counts) == (shift_ns < -100_000)
 
 
-def test_a_drift_that_many_kernels_show_is_no_damage() -> None:
-    launched_ns = np.arange(0, 100_000_000, 100_000)
-    start_ns = launched_ns + 200_000 - launched_ns // 250
-    work = _work(*((start, start + 1000, i, 0) for i, start in enumerate(start_ns.tolist())))
-    call = np.arange(len(work))
-    sound, (note,) = check_times("a", work, call, launched_ns, (0, 100_000_000))
-    assert (sound, note.what, note.count) == (None, CLOCK, 249)
-    assert "by up to 0.200 ms" in note.reason
-
-
 @pytest.mark.parametrize(
     "damage",
     [{"ts": 0, "dur": 0}, {"ts": -1_000_000}, {"dur": 86_400e6}, {"ts": 86_400e6}],
@@ -252,14 +200,6 @@ def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path
     impossible = "kernels and copies with impossible times"
     assert sum(counts.get(what, 0) for what in (EARLY, OUTSIDE, impossible)) == 1
     assert _ratios(report) == _ratios(analyze(traces))
-
-
-def test_an_iteration_that_starts_before_the_last_has_no_period() -> None:
-    first_ns = np.array([[100, 100], [50, 200], [300, 300]])
-    present = np.ones((3, 2), bool)
-    (period,) = (ratio for ratio in ratio_definitions() if ratio.name == "period")
-    windows = period.windows(Extents(first_ns, first_ns + 10, first_ns + 10, present))
-    assert windows.known.tolist() == [False, True, False]
 
 
 # Processes and devices that nothing else mentions.

@@ -17,6 +17,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, R, T, profile
 
 
@@ -64,13 +65,6 @@ class Rows:
         return profile(folder, order, self.calls, self.ranges, threads=list(threads), name=name)
 
 
-def change(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        for statement in statements:
-            db.execute(statement)
-        db.commit()
-
-
 def work(report: Report) -> set[tuple[int, int, str, int, int, int]]:
     """Return (pid, device, phase, microbatch, chunk, start) of all compute with a span."""
     t = report.operations
@@ -95,21 +89,6 @@ def told(report: Report) -> str:
 
 
 # -- ranks -----------------------------------------------------------------------------------
-
-
-def test_equal_correlation_ids_of_processes_do_not_mix(tmp_path: Path) -> None:
-    kernels, calls, ranges = [], [], []
-    for pid in (11, 12):
-        for n, name in enumerate(("F0.0.0", "B0.0.0")):
-            at = 1_000 * n + 100 * pid
-            ranges.append(R(at, at + 50, name, tid=pid, pid=pid))
-            calls.append(C(at + 10, at + 20, n + 1, tid=pid, pid=pid))
-            kernels.append(K(at + 30, at + 80, n + 1, pid=pid, device=pid - 11))
-    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, ranges)])
-
-    assert {(o[0], o[1], o[2], o[5]) for o in work(report)} == {
-        (11, 0, "F", 1_130), (11, 0, "BW", 2_130), (12, 1, "F", 1_230), (12, 1, "BW", 2_230),
-    }  # fmt: skip
 
 
 def test_one_main_thread_and_autograd_threads_of_devices(tmp_path: Path) -> None:
@@ -158,21 +137,6 @@ def two_threads(devices: tuple[int, int]) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_of_several_open_backwards_the_device_decides(named: bool, tmp_path: Path) -> None:
-    rows = two_threads((0, 1))
-    rows.launch(600, 1, 20, 1)
-    rows.launch(650, 1, 21, 0)
-    names = [T(20, "pt_autograd_0"), T(21, "pt_autograd_1")] if named else []
-    report = bubbleviz.analyze([rows.write(tmp_path, names)])
-
-    assert {o[1:] for o in work(report) if o[2] == "BW"} == {
-        (1, "BW", 1, 0, 640), (0, "BW", 0, 0, 690),
-    }  # fmt: skip
-    assert report.profiles[0].cross_thread_kernels == 2
-    assert report.profiles[0].ambiguous_kernels == 0
-
-
 @pytest.mark.parametrize(("devices", "device"), [((0, 0), 0), ((0, 1), 2)])
 def test_backwards_that_no_device_tells_apart_are_ambiguous_and_counted(
     devices: tuple[int, int], device: int, tmp_path: Path
@@ -188,22 +152,6 @@ def test_backwards_that_no_device_tells_apart_are_ambiguous_and_counted(
     (unknown,) = report.unattributed_kernels
     assert (unknown.count, unknown.gpu_ns) == (2, 200)
     assert unknown.where == "thread 20, while several threads ran backward"
-
-
-@pytest.mark.parametrize(("opens", "launches"), [((1, 10), (12, 13)), ((1, 11), (1, 11))])
-def test_backward_of_other_processes_and_of_forward_threads_is_their_own(
-    opens: tuple[int, int], launches: tuple[int, int], tmp_path: Path
-) -> None:
-    rows = Rows()
-    rows.run("F0.0.0", 0, tid=10)
-    rows.run("F1.0.0", 0, pid=opens[0], tid=opens[1], device=1)
-    rows.ranges.append(R(300, 600, "B0.0.0", tid=10))
-    rows.launch(350, *launches, 1)
-    report = bubbleviz.analyze([rows.write(tmp_path)])
-
-    assert report.profiles[0].cross_thread_kernels == 0
-    assert report.profiles[0].attributed_kernels == 2
-    assert "ambig" not in told(report)
 
 
 @pytest.mark.parametrize("name", ["pt_data_worker", "pt_nccl_watchdg", "cuda-EvtHandlr"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -23,7 +22,6 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.explain import stretch
 from bubbleviz.interpret.fleet import dask_fleet, process_pool, run_recordings
-from bubbleviz.interpret.fleet.process_pool import worker_pool
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Ints
@@ -188,18 +186,6 @@ def test_of_several_files_that_cannot_be_read_the_first_is_named(
     for jobs in (1, 2):
         with pytest.raises(ProfileError, match=r"bad1\.sqlite"):
             bubbleviz.analyze(files, jobs=jobs)
-
-
-def _nothing() -> None:
-    """Begin with nothing."""
-
-
-def test_a_pool_leaves_no_process_behind() -> None:
-    with worker_pool(2, _nothing) as pool:
-        jobs = [pool.submit(time.sleep, 600) for _ in range(2)]
-    # They would sleep for ten minutes.
-    assert all(job.done() for job in jobs)
-    assert not multiprocessing.active_children()
 
 
 def test_two_runs_at_once_do_not_disturb_each_other(many: Path) -> None:
@@ -549,21 +535,11 @@ def test_of_files_read_together_only_what_kills_workers_is_lost(
     assert len(report.profiles) == 8 - len(dead)
 
 
-def _doubled(number: int) -> int:
-    return 2 * number
-
-
 def _deadly(number: int) -> int:
     """Return the double, in a process that is not a worker; a worker dies of 3."""
     if number == 3 and "distributed.worker" in sys.modules and os.environ.get("MORTAL"):
         os._exit(1)
     return 2 * number
-
-
-def test_parts_of_a_run_come_in_order(cluster: Path) -> None:
-    with dask_fleet.dask_fleet(str(cluster)) as fleet:
-        for count in (0, 1, 2, 9):
-            assert fleet.each(_doubled, range(count)) == [2 * n for n in range(count)]
 
 
 def test_parts_that_workers_die_of_are_done_here(
@@ -622,9 +598,15 @@ def test_a_cluster_without_workers_is_an_error(scheduler: Path, many: Path) -> N
 
 @pytest.mark.parametrize(
     "address",
-    ["garbage", "", "tcp://", "tcp://127.0.0.1", "tcp://a..b:8786", "inproc://127.0.0.1/4/1"],
+    [
+        *("garbage", "", "tcp://", "tcp://127.0.0.1", "tcp://a..b:8786", "inproc://127.0.0.1/4/1"),
+        *("tcp://127.0.0.1:9", "127.0.0.1:9", "tcp://[::1]:9"),
+    ],
 )
-def test_what_is_no_address_is_an_error(address: str, many: Path) -> None:
+def test_where_no_scheduler_can_be_is_an_error(
+    address: str, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_fleet, "PATIENCE_S", 0.5)
     with pytest.raises(InputError, match="no scheduler answers there"):
         bubbleviz.analyze(many, dask=address)
 
@@ -695,15 +677,6 @@ def test_a_port_of_something_else_is_an_error_within_seconds(
     assert out == ""
     assert err.count("\n") == 1
     assert "no scheduler answers there" in err
-
-
-def test_a_cluster_that_is_not_there_is_an_error(
-    many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dask_fleet, "PATIENCE_S", 0.5)
-    for address in ("tcp://127.0.0.1:9", "127.0.0.1:9", "tcp://[::1]:9"):
-        with pytest.raises(InputError, match="no scheduler answers"):
-            bubbleviz.analyze(many, dask=address)
 
 
 #: What a worker runs first, and what is said of it.

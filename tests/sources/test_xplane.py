@@ -19,7 +19,7 @@ from bubbleviz import errors
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.cli.app import main
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.profile import Profile, is_main
+from bubbleviz.model.profile import Profile
 from bubbleviz.sources.paths import find_profiles
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type, trace_json
@@ -162,18 +162,6 @@ def test_cpus_stand_for_devices(tmp_path: Path) -> None:
     assert found.activities.names == ("dot.1",)
     assert named(found.ranges)["XlaModule:#hlo_module=jit_f#"] == 2
     assert {note.what for note in found.limitations} >= {"devices", "launches"}
-
-
-def test_what_the_host_did_is_kept(tmp_path: Path) -> None:
-    threads = [L("python", [op("train", 0, 90_000, step_num=3), E("F0", 10, 80_000)], 5)]
-    planes = [*tpu(), P("/host:CPU", threads)]
-    found = profile(written(tmp_path, planes))
-    thread = next(t.thread for t in found.threads if t.name == "python")
-    whole = np.array([0]), np.array([1_000_000])
-    lasting = found.every_range.lasting(20_000, np.array([thread]), *whole)
-
-    assert is_main(thread)
-    assert named(lasting) == {"train": 1, "train#step_num=3#": 1, "F0": 1}
 
 
 def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
@@ -441,18 +429,6 @@ def test_strange_events_spoil_nothing(event: object, tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
 
     assert rows(profile(path)) == rows(profile(written(tmp_path, tpu(1))))
-
-
-def test_processes_without_a_name_are_counted(tmp_path: Path) -> None:
-    content = json.loads(trace_json(tpu(1)))
-    content["traceEvents"] = [
-        e for e in content["traceEvents"] if e.get("name") != "process_name"
-    ] + [{"ph": "M", "pid": 9, "name": "process_name", "args": {"name": "/host:CPU"}}]
-    path = tmp_path / "a.trace.json"
-    path.write_text(json.dumps(content))
-
-    with pytest.raises(errors.NothingToAnalyseError):
-        profile(path)
 
 
 def test_a_pair_of_files_counts_once(tmp_path: Path) -> None:
