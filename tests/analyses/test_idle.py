@@ -24,6 +24,7 @@ from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, advice, title
 from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.render.text.terminal import plain_text
+from tests.support.command_line import CommandLine
 from tests.support.idle_runs import US, add_up, c, k, only, planted, r, spent
 from tests.support.nsys_exports import C, K, M, R, T, global_id, profile
 from tests.support.places import FIXTURES, GOLDEN
@@ -274,12 +275,10 @@ def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == (golden, "")
 
 
-def test_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
     file = planted(tmp_path)
 
-    assert main(["gaps", str(file), "--json", "-", "--top", "1"]) == 0
-
-    told = json.loads(capsys.readouterr().out)
+    told = cli.json("gaps", str(file), "--json", "-", "--top", "1")
     assert told["schema"] == "bubbleviz.idle/1"
     assert set(told) == {
         *("schema", "version", "definitions", "shortest_ns", "span_ns", "idle_ns", "advice"),
@@ -293,12 +292,10 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert all(a["end_ns"] == b["start_ns"] for a, b in pairwise(gap["chunks"]))
     assert gap["activity"] == "data loading"
     assert [step["name"] for step in rank["steps"]] == ["step 1", "step 2"]
-    assert main(["gaps", str(file), "--json", "-", "--top", "1"]) == 0
-    assert json.loads(capsys.readouterr().out) == told
+    assert cli.json("gaps", str(file), "--json", "-", "--top", "1") == told
 
     # The CSV has a row a gap.
-    assert main(["gaps", str(file), "--csv", "-"]) == 0
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    (row,) = csv.DictReader(io.StringIO(cli.printed("gaps", str(file), "--csv", "-")))
     assert tuple(row) == COLUMNS
     assert (row["step"], row["idle_ns"], row["activity"]) == ("step 1", "50000", "data loading")
     chunks = json.loads(row["chunks"])
@@ -308,7 +305,7 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFixtur
 HOSTILE = "=1+1\x00\x1b[31m<script>alert(1)</script>\n" + "x" * 10_000
 
 
-def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
     named = HOSTILE.replace("\x00", "\x01")
     file = profile(
         tmp_path,
@@ -318,9 +315,7 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
     out = tmp_path / "gaps.csv"
 
-    assert main(["gaps", str(file), "--csv", str(out)]) == 0
-
-    printed = capsys.readouterr().out
+    printed = cli.printed("gaps", str(file), "--csv", str(out))
     assert not set(printed) & {"\x01", "\x1b"}
     assert max(map(len, printed.splitlines())) < 400
     text = out.read_text(encoding="utf-8")
@@ -364,12 +359,11 @@ def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranges", [(), (R(0, 5, "work"),), (R(0, 5, "iter_0_0"),)])
 @pytest.mark.parametrize("end_ns", [1_000, 1_000_000])
 def test_a_single_kernel_gives_no_duty_cycle(
-    end_ns: int, ranges: tuple[R, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    end_ns: int, ranges: tuple[R, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
     run = profile(tmp_path, [K(10, 10 + end_ns, 1)], [C(1, 2, 1)], ranges)
     written = tmp_path / "idle.json"
-    assert main(["idle", str(run), "--json", str(written)]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(cli.printed("idle", str(run), "--json", str(written)).split())
     document = json.loads(written.read_text(encoding="utf-8"))
     assert "1 device with a single kernel or copy" in shown
     assert "100.00" not in shown
@@ -383,8 +377,9 @@ def test_a_single_kernel_gives_no_duty_cycle(
     # Beside another device it counts in no sum.
     kernels = [K(10, 20, 1), K(50, 60, 2), K(10, 900, 3, device=1)]
     calls = [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)]
-    assert main(["idle", str(profile(tmp_path, kernels, calls, []))]) == 0
-    assert "2 devices, idle for 60.00 % of the time" in capsys.readouterr().out
+    assert "2 devices, idle for 60.00 % of the time" in cli.printed(
+        "idle", str(profile(tmp_path, kernels, calls, []))
+    )
 
 
 # Devices side by side.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -14,9 +13,9 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.idle.analysis import NotebookIdleReport
 from bubbleviz.analyses.idle.report import RankIdle
-from bubbleviz.cli.app import main
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
+from tests.support.command_line import CommandLine
 from tests.support.idle_runs import US, add_up, c, k, only, spent
 from tests.support.nsys_exports import M, profile
 from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, synchronised
@@ -278,17 +277,12 @@ def test_what_a_host_waited_for_is_named(
     assert waits == ([(f"host, {name}", *found, 1, 100 * US, 100 * US)] if found else [])
 
 
-def test_the_outputs_say_who_waited_for_what(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -> None:
     file = str(synchronised(two_devices(tmp_path), [RECORDED], [WAITED]))
 
-    assert main(["idle", file, "--json", "-"]) == 0
-    rank, other = json.loads(capsys.readouterr().out)["ranks"]
-    assert main(["idle", file]) == 0
-    screen = capsys.readouterr().out
-    assert main(["idle", file, "-v", "--svg", "-"]) == 0
-    picture = capsys.readouterr().out
+    rank, other = cli.json("idle", file, "--json", "-")["ranks"]
+    screen = cli.printed("idle", file)
+    picture = cli.printed("idle", file, "-v", "--svg", "-")
 
     assert other["waits"] == []
     assert rank["waits"] == [

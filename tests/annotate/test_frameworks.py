@@ -20,7 +20,6 @@ import pytest
 
 import bubbleviz
 from bubbleviz import annotate
-from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention_file import built_in, recognise
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
@@ -28,6 +27,7 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
+from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.planted_runs import check_ratios, found_rows, rank_numbers, true_rows
 
@@ -609,14 +609,11 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_pair_is_one_operation(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pair_is_one_operation(name: str, tmp_path: Path, cli: CommandLine) -> None:
     text, forward, backward, microbatch, chunk = PAIRS[name]
     path = pair(tmp_path, text, forward, backward)
 
-    assert main(["analyze", str(path), "--csv", "-"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(cli.printed("analyze", str(path), "--csv", "-"))))
     own = [row for row in rows if row["phase"] == "FB"]
     at = 1_000 * len(forward)
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl.profiles import _FAMILY
 from bubbleviz.analyses.pgle import instructions
-from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import (
     built_in,
@@ -33,6 +32,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.sources.nsys.columnar_export import may_match
 from bubbleviz.sources.nsys.profile_file import open_file
+from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import CHECKOUT
 
@@ -238,14 +238,13 @@ WRONG = [
 
 @pytest.mark.parametrize(("file", "text", "reason"), WRONG, ids=range(len(WRONG)))
 def test_what_cannot_be_compiled_is_refused(
-    file: str, text: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str, text: str, reason: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     command, option, _ = FILES[file]
     path = tmp_path / "names.toml"
     path.write_text(text)
 
-    assert main([command, ONE, option, str(path)]) == 2
-    said = capsys.readouterr().err
+    said = cli.refused(command, ONE, option, str(path), code=2)
     assert said.startswith(f"bubbleviz: {path}: ")
     assert reason in said
     assert said.count("\n") == 1

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import load_convention
 from bubbleviz.conventions.globs import lets_through
@@ -17,6 +16,7 @@ from bubbleviz.conventions.name_words import drafts
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.terminal import WIDTH
+from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 
@@ -118,13 +118,10 @@ def printed_draft(shown: str) -> str:
     return first + below
 
 
-def test_a_draft_is_printed_as_a_file_that_loads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLine) -> None:
     run, mine = named_at_length(tmp_path), tmp_path / "mine.toml"
 
-    assert main(["inspect", str(run)]) == 0
-    shown = capsys.readouterr().out
+    shown = cli.printed("inspect", str(run))
     mine.write_text(printed_draft(shown), encoding="utf-8")
 
     assert max(map(len, printed_draft(shown).splitlines())) > WIDTH
@@ -161,9 +158,7 @@ def _rename(run: Path, **names: str) -> None:
             database.execute("UPDATE NVTX_EVENTS SET text = ? WHERE rowid = ?", (name, rowid))
 
 
-def test_a_draft_is_tried_before_it_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_draft_is_tried_before_it_is_shown(tmp_path: Path, cli: CommandLine) -> None:
     run = _renamed(tmp_path, F="forward pass #, seq = 5", B="backward pass #, op_id = 7")
     inspection = bubbleviz.inspect(run)
     assert inspection.suggestion is not None
@@ -172,8 +167,7 @@ def test_a_draft_is_tried_before_it_is_shown(
     assert (operations["F"], operations["BW"]) == (96, 96)
     assert inspection.trial.attributed > 0.9
     assert inspection.trial.bubble == pytest.approx(3 / 11)
-    assert main(["inspect", str(run)]) == 0
-    shown = capsys.readouterr().out
+    shown = cli.printed("inspect", str(run))
     assert "tried on this profile: 96 F, 96 BW" in shown
     assert "bubble ratio (schedule): 27.27 %" in shown
 
@@ -189,14 +183,13 @@ def test_a_draft_is_tried_before_it_is_shown(
     ids=["no words", "operators", "forward only", "steps only"],
 )
 def test_without_a_draft_that_works_the_command_that_does_is_named(
-    names: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    names: dict[str, str], tmp_path: Path, cli: CommandLine
 ) -> None:
     run = _renamed(tmp_path, **names)
     inspection = bubbleviz.inspect(run)
     assert inspection.suggestion is None
     assert inspection.trial is None
-    assert main(["inspect", str(run)]) == 0
-    assert f"bubbleviz idle {run}" in " ".join(capsys.readouterr().out.split())
+    assert f"bubbleviz idle {run}" in " ".join(cli.printed("inspect", str(run)).split())
 
 
 def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
@@ -319,15 +312,14 @@ SHAPES = ("saxpy", "CommonPjRtLoadedExecutable::ExecutePrepare", "b" * 90, "Setu
 
 @pytest.mark.parametrize("names", [SHAPES[:1], SHAPES, SHAPES[::-1], ("forward pass", *SHAPES)])
 def test_a_refusal_shows_each_name_by_itself(
-    names: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    names: tuple[str, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
     kernels = [K(20 * n + 3, 20 * n + 9, n) for n in range(len(names))]
     calls = [C(20 * n + 1, 20 * n + 2, n) for n in range(len(names))]
     ranges = [R(20 * n, 20 * n + 12, text) for n, text in enumerate(names)]
     path = profile(tmp_path, kernels, calls, ranges)
 
-    assert main(["analyze", str(path)]) == 1
-    refusal = capsys.readouterr().err
+    refusal = cli.refused("analyze", str(path), code=1)
 
     assert " … " not in refusal
     for name in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -24,6 +23,7 @@ from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import measured_times
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import written
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -161,19 +161,14 @@ def test_why_there_is_no_theory_is_told_to_the_end(tmp_path: Path) -> None:
     assert "…" not in told.split("measured", 2)[1]
 
 
-def test_simulate_takes_sizes_and_times_from_a_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: CommandLine) -> None:
     plant(SPLIT, tmp_path / "run")
     report = str(tmp_path / "report.json")
     assert main(["analyze", str(tmp_path / "run"), "--json", report]) == 0
-    capsys.readouterr()
-    assert main(["simulate", "--from", report, "--schedule", "zb-h1", "--json", "-"]) == 0
-    measured = json.loads(capsys.readouterr().out)
+    measured = cli.json("simulate", "--from", report, "--schedule", "zb-h1", "--json", "-")
     times = ("--tf", "1", "--tb", "1.2", "--tw", "0.7", "--tcomm", "0")
     sizes = ("-p", "4", "-m", "12")
-    assert main(["simulate", "--schedule", "zb-h1", *sizes, *times, "--json", "-"]) == 0
-    given = json.loads(capsys.readouterr().out)
+    given = cli.json("simulate", "--schedule", "zb-h1", *sizes, *times, "--json", "-")
 
     assert measured["makespan_ms"] == pytest.approx(given["makespan_ms"], rel=1e-3)
     assert {**measured, "makespan_ms": 0, "cost_ms": 0, "bubble_ratio": 0} == {
@@ -183,13 +178,15 @@ def test_simulate_takes_sizes_and_times_from_a_report(
         "bubble_ratio": 0,
     }
     # What is given comes first.
-    assert main(["simulate", "--from", report, "--schedule", "1f1b", "-m", "3", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["microbatches"] == 3
+    assert (
+        cli.json("simulate", "--from", report, "--schedule", "1f1b", "-m", "3", "--json", "-")[
+            "microbatches"
+        ]
+        == 3
+    )
 
 
-def test_simulate_marks_times_of_an_incomplete_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulate_marks_times_of_an_incomplete_run(tmp_path: Path, cli: CommandLine) -> None:
     for restriction, ranks in {
         "incomplete: ranks of the run are missing": (0, 1),
         "maybe incomplete: stages may be missing": (0, 1, 3),
@@ -198,11 +195,8 @@ def test_simulate_marks_times_of_an_incomplete_run(
         profiles = [str(FIXTURES / "zb-v" / f"rank{rank}.sqlite") for rank in ranks]
         assert main(["analyze", *profiles, "--json", report]) == 0
         command = ["simulate", "--from", report, "--schedule", "zb-h1"]
-        capsys.readouterr()
-        assert main(command) == 0
-        assert f"! measured times: {restriction}" in capsys.readouterr().out
-        assert main([*command, "--json", "-"]) == 0
-        assert json.loads(capsys.readouterr().out)["restriction"] == restriction
+        assert f"! measured times: {restriction}" in cli.printed(*command)
+        assert cli.json(*command, "--json", "-")["restriction"] == restriction
 
 
 @pytest.mark.parametrize("name", ["rank0", "rank1"])
@@ -242,11 +236,8 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     assert max(row.speedup or 0 for row in others.rows) < 0.03
 
 
-def test_the_table_says_which_window_is_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_says_which_window_is_compared(tmp_path: Path, cli: CommandLine) -> None:
     plant(OVERLAPPING, tmp_path)
-    assert main(["analyze", str(tmp_path), "--what-if"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(cli.printed("analyze", str(tmp_path), "--what-if").split())
     assert "stage window ms" in shown
     assert "Consecutive iterations overlap, so the longest rank's own window" in shown

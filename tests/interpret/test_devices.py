@@ -17,6 +17,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, R, T, profile
 
@@ -189,18 +190,14 @@ def test_users_add_names_of_helper_threads(tmp_path: Path) -> None:
     assert said(report)[HELPERS] == 1
 
 
-def test_the_cross_thread_rule_can_be_switched_off(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_cross_thread_rule_can_be_switched_off(tmp_path: Path, cli: CommandLine) -> None:
     rows = Rows()
     rows.run("F0.0.0", 0)
     rows.run("B0.0.0", 300, by=20)
     path = rows.write(tmp_path)
 
-    assert main(["analyze", str(path), "--json", "-"]) == 0
-    on = json.loads(capsys.readouterr().out)["profiles"][0]
-    assert main(["analyze", str(path), "--no-cross-thread", "--json", "-"]) == 0
-    off = json.loads(capsys.readouterr().out)["profiles"][0]
+    on = cli.json("analyze", str(path), "--json", "-")["profiles"][0]
+    off = cli.json("analyze", str(path), "--no-cross-thread", "--json", "-")["profiles"][0]
 
     assert (on["attributed_kernels"], on["cross_thread_kernels"]) == (2, 1)
     assert (off["attributed_kernels"], off["cross_thread_kernels"]) == (1, 0)

@@ -16,6 +16,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
+from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, M, R, global_id, profile
 
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -116,12 +117,11 @@ TRACED = [(1_000 * i + 300, 1_000 * i + 900, 10 + i) for i in range(4)]
 
 @pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
 def test_graphs_traced_as_a_whole_are_work(
-    without: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    without: tuple[str, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
     path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
     report = bubbleviz.analyze([path])
-    assert main(["inspect", str(path)]) == 0
-    shown = capsys.readouterr().out
+    shown = cli.printed("inspect", str(path))
 
     assert [row[:4] for row in work(report)] == [
         ("F", 0, 300, 900),
@@ -139,14 +139,13 @@ def test_graphs_traced_as_a_whole_are_work(
 
 @pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
 def test_graphs_that_cannot_be_read_are_refused(
-    without: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    without: tuple[str, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
     path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
     lose_column(path)
 
     assert main(["analyze", str(path)]) == 1
-    assert main(["inspect", str(path)]) == 0
-    shown = capsys.readouterr().out
+    shown = cli.printed("inspect", str(path))
     assert "analyze cannot run" in shown
     assert "--cuda-graph-trace=node" in shown
     assert f"the export lacks {GRAPH}.correlationId" in shown
@@ -191,12 +190,11 @@ def test_graphs_of_which_nothing_was_recorded_are_told(
 
 
 def test_nothing_but_unrecorded_graphs_is_an_error_that_names_the_option(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     path = drop(profile(tmp_path, [], CALLS, RANGES), "CUPTI_ACTIVITY_KIND_KERNEL")
 
-    assert main(["analyze", str(path)]) == 1
-    assert "--cuda-graph-trace=node" in capsys.readouterr().err
+    assert "--cuda-graph-trace=node" in cli.refused("analyze", str(path), code=1)
 
 
 # -- copies and memsets ------------------------------------------------------------------------
@@ -218,14 +216,13 @@ def test_copies_and_fills_are_reported_and_make_no_span_beside_kernels(tmp_path:
     assert report.coverage[0].copy_ns == 59
 
 
-def test_copies_alone_make_the_span(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_copies_alone_make_the_span(tmp_path: Path, cli: CommandLine) -> None:
     """An operation that only copies (an offload, say) spans its copies, and has no kernels."""
     path = profile(
         tmp_path, NODES[3:], CALLS, RANGES, copies=[M(300, 340, 10)], fills=[M(400, 450, 10)]
     )
 
-    assert main(["analyze", str(path), "--csv", "-"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(cli.printed("analyze", str(path), "--csv", "-"))))
     first = next(row for row in rows if row["name"] == "F0.0.0")
     assert (first["start_ns"], first["end_ns"], first["kernels"]) == ("300", "450", "0")
 

@@ -10,6 +10,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, profile
 
 #: Two kernels that a program without ranges ran.
@@ -73,9 +74,6 @@ def test_a_draft_that_works_is_promised(tmp_path: Path) -> None:
     assert drafted
 
 
-def test_without_work_no_convention_is_advised(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_work_no_convention_is_advised(tmp_path: Path, cli: CommandLine) -> None:
     path = str(profile(tmp_path, [], [], [R(0, 3, "setup")]))
-    assert main(["inspect", path]) == 0
-    assert "--convention" not in capsys.readouterr().out
+    assert "--convention" not in cli.printed("inspect", path)

@@ -6,15 +6,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.render.picture.slowdowns import slowdowns
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import written
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -64,12 +62,11 @@ def test_many_stages_and_replicas_say_what_is_left_out(tmp_path: Path) -> None:
     assert "and 4 cells more" in shown
 
 
-def test_a_table_with_what_costs_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_with_what_costs_most(tmp_path: Path, cli: CommandLine) -> None:
     report = planted(tmp_path)
     found = report.slowdowns
     assert found is not None
-    assert main(["analyze", str(tmp_path), "-v", "slowdown"]) == 0
-    printed = capsys.readouterr().out
+    printed = cli.printed("analyze", str(tmp_path), "-v", "slowdown")
 
     assert re.search(rf"all together\s+{found.total:.3f}", printed)
     assert re.search(rf"stage 1\s+{found.by_stage[1]:.3f}", printed)

@@ -23,6 +23,7 @@ from bubbleviz.report.rank_means import standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import MS, Op, pipelines_of, ranks_of, report_of, written
 from tests.support.places import CHECKOUT
 
@@ -194,9 +195,7 @@ def test_a_picture_of_many_ranks_stays_small() -> None:
 # The command line
 
 
-def test_pipelines_and_hosts_are_selected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipelines_and_hosts_are_selected(tmp_path: Path, cli: CommandLine) -> None:
     lines = ["rank,stage,pipeline,iteration,phase,microbatch,start_ns,end_ns,host"]
     for rank in range(4):
         place = f"{rank % 2},{rank // 2}"
@@ -210,8 +209,9 @@ def test_pipelines_and_hosts_are_selected(
         assert "node1" in picture.read_text()
         assert "node0" not in picture.read_text()
 
-    capsys.readouterr()
-    assert main(["analyze", str(table), "--hosts", "node7"]) == 2
-    assert "there is no host node7" in capsys.readouterr().err
-    assert main(["analyze", str(table), "--pipelines", "0", "--hosts", "node1"]) == 2
-    assert "selects nothing" in capsys.readouterr().err
+    assert "there is no host node7" in cli.refused(
+        "analyze", str(table), "--hosts", "node7", code=2
+    )
+    assert "selects nothing" in cli.refused(
+        "analyze", str(table), "--pipelines", "0", "--hosts", "node1", code=2
+    )

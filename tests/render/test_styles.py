@@ -19,6 +19,7 @@ from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.picture.page import text_width
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import (
     MS,
     SVG,
@@ -205,10 +206,7 @@ def test_commands_draw_for_a_paper(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [["--width", "89mm"], ["--style", "paper"]])
-def test_a_width_without_a_picture_is_refused(
-    option: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_width_without_a_picture_is_refused(option: list[str], cli: CommandLine) -> None:
     for command in (["analyze", str(FIXTURES / "1f1b")], ["simulate", "--schedule", "1f1b"]):
-        assert main([*command, *option]) == 2
-        assert f"{option[0]}: needs a picture to draw on" in capsys.readouterr().err
+        assert f"{option[0]}: needs a picture to draw on" in cli.refused(*command, *option, code=2)
     assert main(["analyze", str(FIXTURES / "1f1b"), "--svg", "-", "--style", "poster"]) == 2

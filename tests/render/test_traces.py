@@ -30,6 +30,7 @@ from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import strategies
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import MS, Op, report_of
 from tests.support.hostile_profiles import CONVENTION, DIRECTING, HOSTILE, hostile_profile
 from tests.support.nsys_exports import C, K, R, profile
@@ -464,13 +465,14 @@ def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its
 
 
 def test_without_its_package_perfetto_is_refused_before_any_work(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     file = tmp_path / "x.pftrace"
 
-    assert main(["analyze", "nowhere.sqlite", "--perfetto", str(file)]) == 1
-    assert "pip install 'bubbleviz[perfetto]'" in capsys.readouterr().err
+    assert "pip install 'bubbleviz[perfetto]'" in cli.refused(
+        "analyze", "nowhere.sqlite", "--perfetto", str(file), code=1
+    )
     assert not file.exists()
     with pytest.raises(OutputError, match="--chrome"):
         PERFETTO(report_of([]), View())

@@ -6,26 +6,21 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
-from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.pipeline_jobs import Job, simulated
 
 #: The job's rank of each place in pipeline order: stages of a replica do not follow each other.
 SHUFFLED = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
-def test_the_rank_of_the_job_is_named_everywhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLine) -> None:
     job = simulated(Job(rank={3: 1.6}))
     for row in job.rows:
         row["rank"] = SHUFFLED[int(row["rank"])]
     table = str(job.written(tmp_path / "operations.csv"))
     files = {name: tmp_path / f"report.{name}" for name in ("json", "md", "svg", "html", "tex")}
     given = [part for file in files.values() for part in ("-o", str(file))]
-    assert main(["analyze", table, "-v", *given]) == 0
-    screen = capsys.readouterr().out
+    screen = cli.printed("analyze", table, "-v", *given)
     document = json.loads(files["json"].read_text(encoding="utf-8"))
 
     assert document["what_to_do_first"].startswith("Find out why rank 6 is slow")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from dataclasses import replace
@@ -36,6 +35,7 @@ from bubbleviz.schedules.communication.lowering import communicated, lowered
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of
+from tests.support.command_line import CommandLine
 from tests.support.stepping_ranks import SteppingRanks
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
@@ -150,18 +150,14 @@ def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() ->
     assert makespan_of(made, times, STREAMS) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
 
 
-def test_a_schedule_is_written_with_its_communication(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_schedule_is_written_with_its_communication(cli: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "zb-h1.comms.csv"
     given = ("--schedule", "zb-h1", "-p", "3", "-m", "4", "--comms", str(file))
     assert main(["simulate", *given, *TIMES]) == 0
-    capsys.readouterr()
     printed = []
     for transport in ("streams", "blocking"):
         read = ("--plan", str(file), "--transport", transport, "--json", "-")
-        assert main(["simulate", *read, *TIMES]) == 0
-        printed.append(json.loads(capsys.readouterr().out))
+        printed.append(cli.json("simulate", *read, *TIMES))
 
     assert [each["makespan_ms"] for each in printed] == [14.0, 14.0]
     assert [each["carried_makespan_ms"] for each in printed] == [14.0, 17.0]
@@ -169,19 +165,16 @@ def test_a_schedule_is_written_with_its_communication(
     assert texts(lowered(schedule_named("zb-h1").plan(3, 4, 1))) == text.splitlines()
 
 
-def test_a_file_whose_communication_deadlocks_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "plan.csv"
     file.write_text(
         "0F0,0SEND_F0,0F1,0RECV_B0,0SEND_F1,0B0,0RECV_B1,0B1\n"
         "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
         encoding="utf-8",
     )
-    assert main(["simulate", "--plan", str(file), *TIMES]) == 1
     assert (
-        capsys.readouterr()
-        .err.replace("\n", " ")
+        cli.refused("simulate", "--plan", str(file), *TIMES, code=1)
+        .replace("\n", " ")
         .startswith(
             f"bubbleviz: {file}: the communication deadlocks (streams): rank 0 waits at 0RECV_B0 "
             "for rank 1's 1RECV_F1"
@@ -192,8 +185,7 @@ def test_a_file_whose_communication_deadlocks_is_refused(
     assert tuple(each.name for each in TRANSPORTS) == CARRIERS
     # So is one whose operations wait for each other.
     file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", encoding="utf-8")
-    assert main(["simulate", "--plan", str(file), *TIMES]) == 1
-    assert "the order deadlocks" in capsys.readouterr().err
+    assert "the order deadlocks" in cli.refused("simulate", "--plan", str(file), *TIMES, code=1)
 
 
 def lowered_of(*rows: str) -> LoweredPlan:

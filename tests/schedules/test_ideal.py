@@ -17,6 +17,7 @@ from bubbleviz.report.ideal_run import report_of
 from bubbleviz.schedules.ideal import ideal
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import StageTimes
+from tests.support.command_line import CommandLine
 from tests.support.published_orders import WITH_ORDER, numbers, reference
 
 EQUAL = StageTimes((1.0,), (1.0,), (1.0,))
@@ -176,9 +177,8 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(
     assert err.count("\n") == 1
 
 
-def test_schedules_are_listed_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schedules"]) == 0
-    out = capsys.readouterr().out
+def test_schedules_are_listed_with_their_sources(cli: CommandLine) -> None:
+    out = cli.printed("schedules")
 
     for rule in schedules():
         assert rule.name in out

@@ -21,6 +21,7 @@ from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
 from tests.support.published_orders import ONE_WAY
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
@@ -226,9 +227,7 @@ def test_wrong_usage(
     assert said in capsys.readouterr().err
 
 
-def test_what_ran_is_compared_with_a_plan(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> None:
     truth = plant(Planting(kernels=1), tmp_path)
     profile = str(tmp_path / truth.files[0].path)
     meant, other, wrong = (tmp_path / name for name in ("same.csv", "=1+1.csv", "wrong.csv"))
@@ -242,8 +241,7 @@ def test_what_ran_is_compared_with_a_plan(
     assert same is not None
     assert (same.name, same.exact, same.deviations) == ("same.csv", True, ())
 
-    assert main(["analyze", profile, "--plan", str(other), "--json", "-"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = cli.json("analyze", profile, "--plan", str(other), "--json", "-")
     assert found["schedule"]["name"] == "1f1b"
     assert found["schedule"]["exact"] is True
     assert found["plan"]["exact"] is False
@@ -252,8 +250,7 @@ def test_what_ran_is_compared_with_a_plan(
     assert (one["rank"], one["iteration"], one["places"]) == (2, 0, 1)
     assert (one["phase"], one["microbatch"], one["what"]) in (("F", 2, "late"), ("BW", 0, "early"))
 
-    assert main(["analyze", profile, "--plan", str(other)]) == 0
-    table = " ".join(capsys.readouterr().out.split())
+    table = " ".join(cli.printed("analyze", profile, "--plan", str(other)).split())
     assert "schedule: 1f1b (order matches in 2 of 2 iterations)" in table
     assert (
         "plan: =1+1.csv (1.56 % of operations out of order, order matches in 0 of 2 iterations)"
@@ -263,8 +260,6 @@ def test_what_ran_is_compared_with_a_plan(
         f"node0 GPU 2, iteration 0: {one['phase']}{one['microbatch']} {one['what']} by 1" in table
     )
 
-    assert main(["analyze", profile, "--plan", str(wrong)]) == 1
-    assert (
-        "--plan wrong.csv: the plan has 4 stages of 1 chunk with 4 microbatches"
-        in capsys.readouterr().err
+    assert "--plan wrong.csv: the plan has 4 stages of 1 chunk with 4 microbatches" in cli.refused(
+        "analyze", profile, "--plan", str(wrong), code=1
     )

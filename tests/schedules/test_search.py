@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from itertools import product
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.recognition.recognition import schedule_of
 from bubbleviz.model.phases import Phase
@@ -24,6 +22,7 @@ from bubbleviz.schedules.known import (
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.simulation import device_workload, outcome_of, peak_memory, run_order
+from tests.support.command_line import CommandLine
 from tests.support.measured_orders import devices_of, of_orders
 from tests.support.published_orders import Row, numbers, reference
 
@@ -239,18 +238,16 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
     assert bubble(40) <= of_few
 
 
-def test_the_limit_is_told_with_its_peak(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_limit_is_told_with_its_peak(cli: CommandLine) -> None:
     sizes = ["-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"]
     memory = ["--memory-limit", "60", "--memory-b", "10", "--memory-w", "4"]
 
-    assert main(["simulate", "--schedule", "zb-1p", *sizes, *memory, "--json", "-"]) == 0
-    told = json.loads(capsys.readouterr().out)["memory"]
+    told = cli.json("simulate", "--schedule", "zb-1p", *sizes, *memory, "--json", "-")["memory"]
     assert told["limit"] == 60
     assert (told["backward"], told["weight"]) == (10, 4)
     assert len(told["peak"]) == 4
     assert max(told["peak"]) <= 60
-    assert main(["simulate", "--schedule", "zb-1p", *sizes, *memory]) == 0
-    assert "of 60" in capsys.readouterr().out
+    assert "of 60" in cli.printed("simulate", "--schedule", "zb-1p", *sizes, *memory)
 
 
 def test_chimera_has_the_bubble_of_its_paper() -> None:

@@ -26,6 +26,7 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.sources.test_raw_reports import put_nsys
 from tests.support.columnar_exports import ARROW, FORMS, Form, columnar
+from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -219,23 +220,19 @@ def names_in(shown: str) -> list[str]:
     return [Path(profile["path"]).name for profile in json.loads(shown)["profiles"]]
 
 
-def test_a_report_in_several_forms_counts_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_in_several_forms_counts_once(tmp_path: Path, cli: CommandLine) -> None:
     columnar(EXAMPLE, tmp_path)
     columnar(EXAMPLE, tmp_path, ARROW)
     (tmp_path / "node0.nsys-rep").write_bytes(b"not exported anew")
 
-    assert main(["analyze", str(tmp_path), "--json", "-"]) == 0
-    assert names_in(capsys.readouterr().out) == ["node0_pqtdir"]
+    assert names_in(cli.printed("analyze", str(tmp_path), "--json", "-")) == ["node0_pqtdir"]
     shutil.copy(EXAMPLE, tmp_path / "node0.sqlite")
-    assert main(["analyze", str(tmp_path), "--json", "-"]) == 0
-    assert names_in(capsys.readouterr().out) == ["node0.sqlite"]
+    assert names_in(cli.printed("analyze", str(tmp_path), "--json", "-")) == ["node0.sqlite"]
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl"])
 def test_a_directory_without_core_tables_is_told_in_a_sentence(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     directory = columnar(EXAMPLE, tmp_path)
     for table in ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"):
@@ -245,32 +242,27 @@ def test_a_directory_without_core_tables_is_told_in_a_sentence(
     empty.mkdir()
 
     for path in (directory, empty):
-        assert main([command, str(path)]) == 1
-        said = capsys.readouterr().err
+        said = cli.refused(command, str(path), code=1)
         assert f"{path}: a directory of tables, but no nsys export: it has none" in said
         assert said.count("\n") == 1
 
 
-def test_a_table_of_an_export_is_no_profile(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_of_an_export_is_no_profile(tmp_path: Path, cli: CommandLine) -> None:
     directory = columnar(EXAMPLE, tmp_path)
     table = directory / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
 
-    assert main(["analyze", str(table)]) == 1
-    assert capsys.readouterr().err == (
+    assert cli.refused("analyze", str(table), code=1) == (
         f"bubbleviz: {table}: one table of an export of nsys; give its directory\n"
     )
 
 
 def test_without_pyarrow_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     directory = columnar(EXAMPLE, tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    assert main(["analyze", str(directory)]) == 1
-    said = capsys.readouterr().err
+    said = cli.refused("analyze", str(directory), code=1)
     assert "pip install 'bubbleviz[parquet]', or export it as SQLite" in said
     assert said.count("\n") == 1
 

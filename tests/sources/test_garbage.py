@@ -21,6 +21,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.queries import Query
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 
 ONE = CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite"
@@ -65,13 +66,10 @@ def kineto(path: Path, **odd: Any) -> Path:
     return path
 
 
-def test_identifiers_beyond_64_bits_are_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_identifiers_beyond_64_bits_are_none(tmp_path: Path, cli: CommandLine) -> None:
     path = kineto(tmp_path / "a.pt.trace.json", correlation=OVER, External_id=UNDER)
 
-    assert main(["idle", str(path)]) == 0
-    assert "kernels" in capsys.readouterr().out
+    assert "kernels" in cli.printed("idle", str(path))
 
 
 @pytest.mark.parametrize("value", ["NaN", "sNaN", "-Infinity", "1e999999999", "9" * 400])
@@ -168,13 +166,12 @@ def test_a_column_that_hides_row_numbers_is_refused(
     name: str,
     switch: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
     path = changed(tmp_path / "a.sqlite", f'ALTER TABLE {table} ADD COLUMN "{name}" INT')
 
-    assert main(["analyze", str(path)]) == 1
-    assert f"{table} has a column named _rowid_" in capsys.readouterr().err
+    assert f"{table} has a column named _rowid_" in cli.refused("analyze", str(path), code=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

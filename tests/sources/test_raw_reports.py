@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -17,6 +16,7 @@ from typing import TypeAlias
 import pytest
 
 from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT, FIXTURES
 
 FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -60,23 +60,21 @@ COPIES = f'shift 4; test "$(dirname "$1")" != . && cp {FIXTURE} "$1"'
 
 
 def test_without_nsys_the_command_is_told(
-    report: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    report: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("PATH", os.devnull)
 
-    assert main(["analyze", str(report)]) == 1
-    said = capsys.readouterr().err
+    said = cli.refused("analyze", str(report), code=1)
     assert f"nsys export --type sqlite --output node0.sqlite {report}" in said
     assert said.count("\n") == 1
 
 
 def test_the_user_s_nsys_exports_and_nothing_stays(
-    report: Path, temporary: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
+    report: Path, temporary: Path, cli: CommandLine, nsys: Nsys
 ) -> None:
     nsys(COPIES)
 
-    assert main(["analyze", str(report.parent), "--json", "-"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = cli.json("analyze", str(report.parent), "--json", "-")
     assert shown["profiles"][0]["path"] == str(report)
     assert list(temporary.iterdir()) == []
     assert [p.name for p in report.parent.iterdir()] == [report.name]
@@ -99,27 +97,25 @@ def test_a_report_goes_by_its_own_path(
 
 
 def test_an_export_is_kept_on_request_and_never_replaced(
-    report: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
+    report: Path, cli: CommandLine, nsys: Nsys
 ) -> None:
     nsys(COPIES)
 
     assert main(["analyze", str(report), "--keep-export"]) == 0
     kept = report.with_suffix(".sqlite")
     assert kept.read_bytes() == FIXTURE.read_bytes()
-    assert main(["analyze", str(report), "--keep-export"]) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "exists already" in cli.refused("analyze", str(report), "--keep-export", code=1)
     # In a directory, a report that was exported counts once.
     assert main(["analyze", str(report.parent)]) == 0
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
 def test_what_is_wrong_with_an_export_names_the_report(
-    command: str, report: Path, temporary: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
+    command: str, report: Path, temporary: Path, cli: CommandLine, nsys: Nsys
 ) -> None:
     nsys('shift 4; echo nothing > "$1"')
 
-    assert main([command, str(report)]) == 1
-    said = capsys.readouterr().err
+    said = cli.refused(command, str(report), code=1)
     assert str(report) in said
     assert str(temporary) not in said
 
@@ -201,17 +197,17 @@ def test_the_reason_is_the_last_line_of_nsys(
 
 
 def test_names_are_quoted_and_never_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nsys: Nsys
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine, nsys: Nsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("--output=x.nsys-rep", "two words; rm x.nsys-rep"):
         Path(name).write_bytes(b"no database")
     nsys(f'printf "%s\\n" "$@" > "{tmp_path}/given"; exit 1')
 
-    assert main(["analyze", "--", "--output=x.nsys-rep"]) == 1
-    assert capsys.readouterr().err.endswith(
+    assert cli.refused("analyze", "--", "--output=x.nsys-rep", code=1).endswith(
         "nsys export --type sqlite --output ./--output=x.sqlite ./--output=x.nsys-rep\n"
     )
     assert (tmp_path / "given").read_text(encoding="utf-8").splitlines()[-1].startswith("./--")
-    assert main(["analyze", "two words; rm x.nsys-rep"]) == 1
-    assert "'two words; rm x.nsys-rep'\n" in capsys.readouterr().err
+    assert "'two words; rm x.nsys-rep'\n" in cli.refused(
+        "analyze", "two words; rm x.nsys-rep", code=1
+    )

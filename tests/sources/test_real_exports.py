@@ -15,6 +15,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 
 #: Beginnings of the sentences in which ``analyze`` refuses.
 NO_KERNELS = "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx"
@@ -119,10 +120,9 @@ def test_inspect_shows_what_is_there(
 
 
 def test_a_folder_of_unusable_exports_is_refused_in_one_sentence(
-    exports: Path, capsys: pytest.CaptureFixture[str]
+    exports: Path, cli: CommandLine
 ) -> None:
-    assert main(["analyze", str(exports)]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    assert cli.refused("analyze", str(exports), code=1).count("\n") == 1
 
 
 STEPS = """

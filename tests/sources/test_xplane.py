@@ -21,6 +21,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import Profile
 from bubbleviz.sources.paths import find_profiles
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type, trace_json
 from tests.support.xla_profiles import (
@@ -455,9 +456,7 @@ def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
         find_profiles([str(tmp_path)])
 
 
-def test_no_environment_is_ever_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_environment_is_ever_reported(tmp_path: Path, cli: CommandLine) -> None:
 
     secret = P("Task Environment", (), {"HF_TOKEN": "hush", "profile_start_time": 1 << 60})
     path = tmp_path / "a.xplane.pb"
@@ -465,7 +464,8 @@ def test_no_environment_is_ever_reported(
     outputs = [f"--{kind}={tmp_path / f'x.{kind}'}" for kind in ("svg", "csv", "json", "text")]
 
     assert main(["analyze", str(path), *outputs]) == 0
-    assert main(["inspect", str(path)]) == 0
-    output = capsys.readouterr().out + "".join(p.read_text() for p in tmp_path.glob("x.*"))
+    output = cli.printed("inspect", str(path)) + "".join(
+        p.read_text() for p in tmp_path.glob("x.*")
+    )
     assert "hush" not in output
     assert "HF_TOKEN" not in output
