@@ -150,7 +150,7 @@ def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     listed = helped(capsys)
 
     assert {"analyze", "inspect"} <= set(COMMANDS)
-    assert all(re.search(rf"^ +{name} ", listed, re.MULTILINE) for name in COMMANDS)
+    assert all(re.search(rf"^\W+{name} ", listed, re.MULTILINE) for name in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

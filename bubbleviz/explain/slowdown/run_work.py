@@ -312,7 +312,8 @@ def _with_inferred(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages
     known = told[links.of_row] & (start_ns[at] >= produced_ns) & (link_ns > 0)
     moved_ns = np.where(idle, gap_ns, np.minimum(link_ns, gap_ns)).astype(np.int64)
     columns = {
-        "receive_start_ns": np.minimum(np.maximum(free_ns, launched_ns), produced_ns),
+        # The receive of an idle consumer was there first.
+        "receive_start_ns": produced_ns - idle,
         "receive_end_ns": produced_ns + moved_ns,
         "send_start_ns": produced_ns,
         "send_end_ns": produced_ns + moved_ns,
