@@ -22,6 +22,8 @@ WHERE
             WHERE string.value GLOB anchored.pattern
         )
     )
+    OR string.value GLOB :floating_first
+    OR string.value GLOB :floating_second
     OR (string.value GLOB :floating_guard AND EXISTS (
         SELECT 1 FROM floating
         WHERE string.value GLOB floating.pattern
