@@ -4,6 +4,15 @@
 -- requires: rocpd_api_ops(api_id, op_id)
 -- requires: rocpd_api(id, pid)
 -- requires: rocpd_string(id, string)
+WITH
+launches AS (
+    SELECT
+        link.op_id AS op_id,
+        MIN(link.api_id) AS api_id
+    FROM rocpd_api_ops AS link
+    GROUP BY link.op_id
+)
+
 SELECT
     op.id AS row_number,  -- its number
     op.start AS start_ns,  -- when it began on the device, ns of the node's clock
@@ -16,13 +25,7 @@ SELECT
     OR kind.string GLOB '*Kernel*'
     OR kind.string GLOB '*Task*' AS is_kernel  -- or else it is a copy or a fill
 FROM rocpd_op AS op
-LEFT JOIN (
-    SELECT
-        link.op_id AS op_id,
-        MIN(link.api_id) AS api_id
-    FROM rocpd_api_ops AS link
-    GROUP BY link.op_id
-) AS launches ON op.id = launches.op_id
+LEFT JOIN launches ON op.id = launches.op_id
 LEFT JOIN rocpd_api AS call ON launches.api_id = call.id
 LEFT JOIN rocpd_string AS named ON op.description_id = named.id
 LEFT JOIN rocpd_string AS kind ON op.opType_id = kind.id
