@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bubbleviz.align.iteration_fits import Histories, OperationEnds
-from bubbleviz.align.possible_shifts import Link, links, shifts
+from bubbleviz.align.possible_shifts import shifts
 from bubbleviz.model.columns import Ints, joined
 
 MS = 1_000_000
@@ -72,17 +70,6 @@ def together(*ranks: Histories) -> Histories:
     )
 
 
-def irregular(seed: int, spread_ns: float = 2 * MS) -> Ints:
-    """Return starts of iterations that are not equally long."""
-    lengths = np.random.default_rng(seed).normal(0, spread_ns, 64)
-    return np.cumsum(PERIOD + 8 * MS + lengths.astype(np.int64))
-
-
-def linked(a: Histories, b: Histories, *, timed: bool = True) -> Link:
-    """Return the link of two ranks of a pipeline."""
-    return links(together(a, b), *PAIR, beside=np.array([False]), timed=np.array([timed]))[0]
-
-
 @pytest.mark.parametrize(
     ("above", "below", "off_ns", "replicas", "expected"),
     [
@@ -111,55 +98,3 @@ def test_one_clock_tells_the_shift(
     ranks = together(track(above, 0), track(below, 0 if replicas else 1, off_ns))
 
     assert shifts(ranks, *PAIR, column((0,)), np.array([replicas])) == [expected]
-
-
-@given(
-    seed=st.integers(0, 1000),
-    off_ns=st.integers(-5000 * MS, 5000 * MS),
-    first=st.integers(0, 3),
-    timed=st.booleans(),
-)
-def test_lengths_of_iterations_pair_them_whatever_the_clocks_show(
-    seed: int, off_ns: int, first: int, *, timed: bool
-) -> None:
-    starts = irregular(seed)
-    above = track(range(10), 0, starts=starts)
-
-    found = linked(above, track(range(first, 10), 1, off_ns, starts), timed=timed)
-
-    assert found.best is not None
-    assert (found.decided, found.best.move) == (True, first)
-
-
-@given(seed=st.integers(0, 1000), off_ns=st.integers(-5000 * MS, 5000 * MS))
-def test_captures_without_an_iteration_in_common_are_not_paired(seed: int, off_ns: int) -> None:
-    starts = irregular(seed)
-    above = track(range(8), 0, starts=starts)
-
-    assert not linked(above, track(range(20, 28), 1, off_ns, starts)).decided
-
-
-@given(seed=st.integers(0, 1000), lag=st.sampled_from((2, 4)))
-def test_a_pattern_that_repeats_itself_is_not_taken_for_evidence(seed: int, lag: int) -> None:
-    lengths = np.tile(irregular(seed)[:lag] % (5 * MS), 32) + PERIOD + 8 * MS
-    starts = np.cumsum(lengths)
-
-    found = linked(track(range(12), 0, starts=starts), track(range(lag, 12), 1, starts=starts))
-
-    assert not found.decided or (found.best is not None and found.best.move == lag)
-
-
-def test_iterations_of_other_operations_are_not_the_same() -> None:
-    """The fourth iteration only goes forward."""
-    histories = []
-    for stage, first in ((0, 0), (1, 1)):
-        whole = track(range(first, 9), stage)
-        evaluation = (whole.ends.iteration == 3 - first) & (whole.ends.is_backward == 1)
-        ends = whole.ends.take(~evaluation)
-        histories.append(replace(whole, ends=ends, first_end=column((0, len(ends)))))
-
-    found = linked(*histories)
-
-    assert found.best is not None
-    assert found.best.move == 1
-    assert found.rival is None or found.rival.shapes > 0 or found.margin < 7

@@ -97,34 +97,16 @@ def _loaded(counts: dict[str, int], folder: Path) -> Convention:
     return load_convention(file)
 
 
-def named_at_length(folder: Path) -> Path:
-    """Return a run whose names, and so whose regular expressions, are wider than a terminal."""
-    run = folder / "run.sqlite"
-    run.write_bytes(FIXTURE.read_bytes())
-    with closing(sqlite3.connect(run)) as database, database:
-        for letter, word in (("F", "forward"), ("B", "backward")):
-            name = f"trainer/interleaved.schedule/model.part/stage0/{word} microbatch="
-            database.execute(
-                "UPDATE NVTX_EVENTS SET text = ? || SUBSTR(text, 2, 1) || "
-                "' (a part)' WHERE text GLOB ?",
-                (name, f"{letter}[0-9]*"),
-            )
-    return run
-
-
-def printed_draft(shown: str) -> str:
-    """Return what a reader would copy: everything below the sentence that says what it is."""
-    _, first, below = shown.partition('name = "mine"')
-    return first + below
-
-
 def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLine) -> None:
-    run, mine = named_at_length(tmp_path), tmp_path / "mine.toml"
+    """Though names, and so regular expressions, are wider than a terminal."""
+    name = "trainer/interleaved.schedule/model.part/stage0/{} microbatch=# (a part)"
+    run = _renamed(tmp_path, F=name.format("forward"), B=name.format("backward"))
+    mine = tmp_path / "mine.toml"
 
-    shown = cli.printed("inspect", str(run))
-    mine.write_text(printed_draft(shown), encoding="utf-8")
+    _, first, below = cli.printed("inspect", str(run)).partition('name = "mine"')
+    mine.write_text(first + below, encoding="utf-8")
 
-    assert max(map(len, printed_draft(shown).splitlines())) > WIDTH
+    assert max(map(len, below.splitlines())) > WIDTH
     report = bubbleviz.analyze([run], convention=[str(mine)])
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
 

@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import os
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.render.text import report as text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from tests.support.exact import length, minus, union
 from tests.support.nccl_payloads import carrying
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -347,27 +347,6 @@ def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> No
     assert sorted(row["name"] for row in rows) == ["AllGather", "SendRecv"]
 
 
-def _union_ns(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _alone_ns(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> int:
-    """Return how long some run and others do not, by plain loops over the edges."""
-    edges = sorted({time for span in (*some, *others) for time in span})
-    alone = 0
-    for low, high in pairwise(edges):
-        within = any(start <= low and high <= end for start, end in some)
-        if within and not any(start <= low and high <= end for start, end in others):
-            alone += high - low
-    return alone
-
-
 @pytest.mark.skipif(DATA is None, reason="BUBBLEVIZ_DATA is not set")
 @pytest.mark.parametrize("name", ["hta_nccl_data", "hta_sampled_rank-0"])
 def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str) -> None:
@@ -395,8 +374,8 @@ def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str)
         low = int(report.operations.start_ns[rows].min())
         high = int(report.operations.end_ns[rows].max())
         inside = [(max(a, low), min(b, high), n) for a, b, n in spans if b > low and a < high]
-        communication = _union_ns([(a, b) for a, b, n in inside if n.startswith("nccl")])
-        compute = _union_ns([(a, b) for a, b, n in inside if not n.startswith("nccl")])
-        counted = _alone_ns(communication, compute)
+        communication = union([(a, b) for a, b, n in inside if n.startswith("nccl")])
+        compute = union([(a, b) for a, b, n in inside if not n.startswith("nccl")])
+        counted = length(minus(communication, compute))
         assert counted > 0
         assert abs(int(told.exposed_ns[iteration.index, 0]) - counted) <= 2_000

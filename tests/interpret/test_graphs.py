@@ -17,10 +17,12 @@ from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
+from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, M, R, global_id, profile
 
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 LAUNCH = "cudaGraphLaunch_v10000"
+LOST_COLUMN = f"ALTER TABLE {GRAPH} DROP COLUMN correlationId"
 
 #: Ranges and calls of two microbatches: F and B of each are one graph launch.
 NAMES = ("F0.0.0", "F1.0.0", "B0.0.0", "B1.0.0")
@@ -51,20 +53,6 @@ def graphs(
         )
         db.commit()
     return path
-
-
-def drop(path: Path, *tables: str) -> Path:
-    with closing(sqlite3.connect(path)) as db:
-        for table in tables:
-            db.execute(f"DROP TABLE {table}")
-        db.commit()
-    return path
-
-
-def lose_column(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(f"ALTER TABLE {GRAPH} DROP COLUMN correlationId")
-        db.commit()
 
 
 def work(report: Report) -> list[tuple[str, int, int, int, int, int]]:
@@ -119,7 +107,7 @@ TRACED = [(1_000 * i + 300, 1_000 * i + 900, 10 + i) for i in range(4)]
 def test_graphs_traced_as_a_whole_are_work(
     without: tuple[str, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
-    path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
+    path = graphs(profile(tmp_path, [], CALLS, RANGES, without=without), TRACED)
     report = bubbleviz.analyze([path])
     shown = cli.printed("inspect", str(path))
 
@@ -141,8 +129,8 @@ def test_graphs_traced_as_a_whole_are_work(
 def test_graphs_that_cannot_be_read_are_refused(
     without: tuple[str, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
-    path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
-    lose_column(path)
+    path = graphs(profile(tmp_path, [], CALLS, RANGES, without=without), TRACED)
+    change(path, LOST_COLUMN)
 
     assert main(["analyze", str(path)]) == 1
     shown = cli.printed("inspect", str(path))
@@ -163,7 +151,7 @@ def test_a_graph_outside_every_operation_is_listed(tmp_path: Path) -> None:
 def test_a_table_of_graphs_that_lacks_a_column_is_told(tmp_path: Path) -> None:
     kernels = [K(300, 400, 10), K(2_300, 2_400, 12)]
     path = graphs(profile(tmp_path, kernels, CALLS, RANGES), TRACED)
-    lose_column(path)
+    change(path, LOST_COLUMN)
     report = bubbleviz.analyze([path])
 
     assert "correlationId" in told(report)
@@ -192,7 +180,7 @@ def test_graphs_of_which_nothing_was_recorded_are_told(
 def test_nothing_but_unrecorded_graphs_is_an_error_that_names_the_option(
     tmp_path: Path, cli: CommandLine
 ) -> None:
-    path = drop(profile(tmp_path, [], CALLS, RANGES), "CUPTI_ACTIVITY_KIND_KERNEL")
+    path = profile(tmp_path, [], CALLS, RANGES, without=("CUPTI_ACTIVITY_KIND_KERNEL",))
 
     assert "--cuda-graph-trace=node" in cli.refused("analyze", str(path), code=1)
 

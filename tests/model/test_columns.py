@@ -15,17 +15,9 @@ from bubbleviz.model.columns import Ints, Table, compacted, constant, joined
 from bubbleviz.model.grouping import (
     CodedTexts,
     Key,
-    Numbering,
     coded_texts,
-    distinct,
-    first_of_each,
-    found_in,
-    groups_of,
     sorted_rows,
-    without,
 )
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import Phase
 from bubbleviz.native import library as native
 
 # Columns of one value, which take no memory, and columns that are two things.
@@ -124,64 +116,10 @@ def test_rows_without_a_text() -> None:
 # Numbers of distinct rows, held against Python's own sorting.
 
 
-_VALUES = st.one_of(st.integers(-2, 3), st.sampled_from([-(2**63), 2**63 - 1, 2**40, 2**31]))
-
-
-@given(st.lists(st.tuples(*[_VALUES] * 5), max_size=30))
-def test_numbers_are_places_in_sorted_order(rows: list[tuple[int, ...]]) -> None:
-    columns = np.array(rows, np.int64).reshape(-1, 5).T
-    groups = groups_of(*columns)
-    distinct = sorted(set(rows))
-    assert groups.of_row.tolist() == [distinct.index(row) for row in rows]
-    assert groups.first.tolist() == [rows.index(row) for row in distinct]
-
-
-@given(st.sets(_VALUES), st.lists(_VALUES))
-def test_values_are_found_where_they_stand(known: set[int], values: list[int]) -> None:
-    ascending = sorted(known)
-    at = found_in(np.array(ascending, np.int64), np.array(values, np.int64))
-    assert at.tolist() == [ascending.index(v) if v in known else -1 for v in values]
-
-
-@given(st.lists(st.integers(-3, 3)), st.lists(st.integers(-3, 3)), st.sampled_from([1, 300]))
-def test_distinct_values_are_those_of_sets(some: list[int], more: list[int], times: int) -> None:
-    first, second = np.array(some * times, np.int64), np.array(more, np.int64)
-
-    assert distinct(first, second).tolist() == sorted({*some, *more})
-    assert without(first, second).tolist() == sorted({*some} - {*more})
-    assert distinct(first.astype(np.int16)).dtype == np.int16
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3))))
-def test_the_first_of_each_group_is_the_first_of_equal_rows(rows: list[tuple[int, int]]) -> None:
-    group, by = np.array(rows, np.int64).reshape(-1, 2).T
-    expected = [
-        min((value, at) for at, (own, value) in enumerate(rows) if own == number)[1]
-        for number in sorted(set(group.tolist()))
-    ]
-
-    assert first_of_each(group, by).tolist() == expected
-
-
 # Numbers of distinct values: from 0, in the order in which they come.
 
 
-@given(st.lists(st.integers(0, 5)))
-def test_equal_values_have_one_number(values: list[int]) -> None:
-    numbering = Numbering[int]()
-    numbers = numbering.numbers(values).tolist()
-
-    assert [numbering.values[number] for number in numbers] == values
-    assert sorted(set(numbers)) == list(range(len(numbering)))
-    assert numbering.numbers(values).tolist() == numbers
-
-
 # Which rows of a column are of some phases.
-
-
-@given(st.lists(st.sampled_from(Phase)), st.sets(st.sampled_from(Phase)))
-def test_rows_are_of_some_phases(column: list[Phase], phases: set[Phase]) -> None:
-    assert among(np.array(column, np.int64), phases).tolist() == [p in phases for p in column]
 
 
 # Sorted rows, held against numpy's order of columns, with and without the compiled part.

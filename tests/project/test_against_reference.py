@@ -398,7 +398,6 @@ def test_ranks_that_do_not_pair(folder: Path) -> None:
 
 DRAWN = {
     "soups": strategies.soups(),
-    "crossings": strategies.crossings(),
     "schedules": strategies.schedules(),
 }
 

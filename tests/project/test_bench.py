@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,14 +11,12 @@ import pytest
 import bubbleviz
 from bubbleviz.native.library import library
 from scripts.benchmark import __main__ as main_module
-from scripts.benchmark import processes
-from scripts.benchmark.__main__ import GUIDE, MARK, kernels_of, main, show_in
+from scripts.benchmark.__main__ import GUIDE, MARK, main, show_in
 from scripts.benchmark.failures import BenchmarkError
-from scripts.benchmark.limits import peak_limit, ratio_limit
 from scripts.benchmark.machine import commit_note
-from scripts.benchmark.pairs import RATIO_TOLERANCE, Way, reader_of
+from scripts.benchmark.pairs import RATIO_TOLERANCE
 from scripts.benchmark.peers import Peer, run_peer
-from scripts.benchmark.processes import sampled, timed
+from scripts.benchmark.processes import timed
 from scripts.benchmark.profiles import is_made_from, write_profile
 from scripts.benchmark.scan import NEEDED, yardstick_in
 from scripts.benchmark.timetable import DEVICES, KINDS, MICROBATCHES, Recipe
@@ -146,43 +143,6 @@ def test_a_peer_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert right.wall_s is not None
 
 
-def test_memory_is_that_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes hold their memory until it has been looked at, however long that takes."""
-    looked, tree = tmp_path / "looked", processes._tree
-    hold = (
-        "import os, pathlib, time; block = bytearray(60_000_000); "
-        f"pathlib.Path({str(tmp_path)!r}, 'held' + str(os.getpid())).touch(); "
-        f"looked = pathlib.Path({str(looked)!r})\n"
-        "while not looked.exists(): time.sleep(0.01)"
-    )
-    looks: list[int] = []
-
-    def look(pid: int) -> list[int]:
-        # What is held now is seen in this look, which has ended when the next one begins.
-        if looks and looks[-1] == expected:
-            looked.touch()
-        looks.append(len(list(tmp_path.glob("held*"))))
-        return tree(pid)
-
-    def peak_of(command: str) -> int:
-        for file in tmp_path.iterdir():
-            file.unlink()
-        looks.clear()
-        if not processes._samples():
-            looked.touch()
-        return sampled([sys.executable, "-c", command]).peak_bytes
-
-    monkeypatch.setattr(processes, "_tree", look)
-    expected = 1
-    one = peak_of(hold)
-    expected = 2
-    two = peak_of(f"import os; os.fork(); {hold}")
-
-    assert 60e6 < one < 110e6
-    if Path("/proc/self/smaps_rollup").exists():
-        assert two > one + 50e6
-
-
 def test_a_command_that_cannot_start_is_told() -> None:
     with pytest.raises(BenchmarkError, match=r"^cannot start /nowhere: No such file"):
         timed(["/nowhere"])
@@ -199,14 +159,6 @@ def test_what_is_not_compiled_is_not_measured_as_if_it_were(
     )
 
 
-def test_a_way_is_run_as_it_says(tmp_path: Path) -> None:
-    write_profile(Recipe(KERNELS, "light"), tmp_path / "tiny.sqlite")
-
-    without = reader_of(tmp_path / "tiny.sqlite", Way(1, compiled=False))
-
-    assert without == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
-
-
 def test_a_result_takes_the_place_of_the_one_before_in_the_guide(tmp_path: Path) -> None:
     guide = tmp_path / "benchmark.md"
     assert GUIDE.read_text(encoding="utf-8").count(MARK) == 1
@@ -216,27 +168,6 @@ def test_a_result_takes_the_place_of_the_one_before_in_the_guide(tmp_path: Path)
     show_in(guide, "newer\n")
 
     assert guide.read_text(encoding="utf-8") == f"# Words\n\n{MARK}newer\n"
-
-
-@pytest.mark.parametrize(
-    ("kind", "kernels", "jobs", "compiled", "imports", "limit"),
-    [
-        ("light", 2_000_000, 1, True, False, 1.3),
-        ("deep", 2_000_000, 2, False, False, 2.3),
-        ("deep", 10_000_000, 2, False, False, None),
-        ("deep", 200_000, 1, True, False, None),
-        ("deep", 200_000, 1, True, True, 3.0),
-    ],
-)
-def test_limits_are_those_of_the_yardstick_that_fits(
-    kind: str, kernels: int, jobs: int, compiled: bool, imports: bool, limit: float | None
-) -> None:
-    assert ratio_limit(kind, kernels, jobs, compiled=compiled, imports=imports) == limit
-    assert (peak_limit(2_000_000), peak_limit(5)) == (300_000_000, None)
-
-
-def test_sizes() -> None:
-    assert [kernels_of(size) for size in ("12", "200k", "2M")] == [12, 200_000, 2_000_000]
 
 
 @pytest.mark.parametrize("argument", ["0k", "2G", "--kinds=odd", "--jobs=0", "--readers=x"])

@@ -97,38 +97,6 @@ def test_ideal_ratios(tmp_path: Path) -> None:
         assert ratios(truth, "schedule") == pytest.approx([7 / 55] * 3)
 
 
-def test_a_receive_inside_its_operation_is_bubble(tmp_path: Path) -> None:
-    before = plant(Planting(transfer_ns=400_000), tmp_path)
-    inside = plant(PLANTINGS["nested receives"], tmp_path)
-
-    assert any(len(op.busy) > 1 for op in inside.operations)
-    assert not any(len(op.busy) > 1 for op in before.operations)
-    assert before.iterations[0].compute_ns == inside.iterations[0].compute_ns
-
-
-def test_stray_kernels_count_only_where_nothing_else_runs(tmp_path: Path) -> None:
-    busy = plant(PLANTINGS["stray, busy"], tmp_path)
-    idle = plant(PLANTINGS["stray, idle"], tmp_path)
-
-    assert busy.unattributed
-    assert busy.iterations[0].bubble_low == busy.iterations[0].bubble_ratio
-    low, ratio = idle.iterations[0].bubble_low["schedule"], idle.iterations[0].bubble_ratio
-    assert low is not None
-    assert ratio["schedule"] is not None
-    assert low < ratio["schedule"]
-
-
-def test_a_cut_iteration_has_no_ratio(tmp_path: Path) -> None:
-    truth = plant(PLANTINGS["cut"], tmp_path)
-
-    assert [iteration.complete for iteration in truth.iterations] == [True, False]
-    assert truth.iterations[1].bubble_ratio["schedule"] is None
-    open_ranges = rows_of(
-        tmp_path / truth.files[0].path, 'SELECT COUNT(*) FROM NVTX_EVENTS WHERE "end" IS NULL'
-    )
-    assert open_ranges[0][0] > 0
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -185,12 +153,6 @@ def test_the_ratios_of_the_shipped_fixtures_are_their_truth(name: str) -> None:
     for own, true in zip(report.iterations, truth.iterations, strict=True):
         found = {ratio: own.ratios[ratio].value for ratio in true.bubble_ratio}
         assert found == pytest.approx(true.bubble_ratio, abs=1e-9)
-
-
-def test_the_fixtures_are_small() -> None:
-    total = sum(path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file())
-
-    assert total < 2_000_000
 
 
 def test_the_command_line_takes_every_option(tmp_path: Path) -> None:

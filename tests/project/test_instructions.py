@@ -63,20 +63,6 @@ def test_complaints(counts: dict[str, int], here: str, complaints: list[str]) ->
     assert BUDGET.complaints(counts, (here,)) == complaints
 
 
-def test_a_verdict_says_what_to_do() -> None:
-    said = verdict(["read: too much"], same=True)
-
-    assert "  read: too much\n" in said
-    assert said.endswith("renew the budget and say why in the commit: scripts/instructions --renew")
-
-
-def test_a_budget_is_read_as_it_is_written(tmp_path: Path) -> None:
-    file = tmp_path / "budget.toml"
-    file.write_text(BUDGET.toml(), encoding="utf-8")
-
-    assert read_budget(file) == BUDGET
-
-
 # --- the command
 
 

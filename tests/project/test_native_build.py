@@ -11,20 +11,8 @@ from typing import Any
 
 import pytest
 
-from scripts.build_native import NativeBuild, compile_library, compiler, library_name, main
-from scripts.build_wheels import TARGETS, ReleaseError, check_wheel, kind_of
-
-# --- the command
-
-
-@pytest.mark.parametrize("arguments", [[], ["--help"]])
-def test_the_command_without_a_file_says_how_it_is_used(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-
-    assert capsys.readouterr().err.startswith("usage: python scripts/build_native.py FILE")
-
+from scripts.build_native import NativeBuild, compile_library, compiler, library_name
+from scripts.build_wheels import TARGETS, ReleaseError, check_wheel
 
 # --- the build of one wheel
 
@@ -125,24 +113,6 @@ def mach_o(*commands: bytes, cpu: int = 0x0100000C) -> bytes:
 
 MACOS_11 = struct.pack("<6I", 0x32, 24, 1, 11 << 16, 11 << 16, 0)
 SIGNATURE = struct.pack("<4I", 0x1D, 16, 4096, 64)
-
-
-@pytest.mark.parametrize(
-    ("library", "kind"),
-    [
-        (b"", ""),
-        (b"MZ" + bytes(100), ""),
-        (elf(62), "ELF x86_64, glibc 2.17"),
-        (elf(62, "GLIBC_2.2.5", "GLIBC_2.14"), "ELF x86_64, glibc 2.17"),
-        (elf(183, "GLIBC_2.17", "GLIBC_2.34"), "ELF aarch64, glibc 2.34"),
-        (elf(3), ""),
-        (mach_o(cpu=0x01000007), ""),
-        (mach_o(MACOS_11), "Mach-O arm64, macOS 11.0"),
-        (mach_o(MACOS_11, SIGNATURE), "Mach-O arm64, macOS 11.0, signed"),
-    ],
-)
-def test_a_library_tells_what_it_runs_on(library: bytes, kind: str) -> None:
-    assert kind_of(library) == kind
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,7 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(strategies.soups() | strategies.crossings() | strategies.schedules())
+@given(strategies.soups() | strategies.schedules())
 def test_whatever_a_profile_holds_is_in_its_traces(rows: strategies.Rows) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = rows.write(Path(folder))

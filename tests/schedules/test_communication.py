@@ -18,7 +18,6 @@ from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.lowered import (
     BLOCKING,
     BUFFERED,
-    RENDEZVOUS,
     STREAMS,
     TRANSPORTS,
     LoweredPlan,
@@ -274,42 +273,6 @@ def test_communication_that_deadlocks_is_named(
 
     assert {each for each, deadlock in found.items() if deadlock} == set(transports)
     assert deadlock_text(found[transports[0]]) == sentence
-
-
-def in_common_order(order: str, stages: int, ranks: int) -> list[list[str]]:
-    """Return the lines of operations in one order, each with its message at once."""
-    lines: list[list[str]] = [[] for _ in range(ranks)]
-    for cell in order.split():
-        stage, letter, microbatch = int(cell[0]), cell[1], cell[2]
-        lines[stage % ranks].append(cell)
-        other = stage + (1 if letter == "F" else -1)
-        if 0 <= other < stages:
-            lines[stage % ranks].append(f"{stage}SEND_{letter}{microbatch}")
-            lines[other % ranks].append(f"{other}RECV_{letter}{microbatch}")
-    return lines
-
-
-def test_a_ring_of_three_ranks_deadlocks_where_sends_block() -> None:
-    """Each waits for the next; between no two of them is anything out of order."""
-    order = "0F0 1F0 2F0 0F1 1F1 0F2 1F2 2F1 2F2 3F0 3F1 3F2 4F0 4F1 4F2 5F0 5F1 5F2 "
-    order += " ".join(f"{stage}B{mb}" for mb in range(3) for stage in reversed(range(6)))
-    lines = in_common_order(order, 6, 3)
-    assert deadlock_of(lowered_of(*map(",".join, lines)), BLOCKING) == []
-
-    first = lines[0]
-    first.remove("3RECV_F0")
-    first.insert(first.index("0SEND_F2") + 1, "3RECV_F0")
-    made = lowered_of(*map(",".join, lines))
-    found = deadlock_of(made, BLOCKING)
-
-    assert [deadlock_of(made, each) for each in (BUFFERED, RENDEZVOUS, STREAMS)] == [[]] * 3
-    assert deadlock_text(found) == (
-        "rank 0 waits at 0SEND_F2 for rank 1's 1RECV_F2, which is behind 1SEND_F1; "
-        "rank 1 waits at 1SEND_F1 for rank 2's 2RECV_F1, which is behind 2SEND_F0; "
-        "rank 2 waits at 2SEND_F0 for rank 0's 3RECV_F0, which is behind 0SEND_F2"
-    )
-    with pytest.raises(MismatchError, match=r"deadlocks \(blocking\): rank 0 waits at"):
-        check_lowered(made, BLOCKING)
 
 
 @pytest.mark.parametrize(

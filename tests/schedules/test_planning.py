@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.native.library import SWITCH, library
-from bubbleviz.schedules.optimum import _Model, is_solvable, optimum
+from bubbleviz.schedules.optimum import is_solvable, optimum
 from bubbleviz.schedules.plan import Memory, Plan, looped_placement, v_placement
 from bubbleviz.schedules.planning import best_plan, fixed_plans
 from bubbleviz.schedules.search.orders import improve, shortest_orders
@@ -171,24 +171,6 @@ def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
         assert begin[0] <= again[0] * 1.02
 
 
-@pytest.mark.skipif(not is_solvable(), reason="OR-tools is not installed")
-def test_what_cp_sat_finds_in_too_little_time_makes_no_order_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    problem = problem_of(workload((0, 1, 2, 3), 8, (31, 17, 23), 13, 4.0), fused=False)
-    begin = shortest_orders(problem, lambda _: [])
-    # It follows a hint where it can, but promises nothing.
-    monkeypatch.setattr(_Model, "hint", lambda _, __: None)
-
-    solved = optimum(problem, begin[1], time=0.01)
-
-    assert solved is not None
-    assert solved[0] < begin[0]
-    again = improve(problem, solved[1], 0)
-    assert again is not None
-    assert again[0] <= begin[0]
-
-
 @QUIET
 @given(workloads(), st.integers(1, 30), st.integers(0, 50), st.booleans())
 def test_the_compiled_search_gives_the_same(
@@ -211,16 +193,6 @@ def test_the_compiled_search_gives_the_same(
         if makespan and compiled is not None:
             plan = plan_of("", problem, compiled[1], fused=not work.split)
             assert outcome_of(plan, work).makespan_ns == compiled[0]
-
-
-def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
-    problem = problem_of(workload((0, 1), 2, limit=1.0), fused=True)
-
-    # B of the first needs that of the second, which waits for a second F.
-    assert improve(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], 10) is None
-    assert improve(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], 10) is None
-    assert improve(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], 10) is None
-    assert improve(problem, [[0, 1, 0, 1], [3, 4, 3, 4]], 0) is not None
 
 
 def test_a_long_link_has_more_microbatches_on_their_way() -> None:

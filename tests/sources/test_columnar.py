@@ -6,18 +6,13 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bubbleviz.cli.app import main
@@ -28,7 +23,6 @@ from tests.sources.test_raw_reports import put_nsys
 from tests.support.columnar_exports import ARROW, FORMS, Form, columnar
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of, rebuilt
-from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -173,46 +167,6 @@ def test_reports_of_edited_exports_are_equal(
     compared(path, tmp_path, FORMS["parquet"], capsys, MAIN)
 
 
-numbers = st.one_of(st.integers(-2, 60), st.sampled_from([-(1 << 62), 1 << 40, 4_294_967_295]))
-rows = st.integers(0, 9).flatmap(
-    lambda n: st.tuples(
-        st.lists(st.tuples(numbers, numbers, numbers, numbers), min_size=n, max_size=n),
-        st.lists(
-            st.sampled_from(["F0.0.0", "aten::add", "", "B1", "*?[", "iter_1\n_2"]),
-            min_size=n,
-            max_size=n,
-        ),
-    )
-)
-
-
-@settings(
-    max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
-@given(drawn=rows, group=st.integers(1, 5))
-def test_reports_of_drawn_tables_are_equal(
-    drawn: tuple[list[tuple[int, int, int, int]], list[str]],
-    group: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        path = profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
-        with closing(sqlite3.connect(path)) as database, database:
-            for (start, end, thread, number), text in zip(*drawn, strict=True):
-                database.execute(
-                    "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, "
-                    "correlationId, nameId, returnValue) VALUES (?, ?, 0, ?, ?, ?, ?)",
-                    (start, end, thread, number, number, thread),
-                )
-                database.execute(
-                    "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, text, textId) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    (start, end, 59 + number % 3, thread, text if number % 4 else None, number),
-                )
-        compared(path, folder, Form(group_rows=group), capsys, MAIN)
-
-
 # --- where directories are found -----------------------------------------------------------------
 
 
@@ -315,26 +269,17 @@ def test_a_report_is_exported_to_sqlite_where_nsys_knows_no_columns(
 # --- damage --------------------------------------------------------------------------------------
 
 
-def refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the sentence in which a directory is refused."""
-    code = main(["analyze", str(directory)])
-    said = capsys.readouterr().err
-    assert (code, said.count("\n")) == (1, 1)
-    assert said.startswith(f"bubbleviz: {directory}: ")
-    return said
-
-
 @pytest.mark.parametrize("table", CORE)
 @pytest.mark.parametrize("form", ["parquet", "arrow", "arrow, a stream of small batches"])
 def test_files_that_were_cut_are_refused(
-    form: str, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    form: str, table: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     directory = columnar(EXAMPLE, tmp_path, FORMS[form])
     file = directory / f"{table}{FORMS[form].suffix}"
     raw = file.read_bytes()
     for length in (0, 3, 8, len(raw) // 3, len(raw) // 2, len(raw) - 9):
         file.write_bytes(raw[:length])
-        said = refused(directory, capsys)
+        said = cli.refused("analyze", str(directory), code=1)
         assert file.name in said
 
 
@@ -365,21 +310,19 @@ def with_column(name: str, kind: Any) -> Callable[[Any], Any]:
 )
 @pytest.mark.parametrize("kind", [pa.string(), pa.float64()], ids=str)
 def test_columns_of_other_types_are_refused(
-    table: str, column: str, kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    table: str, column: str, kind: Any, tmp_path: Path, cli: CommandLine
 ) -> None:
     directory = columnar(EXAMPLE, tmp_path)
     changed(directory, table, with_column(column, kind))
 
-    assert "whole number" in refused(directory, capsys)
+    assert "whole number" in cli.refused("analyze", str(directory), code=1)
 
 
-def test_a_column_that_is_there_twice_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, cli: CommandLine) -> None:
     directory = columnar(EXAMPLE, tmp_path)
     changed(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
 
-    assert "two columns of one name" in refused(directory, capsys)
+    assert "two columns of one name" in cli.refused("analyze", str(directory), code=1)
 
 
 def test_a_name_that_is_no_utf_8_is_read_as_far_as_it_is(

@@ -3,7 +3,6 @@
 ``soups()`` has no order at all: ranges overlap freely, calls sit anywhere, kernels run before they
 are launched. ``schedules()`` looks like training (iterations of F, B, W and Optimizer on several
 processes), so that iterations, pairing and windows are reached, and is then damaged a little.
-``crossings()`` is about calls from other threads.
 """
 
 from __future__ import annotations
@@ -200,69 +199,6 @@ def _ranges(
     if ranges:
         ranges += draw(st.lists(st.sampled_from(ranges), max_size=2))
     return draw(st.permutations(ranges))
-
-
-@st.composite
-def crossings(draw: st.DrawFn) -> Rows:
-    """Calls that no range of their own thread holds, and one to three threads that may take them.
-
-    Threads 1 to 3 open backward ranges (and what may not take a call), each launches kernels of
-    its own on some device; threads 4 and 5 launch while those are open, at their edges too.
-    """
-    takers = draw(st.integers(1, 3))
-    device = st.integers(0, draw(st.integers(0, 2)))
-    names = st.sampled_from(("B", "B", "B", "W", "R", "F", "RECV_BACKWARD."))
-    ranges = [
-        R(start, start + long, name, tid, kind=kind, end_tid=end_tid)
-        for tid in range(1, takers + 1)
-        for start, long, name, kind, end_tid in draw(
-            st.lists(
-                st.tuples(
-                    _small(6),
-                    st.sampled_from((0, 2, 4, 6, 9)),
-                    st.builds(lambda name, n: f"{name}{n}.0.0", names, _small(1)),
-                    st.sampled_from((PUSH_POP, PUSH_POP, PUSH_POP, START_END)),
-                    st.sampled_from((None, None, 1, 2)),
-                ),
-                min_size=1,
-                max_size=4,
-            )
-        )
-    ]
-    if draw(st.sampled_from((False, False, True))):
-        name = draw(st.sampled_from(("F7.0.0", "Optimizer", "POST_VALIDATION", "aten::mm")))
-        ranges.append(R(30, 31, name, draw(st.integers(1, 5))))
-    callers = st.sampled_from((*range(1, takers + 1), 4, 4, 4, 5))
-    moments = st.sampled_from(sorted({t for r in ranges for t in (r.start, r.end or 0)})) | _small(
-        9
-    )
-    calls = [
-        C(start, start + long, key, tid)
-        for key, (start, long, tid) in enumerate(
-            draw(
-                st.lists(
-                    st.tuples(moments, st.sampled_from((0, 0, 1, 20)), callers),
-                    min_size=1,
-                    max_size=8,
-                )
-            )
-        )
-    ]
-    kernels = [
-        K(
-            2 * c.start + draw(_small(2)),
-            2 * c.start + 2 + draw(_small(2)),
-            c.correlation,
-            draw(st.sampled_from((*COMPUTE_KERNELS[:3], COMMUNICATION_KERNELS[0]))),
-            device=draw(device),
-        )
-        for c in calls
-        for _ in range(draw(st.sampled_from((1, 1, 2))))
-    ]
-    threads = draw(
-        st.lists(st.builds(T, st.sampled_from((1, 4, 4, 5)), _thread_names()), max_size=2)
-    )
-    return Rows(tuple(kernels), tuple(calls), tuple(ranges), threads=tuple(threads))
 
 
 @dataclass

@@ -11,15 +11,11 @@ import pytest
 from bubbleviz.explain.diagnosis.effects import effects_of, jumps
 from bubbleviz.explain.diagnosis.faults import (
     Evidence,
-    beside_operations,
-    host_during,
     slow_ranks,
     slow_stages,
 )
 from bubbleviz.explain.slowdown.replay import Kind, Role, Work
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.operations import HostActivities
-from bubbleviz.model.phases import Phase
 
 KINDS = (Kind("F", Role.FORWARD, "F"), Kind("BW", Role.BACKWARD, "BW"))
 STAGES, REPLICAS, ITERATIONS, MICROBATCHES = 4, 3, 5, 6
@@ -106,37 +102,3 @@ def test_chance_jumps_in_few_of_many_series() -> None:
 
 #: Names of operations, ranges and calls by their numbers: F, step, load, cudaMemcpy.
 F, STEP, LOAD, COPY = range(4)
-
-
-def hosts_of(*rows: tuple[int, int, int, int, int, int]) -> HostActivities:
-    """Return activities of (rank, operation, start, end, call, name)."""
-    return HostActivities(*np.array(rows, np.int64).reshape(-1, 6).T.copy())
-
-
-def test_the_shortest_range_and_the_call_that_take_half_are_named() -> None:
-    own = hosts_of(
-        (0, -1, 0, 100, 0, STEP),
-        (0, -1, 10, 16, 0, LOAD),
-        (0, -1, 10, 13, 1, COPY),
-        (0, -1, 13, 15, 1, COPY),
-        (1, -1, 10, 20, 0, F),
-    )
-
-    assert host_during(own, 0, 10, 20, 10) == (COPY, LOAD)
-    assert host_during(own, 0, 10, 20, 12) == (-1, LOAD)
-    assert host_during(own, 0, 10, 20, 13) == (-1, STEP)
-    assert host_during(own, 2, 10, 20, 10) == (-1, -1)
-    assert host_during(HostActivities.none(), 0, 10, 20, 10) == (-1, -1)
-
-
-@pytest.mark.parametrize(
-    ("operation", "call", "name", "kept"),
-    [(-1, 0, LOAD, 1), (-1, 0, F, 0), (-1, 1, F, 1), (0, 0, LOAD, 0), (1, 0, LOAD, 1)],
-)
-def test_ranges_of_operations_and_before_all_but_optimizers_are_left_out(
-    operation: int, call: int, name: int, kept: int
-) -> None:
-    own = hosts_of((0, operation, 0, 10, call, name), (0, operation, 0, 10, call, name))
-    phase = np.array([Phase.F, Phase.OPTIMIZER], np.int64)
-
-    assert len(beside_operations(own, np.array([F]), phase)) == kept
