@@ -167,7 +167,6 @@ def said(report: Report, what: str) -> list[str]:
 
 
 def execute(paths: Iterable[Path], *statements: str) -> None:
-    """Change exports."""
     for path in paths:
         with closing(sqlite3.connect(path)) as db, db:
             for statement in statements:

@@ -60,14 +60,12 @@ def timebase(machine: Sequence[int], *uncertainty_us: int) -> Timebase:
 
 
 def clocks(*uncertainty_us: int) -> Timebase:
-    """Return a machine for each rank."""
     return timebase(range(len(uncertainty_us)), *uncertainty_us)
 
 
 def met(
     own: CollectiveIntervals, where: Places, clock: Timebase | None = None, **options: bool
 ) -> list[tuple[int, ...]]:
-    """Return the rows of each meeting."""
     clock = clock or timebase([0] * len(where[0]), 0)
     meeting = meetings_of(own, where[0], where[1], where[2], clock, **options).tolist()
     return sorted(

@@ -65,9 +65,6 @@ def test_copies_are_told_apart_where_numbers_do(
     assert distinguish_pipelines(column(stage), numbers, world).tolist() == pipeline
 
 
-# --- rows
-
-
 def run_of(stages: Sequence[int | None]) -> Report:
     ranks = tuple(replace(rank_of(index), stage=stage) for index, stage in enumerate(stages))
     return report_of([], ranks=ranks)

@@ -108,11 +108,6 @@ def test_many_replicas_are_distinguished(tmp_path: Path) -> None:
     assert len({rank.pipeline for rank in report.ranks}) == 70
 
 
-# --- neighbours
-
-
-# --- chains of ranks of which some are missing
-
 #: A schedule, the folder of its run, and the truth.
 Whole = tuple[str, Path, Truth]
 #: Ranks number stage after stage, as Megatron's do; each host has two replicas of a stage.

@@ -52,7 +52,6 @@ def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
 
 
 def execute(path: str, statement: str) -> None:
-    """Change an export."""
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(statement)
 

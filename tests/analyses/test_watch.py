@@ -79,9 +79,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return LiveRun(planted(), tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
 
 
-# --- what is measured
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_nothing_is_there_yet(tmp_path: Path, there: bool) -> None:
     folder = tmp_path / "run"
@@ -154,9 +151,6 @@ def test_a_long_pause_before_an_iteration_is_said(job: Job) -> None:
     assert "data loading" in line_of(seen[5])
     assert "paused" not in line_of(seen[4])
     assert "Iteration 5 paused" in page(watcher.look(1.0))
-
-
-# --- what befalls ranks
 
 
 def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(job: Job) -> None:
@@ -242,9 +236,6 @@ def test_what_is_kept_does_not_grow_with_the_run(
             assert len(rank.numbers) <= watcher_module.CONTEXT + 1
 
 
-# --- limits
-
-
 def ratio(number: int, value: float | None) -> WatchedIteration:
     return WatchedIteration(number, 0, MS, -1, 1, 1, "schedule", {"schedule": value}, (), ())
 
@@ -257,9 +248,6 @@ def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
 
     assert [n for n, text in enumerate(said) if text] == [6, 11]
     assert said[6] == "schedule is 30.00 % in iteration 6, and above 20.00 % for 3 iterations"
-
-
-# --- outputs
 
 
 @pytest.fixture
@@ -331,9 +319,6 @@ def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:
     assert [line["iteration"] for line in lines] == [0, 1, 2, 3, 4, 5] * 2
     assert lines[0]["ratios"]["stage"] == sight.iterations[0].ratios["stage"]
     assert lines[0]["slowest"][0]["rank"] == 2
-
-
-# --- the command
 
 
 def watch(folder: Path, *options: str) -> int:

@@ -69,9 +69,6 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-# --- what is imported, and what is not
-
-
 def test_frameworks_are_found_by_their_names() -> None:
     assert annotate.supported() == ("deepspeed", "megatron", "torch_pipelining")
     assert set(annotate.supported()) < set(dir(annotate))
@@ -92,9 +89,6 @@ def test_a_framework_that_is_not_there_is_told(name: str, monkeypatch: pytest.Mo
     assert isinstance(error.value, BubblevizError)
     assert isinstance(error.value, RuntimeError)
     assert "\n" not in str(error.value)
-
-
-# --- names
 
 
 def test_its_phases_are_those_of_reports() -> None:
@@ -166,9 +160,6 @@ def test_names_written_for_us_come_before_a_frameworks(
     assert [c.name for c in recognise(counts)] == followed
 
 
-# --- ranges
-
-
 def test_ranges_nest_and_close(recorded: Recorder) -> None:
     outer = annotate.phase("F", microbatch=1, chunk=0)
     with annotate.iteration(7), outer, annotate.phase("RECV_F", microbatch=1):
@@ -229,9 +220,6 @@ def test_an_iteration_names_the_rank_of_the_run(
     assert recorded.lines == ["iteration 5 rank=3", "iteration 6"]
     read = understand(["bubbleviz:iteration 5 rank=3"], built_in()["bubbleviz"])
     assert (int(read.iteration[0]), int(read.rank[0])) == (5, 3)
-
-
-# --- who records
 
 
 class FakeTorch(ModuleType):
@@ -339,12 +327,7 @@ def test_pytorch_may_be_loaded_after_the_first_range(
     assert torch.log == ["push bubbleviz:W", "pop"]
 
 
-# --- wrapping
-
-
 class Framework:
-    """Something to wrap."""
-
     def step(self, number: int, *, more: int = 0) -> int:
         return number + more // (number != 13)
 
@@ -431,9 +414,6 @@ def test_a_missing_method_or_parameter_is_told_and_nothing_stays() -> None:
     assert Framework.step is before
 
 
-# --- Megatron-Core
-
-
 def _megatron(rank: int = 0, ranks: int = 1, *, tells: bool = True) -> Any:
     annotate.megatron()
     schedules: Any = importlib.import_module("megatron.core.pipeline_parallel.schedules")
@@ -502,9 +482,6 @@ def test_megatron_before_its_groups_are_made_and_after_removal(recorded: Recorde
     assert recorded.lines == ["iteration 0", "  F mb=0", "  BW mb=0"]
 
 
-# --- DeepSpeed
-
-
 def _instructions(text: str) -> list[Any]:
     """Return the steps of ``F0 B1 SF0 R``: an instruction and its buffer."""
     schedule: Any = importlib.import_module("deepspeed.runtime.pipe.schedule")
@@ -562,9 +539,6 @@ def test_deepspeed_with_two_stages_a_rank_is_not_named(recorded: Recorder) -> No
     assert recorded.lines == ["iteration 0"]
 
 
-# --- PyTorch, for real
-
-
 SCHEDULES = {
     "GPipe": "gpipe",
     "1F1B": "1f1b",
@@ -578,7 +552,6 @@ SCHEDULES = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train four ranks under each schedule."""
     return trained(tmp_path_factory.mktemp("trained"), SCHEDULES)
 
 
@@ -679,9 +652,6 @@ def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
         *(*raised, "Optimizer", "Optimizer"),
         *(*raised, "Optimizer"),
     ]
-
-
-# --- DeepSpeed and Megatron-Core, for real
 
 
 FRAMEWORKS = {

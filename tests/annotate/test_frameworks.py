@@ -94,9 +94,6 @@ def told(report: Report) -> str:
     return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
-# -- names of each framework -----------------------------------------------------------------
-
-
 def templates(names: Mapping[str, str], keep: str | tuple[str, ...] | None = "") -> Rename:
     """Return names by templates, which are by operation or by the whole name.
 
@@ -380,9 +377,6 @@ def test_deepspeed_without_backward_on_inner_stages(engine: str, tmp_path: Path)
     assert "no B or BW" in told(report) or "backward" in told(report), told(report)
 
 
-# -- JAX / XLA -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Thunks:
     """How XLA names what runs."""
@@ -524,9 +518,6 @@ def test_jax_modules_without_both_passes_count_for_no_iteration(more: str, tmp_p
         assert abs(starts[0] - starts[1]) < 100
 
 
-# -- one naming inside another ---------------------------------------------------------------
-
-
 def layered(path: Path, layers: int) -> None:
     """Put ranges of layers into each F and B, so that every call lies in one."""
     with closing(sqlite3.connect(path)) as db:
@@ -574,9 +565,6 @@ def test_transfers_hold_of_a_naming_whose_layers_lie_inside_operations() -> None
     assert [c.name for c in found] == ["zero-bubble", "megatron-core"]
     names = understand(["layer_3f", receive], *found)
     assert names.phase.tolist() == [-1, Phase.RECV_F]
-
-
-# -- pairs under one name --------------------------------------------------------------------
 
 
 def pair(folder: Path, name: str, forward: Sequence[str], backward: Sequence[str]) -> Path:

@@ -38,7 +38,6 @@ def order_of(report: bubbleviz.Report) -> list[tuple[int, ...]]:
 
 
 def largest_cause(report: bubbleviz.Report) -> Cause:
-    """Return the cause of most idle time."""
     bubbles = report.bubbles
     lengths = np.bincount(bubbles.cause, bubbles.end_ns - bubbles.start_ns, minlength=len(Cause))
     return Cause(int(lengths.argmax()))

@@ -68,9 +68,6 @@ def names_of(recorded: RecordedSession) -> list[str]:
     ]
 
 
-# --- what is recorded
-
-
 def test_every_operation_belongs_to_its_iteration(tmp_path: Path) -> None:
     with annotate.record(tmp_path):
         train(3)
@@ -153,9 +150,6 @@ def test_what_ends_after_its_iteration_is_counted(tmp_path: Path) -> None:
     assert recorded.stretch.iterations.lost.tolist() == [0, 1]
 
 
-# --- where
-
-
 def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
@@ -220,9 +214,6 @@ def test_files_make_room_for_later_ones(tmp_path: Path) -> None:
     newest = max(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert session(tmp_path, newest.name).parts == 1
     assert session(tmp_path, files[0].name).parts == PARTS
-
-
-# --- how it is switched on
 
 
 def test_an_argument_of_a_framework_records_until_it_is_removed(tmp_path: Path) -> None:
@@ -327,9 +318,6 @@ def test_a_forked_process_leaves_the_files_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-# --- what ends it
-
-
 def test_a_killed_process_leaves_whole_iterations(tmp_path: Path) -> None:
     killed = script(tmp_path, "100", "wait")
     assert killed.stdout is not None
@@ -404,9 +392,6 @@ def test_memory_stays_flat_over_thousands_of_iterations(tmp_path: Path) -> None:
     assert peaks[-1] < peaks[0] + 20_000
     assert max(peaks) < 200_000
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 170_000
-
-
-# --- reading while it goes on
 
 
 def test_a_reader_follows_the_writer(tmp_path: Path) -> None:

@@ -59,13 +59,14 @@ def test_iterations_are_selected_for_the_picture_only(tmp_path: Path) -> None:
     "arguments",
     [
         *("--iteration=9", "--iteration=x", "--ranks=7", "--stages=4-9", "--order=0,1"),
+        *("--ranks=a-b", "--ranks=0-99999999999", "--order=0,0", "--skip=many"),
         *("--convention=nothing.toml", "--same-clock=a,b", "--skip=-1", "--align=ptp"),
         *("--rows=host", "--parallel=tp", "--parallel=tp=0", "--parallel=tp=2,tp=2", "--bogus"),
         *("--parallel=ep=2", "--parallel=tp=9999999,dp=9999999", "--parallel=pp=3", "--parallel="),
     ],
 )
 def test_wrong_usage_is_one_sentence(arguments: str, cli: CommandLine) -> None:
-    cli.refused("analyze", ONE, arguments)
+    assert arguments.partition("=")[0] in cli.refused("analyze", ONE, arguments)
 
 
 @pytest.mark.parametrize("option", ["--causes", "--critical-path", "--heat-map"])

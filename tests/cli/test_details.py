@@ -65,9 +65,6 @@ def test_all_tables_are_those_of_the_text_file(cli: CommandLine) -> None:
     assert cli.printed("analyze", "-v", ONE) == render(bubbleviz.analyze([ONE]), View())
 
 
-# --- what the output shows
-
-
 UNSET = {"NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "LC_ALL"}
 
 
@@ -78,7 +75,6 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(*arguments: str, **environment: str) -> str:
-    """Return what a pipe takes."""
     encoding = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8", **environment}
     done = started(["-m", "bubbleviz", "analyze", ONE, *arguments], **encoding)
     assert (done.returncode, done.stderr) == (0, "")

@@ -20,9 +20,6 @@ from tests.support.places import CHECKOUT
 ONE = str(CHECKOUT / "fixtures" / "1f1b")
 
 
-# --- what is there already
-
-
 @pytest.mark.parametrize("force", [False, True])
 def test_a_pipe_is_written_into_and_stays_one(tmp_path: Path, force: bool) -> None:
     pipe = tmp_path / "pipe"
@@ -74,9 +71,6 @@ def test_a_link_to_nothing_makes_its_target(tmp_path: Path) -> None:
     assert (tmp_path / "target.json").read_text(encoding="utf-8") == "new"
 
 
-# --- paths that lead nowhere
-
-
 def test_an_empty_output_asks_for_a_name(cli: CommandLine) -> None:
     said = cli.refused("analyze", ONE, "--svg", "")
 
@@ -100,9 +94,6 @@ def test_a_path_without_permission_is_refused(
 
     with pytest.raises(InputError, match=r"cannot be read \(Permission denied\); check it"):
         find_profiles([str(path)])
-
-
-# --- encodings of standard output
 
 
 def run(*arguments: str, encoding: str) -> subprocess.CompletedProcess[bytes]:

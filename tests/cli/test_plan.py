@@ -27,7 +27,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(*words: str) -> dict[str, object]:
-    """Return the JSON of a plan."""
     file = Path(words[-1])
     assert main(["plan", *words[:-1], "-o", str(file)]) == 0
     document = json.loads(file.read_text())

@@ -44,12 +44,10 @@ def without_ranges(path: Path) -> None:
 
 
 def raw_report(path: Path) -> None:
-    """Write what nsys cannot export."""
     path.write_bytes(b"no report")
 
 
 def pytorch_trace(path: Path) -> None:
-    """Write a trace of PyTorch."""
     args = {"device": 0, "stream": 7, "correlation": 1}
     times = {"ph": "X", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": args}
     names = {"kernel": "gemm", "cuda_runtime": "cudaLaunchKernel", "user_annotation": "step"}

@@ -93,8 +93,6 @@ def test_what_names_tell(
     assert told == [receives, point_to_point, collective]
 
 
-# --- XLA's instructions: told alike, whether they are kernels or ranges
-
 JAX = built_in()["jax-xla"]
 XLA_KERNELS = [r for r in default_kinds().communication if "all-reduce" in r or "psum" in r]
 XLA_RANGES = [

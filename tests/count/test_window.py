@@ -62,9 +62,6 @@ def analysed(folder: Path, window: str | None = None) -> Report:
     return bubbleviz.analyze(folder, window=window)
 
 
-# --- what is written
-
-
 @pytest.mark.parametrize(
     ("text", "iterations", "times_ns"),
     [
@@ -138,9 +135,6 @@ def test_a_window_beside_the_capture_names_what_there_is(cli: CommandLine) -> No
     said = cli.refused("analyze", "fixtures/1f1b", "--window", "time:90s-99s", code=1)
     assert "no iteration begins and ends in it; the capture holds iteration " in said
     assert said.count("\n") == 1
-
-
-# --- what it holds
 
 
 def test_a_window_of_everything_is_no_window(profiles: Path) -> None:

@@ -41,7 +41,6 @@ COPIES = Planting(
 
 @cache
 def report_of(planting: Planting) -> Report:
-    """Return the report of a planted run."""
     with tempfile.TemporaryDirectory() as folder:
         plant(planting, Path(folder))
         return bubbleviz.analyze(folder, parallel=Parallel(1, planting.stages, planting.replicas))

@@ -237,9 +237,6 @@ def test_kernels_are_named_by_what_they_do(kernel: str, kind: str) -> None:
     assert ("" if number < 0 else kinds[number][0]) == kind
 
 
-# Late collectives and stalls: how long a rank ran nothing since its host had launched nothing.
-
-
 # What kernels of NCCL carry out, told by records and ranges where their names do not tell.
 
 

@@ -485,15 +485,9 @@ def test_lost_kernels_of_periodic_calls_are_told(
     assert lost == 6_000 if not sampled else 5_000 < lost < 7_000
 
 
-def _loss(*processes: ProcessLoss, sampled: bool = False) -> Limitation:
-    (note,) = limitations_of_lost("a.sqlite", processes, 0, sampled=sampled)
+def _loss(*processes: ProcessLoss) -> Limitation:
+    (note,) = limitations_of_lost("a.sqlite", processes, 0, sampled=False)
     return note
-
-
-def test_a_few_of_a_sample_mark_nothing() -> None:
-    few, more = (ProcessLoss(1, 2048 * seen, seen, 200_000) for seen in (3, 30))
-    assert _loss(few, sampled=True).kind is LimitationKind.COSTS
-    assert _loss(more, sampled=True).kind is LimitationKind.KERNELS_LOST
 
 
 def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:

@@ -89,9 +89,6 @@ def told(report: Report) -> str:
     return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
-# -- ranks -----------------------------------------------------------------------------------
-
-
 def test_one_main_thread_and_autograd_threads_of_devices(tmp_path: Path) -> None:
     """One thread opens all ranges; pt_autograd_d launches the backward on device d."""
     rows = Rows()
@@ -122,8 +119,6 @@ def test_one_backward_range_that_runs_on_several_devices(tmp_path: Path) -> None
         (0, "F", 40), (1, "F", 90), (0, "BW", 340), (1, "BW", 390),
     }  # fmt: skip
 
-
-# -- backward on another thread --------------------------------------------------------------
 
 AMBIGUOUS = "kernels that several threads' backward could own"
 HELPERS = "kernels of helper threads while backward ran elsewhere"
@@ -201,9 +196,6 @@ def test_the_cross_thread_rule_can_be_switched_off(tmp_path: Path, cli: CommandL
 
     assert (on["attributed_kernels"], on["cross_thread_kernels"]) == (2, 1)
     assert (off["attributed_kernels"], off["cross_thread_kernels"]) == (1, 0)
-
-
-# -- what GPUs are called --------------------------------------------------------------------
 
 
 def gpu(path: Path, rows: Sequence[tuple[int, int, str, str | None, str | None]]) -> None:
@@ -342,9 +334,6 @@ def test_exports_of_2020_number_gpus_otherwise(
 
     assert [(r.uuid, r.gpu) for r in report.ranks] == [(None, "V100")]
     assert document(path, capsys) == {(1, 1): (None, "0000:1c:00.0")}
-
-
-# -- exports that do not say which process ---------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["dropped", "null"])

@@ -35,6 +35,7 @@ from bubbleviz.sources.nsys.sqlite_export import SqliteExport
 from bubbleviz.timing import Step
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 from tests.support.planted_runs import RUNS
 
@@ -62,9 +63,6 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read any file in stretches that cut it at odd places, many of them ahead of their use."""
     monkeypatch.setattr(sqlite_export, "ROWS", 61)
     monkeypatch.setattr(export, "_SHORT", 0)
-
-
-# --- one file, several threads
 
 
 @pytest.mark.usefixtures("short_stretches")
@@ -127,9 +125,6 @@ def test_what_a_thread_finds_damaged_ends_the_run(
         bubbleviz.analyze(many / "node0.sqlite", jobs=3)
 
     assert not [thread for thread in threading.enumerate() if "bubbleviz-read" in thread.name]
-
-
-# --- many files
 
 
 def test_many_files_at_once_are_the_same(many: Path) -> None:
@@ -213,9 +208,6 @@ def test_where_no_process_can_be_started_all_is_done_here(
     assert written(bubbleviz.analyze(many, jobs=2)) == whole
 
 
-# --- progress, timings, signals
-
-
 class Noted:
     """Keeps what a run tells of itself."""
 
@@ -281,11 +273,9 @@ def test_progress_on_a_terminal_has_names_and_sizes(seconds: str, many: Path) ->
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_timings_name_steps_and_rows(
-    jobs: str, many: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["analyze", str(many), "--json", "-", "--timings", "-j", jobs]) == 0
-    out, err = capsys.readouterr()
+def test_timings_name_steps_and_rows(jobs: str, many: Path, cli: CommandLine) -> None:
+    code, out, err = cli("analyze", str(many), "--json", "-", "--timings", "-j", jobs)
+    assert code == 0
 
     assert out.startswith("{")
     for name in ("read kernels", "read calls", "merge ranks", "count", "render"):
@@ -354,9 +344,6 @@ def _until(true: Callable[[], object]) -> None:
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
-
-
-# --- a cluster
 
 
 needs_stopping = pytest.mark.skipif(

@@ -73,9 +73,6 @@ def told(report: Report) -> str:
     return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
-# -- graphs ----------------------------------------------------------------------------------
-
-
 def test_every_node_of_a_graph_belongs_to_the_operation_that_launched_it(tmp_path: Path) -> None:
     report = bubbleviz.analyze([profile(tmp_path, NODES, CALLS, RANGES)])
 
@@ -185,9 +182,6 @@ def test_nothing_but_unrecorded_graphs_is_an_error_that_names_the_option(
     assert "--cuda-graph-trace=node" in cli.refused("analyze", str(path), code=1)
 
 
-# -- copies and memsets ------------------------------------------------------------------------
-
-
 def test_copies_and_fills_are_reported_and_make_no_span_beside_kernels(tmp_path: Path) -> None:
     calls = [
         *CALLS,
@@ -214,8 +208,6 @@ def test_copies_alone_make_the_span(tmp_path: Path, cli: CommandLine) -> None:
     first = next(row for row in rows if row["name"] == "F0.0.0")
     assert (first["start_ns"], first["end_ns"], first["kernels"]) == ("300", "450", "0")
 
-
-# -- communication ---------------------------------------------------------------------------
 
 COMMUNICATION = (
     "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm *, unsigned long, ncclWork *)",

@@ -14,12 +14,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.count.iterations import Iterations
-from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
+from bubbleviz.model.arrow import ArrowTable, coded
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.formats import csv as csv_renderer
@@ -71,9 +69,6 @@ def written(values: list[Any]) -> list[str]:
     return ["" if value is None else str(value) for value in values]
 
 
-# --- nothing
-
-
 def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) -> None:
     for empty, full in zip(tables(report_of([])), tables(report), strict=True):
         assert pa.table(empty).num_rows == 0
@@ -81,34 +76,6 @@ def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) ->
         assert pl.DataFrame(empty).shape == (0, pl.DataFrame(full).width)
     for some in (report.operations.take(slice(0, 0)), report.iterations[:0]):
         assert pa.table(some).num_rows == 0
-
-
-# --- columns
-
-
-@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.booleans())))
-def test_numbers_are_those_that_are_known(rows: list[tuple[int, bool]]) -> None:
-    column = np.array([number for number, _ in rows], np.int64)
-    known = np.array([told for _, told in rows], bool)
-
-    assert pa.array(numbers(column)).to_pylist() == column.tolist()
-    assert pa.array(numbers(column, known)).to_pylist() == [n if told else None for n, told in rows]
-
-
-@given(st.lists(st.integers(-1, 5)))
-def test_no_identifier_is_null(column: list[int]) -> None:
-    found = pa.array(identifiers(np.array(column, np.int64)[::-1]))
-
-    assert found.to_pylist() == [None if number == -1 else number for number in column[::-1]]
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1), st.data())
-def test_codes_are_their_texts(labels: list[str], data: st.DataObject) -> None:
-    codes = data.draw(st.lists(st.integers(-1, len(labels) - 1)))
-    found = pa.array(coded(np.array(codes, np.int64), labels))
-
-    assert found.to_pylist() == [None if code == -1 else labels[code] for code in codes]
-    assert set(found.dictionary.to_pylist()) == {labels[code] for code in codes if code >= 0}
 
 
 def test_a_long_name_is_held_once() -> None:
@@ -123,9 +90,6 @@ def test_whole_numbers_are_not_copied(report: Report) -> None:
     for name, own in (("host_start_ns", "host_start_ns"), ("active_ns", "active_ns")):
         (chunk,) = table[name].chunks
         assert chunk.buffers()[1].address == getattr(report.operations, own).ctypes.data
-
-
-# --- the tables of a report
 
 
 def test_operations_are_those_of_the_csv(report: Report) -> None:
@@ -218,9 +182,6 @@ def test_a_schema_that_is_asked_for_is_given(report: Report) -> None:
     assert asked["phase"].to_pylist() == pa.table(report.operations)["phase"].to_pylist()
 
 
-# --- the sequence of iterations
-
-
 def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
     own = tuple(report.iterations)
 
@@ -236,9 +197,6 @@ def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
     assert not Iterations()
     with pytest.raises(IndexError):
         report.iterations[len(own)]
-
-
-# --- short to read, and light
 
 
 def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None:

@@ -25,8 +25,6 @@ from bubbleviz.native import library as native
 
 @dataclass(frozen=True)
 class Pairs(Table):
-    """Two columns."""
-
     first: Ints
     second: Ints
 

@@ -46,9 +46,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("profiles")
 
 
-# --- what is compared ---------------------------------------------------------------------------
-
-
 def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
     """Return the report (None where nothing can be analysed) and the reference's analysis."""
     path = rows.write(folder)
@@ -101,9 +98,6 @@ def check(rows: Rows, folder: Path) -> reference.Analysis:
         )
         assert of_report(report) == of_reference(found)
     return found
-
-
-# --- by hand ------------------------------------------------------------------------------------
 
 
 _ONE_CALL = (C(4, 5, 1, tid=2),)
@@ -391,9 +385,6 @@ def test_ranks_that_do_not_pair(folder: Path) -> None:
     ranges = (R(0, 9, "F0.0.0"), R(0, 9, "F1.0.0", pid=2))
 
     assert check(Rows(kernels, calls, ranges), folder).iterations is None
-
-
-# --- at random ----------------------------------------------------------------------------------
 
 
 DRAWN = {

@@ -55,9 +55,6 @@ def words_of(command: str) -> list[str]:
     return words
 
 
-# --- README
-
-
 def test_the_readme_is_one_page() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
@@ -112,9 +109,6 @@ def test_every_guide_is_linked() -> None:
         assert f"](bubbleviz/guides/{guide.name})" in readme
 
 
-# --- guides are whole
-
-
 @pytest.mark.parametrize("name", [ratio.name for ratio in ratio_definitions()])
 def test_every_ratio_is_explained(name: str) -> None:
     assert f"| `{name}` |" in text_of("ratios")
@@ -128,9 +122,6 @@ def test_every_output_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", list(built_in()))
 def test_every_convention_is_named(name: str) -> None:
     assert f"| `{name}` |" in text_of("conventions")
-
-
-# --- examples are right
 
 
 def test_the_python_examples_run_one_after_the_other(
@@ -160,9 +151,6 @@ def test_conventions_in_guides_match_their_examples(name: str, tmp_path: Path) -
     convention = load_convention(file)
 
     assert (understand(convention.examples, convention).phase >= 0).all()
-
-
-# --- commands run
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,6 @@ def test_every_stage_is_within_its_budget() -> None:
     assert not complaints, verdict(complaints, same=here == budget.environment)
 
 
-# --- what a budget says of counts
-
-
 @pytest.mark.parametrize(
     ("counts", "here", "complaints"),
     [
@@ -61,9 +58,6 @@ def test_every_stage_is_within_its_budget() -> None:
 )
 def test_complaints(counts: dict[str, int], here: str, complaints: list[str]) -> None:
     assert BUDGET.complaints(counts, (here,)) == complaints
-
-
-# --- the command
 
 
 @pytest.fixture

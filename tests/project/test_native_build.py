@@ -14,8 +14,6 @@ import pytest
 from scripts.build_native import NativeBuild, compile_library, compiler, library_name
 from scripts.build_wheels import TARGETS, ReleaseError, check_wheel
 
-# --- the build of one wheel
-
 
 class _App:
     """Keeps what hatchling would show."""
@@ -96,9 +94,6 @@ def test_a_wheel_with_the_c_part_is_of_its_platform(
     tag = f"py3-none-{named.replace('-', '_').replace('.', '_')}"
     assert (data["tag"], data["pure_python"], warnings) == (tag, False, [])
     assert list(data["force_include"].values()) == [f"bubbleviz/native/{library_name(named)}"]
-
-
-# --- a release
 
 
 def elf(machine: int, *versions: str) -> bytes:

@@ -29,8 +29,6 @@ from bubbleviz.sources.sqlite.queries import Query, sql_root
 from tests.support.command_line import started
 from tests.support.places import CHECKOUT
 
-# --- the public face
-
 
 def test_public_names_are_sorted_and_exist() -> None:
     assert bubbleviz.__all__ == sorted(bubbleviz.__all__)
@@ -56,16 +54,11 @@ def test_public_names_are_documented(name: str) -> None:
     assert [part for part in parts if f"{part}:" not in text] == []
 
 
-# --- packaging
-
-
 def test_the_queries_lie_beside_the_package_which_is_typed() -> None:
     assert not (CHECKOUT / "bubbleviz" / "sql").exists()
     assert sql_root().is_dir()
     assert (CHECKOUT / "bubbleviz" / "py.typed").is_file()
 
-
-# --- starting up
 
 HEAVY = ("arro3", "drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sqlite3")
 
@@ -132,8 +125,6 @@ def test_a_small_profile_loads_only_what_it_needs(
     assert started(["-c", script, *arguments]).stdout.splitlines()[-1] == "0 []"
 
 
-# --- commands
-
 COMMANDS = sorted(
     command.name or (command.callback.__name__ if command.callback else "")
     for command in cli.application().registered_commands
@@ -169,8 +160,6 @@ def test_help_tells_every_option_and_ends_with_an_example(
     assert all(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in options)
     assert [p.name for p in parameters if not getattr(p, "help", None)] == []
 
-
-# --- conventions
 
 CONVENTIONS = tuple(built_in().values())
 PATTERNS = [(c.name, i, p) for c in CONVENTIONS for i, p in enumerate(c.patterns)]
@@ -221,8 +210,6 @@ def test_no_other_convention_takes_the_forwards_and_backwards(convention: Conven
             theirs = understand(counted, other)
             assert not [t for t, p in zip(counted, theirs.phase, strict=True) if p in COUNTED]
 
-
-# --- queries
 
 QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD, RPD, SQLITE_QUERIES)
 #: By their folders in sql/.
@@ -338,9 +325,6 @@ def test_the_variant_that_reads_most_is_taken() -> None:
     assert NSYS_QUERIES.views_of(schema)["ranges"].name == "views/ranges/without_end_thread"
     assert NSYS_QUERIES.views_of(schema)["strings"].name == "views/strings/current"
     assert "kernels" not in NSYS_QUERIES.views_of(schema)
-
-
-# --- what is found by name
 
 
 def test_every_output_format_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,9 +47,6 @@ def rows_of(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith(("stage ", "0 GPU ", "node"))]
 
 
-# --- nothing, and little
-
-
 def test_no_rank_and_no_iteration() -> None:
     empty = replace(report_of([]), ranks=(), iterations=Iterations())
 
@@ -58,9 +55,6 @@ def test_no_rank_and_no_iteration() -> None:
         assert lines[0] == "Bubble ratio (schedule): unknown"
         assert not rows_of(lines)
         assert any(line.startswith("More:") for line in lines[-3:])
-
-
-# --- any number of ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 64, 1024])
@@ -99,9 +93,6 @@ def test_the_worst_and_the_busiest_rank_are_kept() -> None:
     assert any(line.startswith("Standing out: rank 23 ") for line in lines)
 
 
-# --- words
-
-
 @pytest.mark.parametrize("display", DISPLAYS, ids=str)
 def test_no_word_is_broken(display: Display) -> None:
     """Every word of the narrow screen is one of the widest, but for names that are shortened."""
@@ -124,9 +115,6 @@ def test_hostile_names_stay_on_their_lines() -> None:
         assert len(lines) <= MOST_LINES + 5
         assert all(cell_width(line) <= display.width for line in lines)
         assert all(line.isprintable() for line in lines)
-
-
-# --- what it says
 
 
 def test_parts_of_the_bubble_add_up_to_the_headline() -> None:

@@ -32,7 +32,6 @@ KNOWN = {
 
 
 def without_comments(text: str) -> str:
-    """Return LaTeX without its comments."""
     return "\n".join(line for line in text.splitlines() if not line.startswith("%"))
 
 

@@ -39,9 +39,6 @@ class Read:
         self.text = " ".join(root.itertext())
 
 
-# --- nothing
-
-
 def test_an_empty_report_shows_that_it_is() -> None:
     empty = report_of([], limitations=(Limitation("all of it", "nothing ran"),))
 
@@ -52,9 +49,6 @@ def test_an_empty_report_shows_that_it_is() -> None:
     assert "all of it: nothing ran" in found.text
     assert found.tags.count("svg") == 1
     assert bounded_picture(empty)[2] == 0
-
-
-# --- what it says
 
 
 def test_it_says_what_the_table_says(report: Report) -> None:
@@ -88,9 +82,6 @@ def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
     assert len(list(inline.iter())) == len(list(ET.fromstring(picture).iter()))
 
 
-# --- it stands alone
-
-
 def test_it_needs_no_script_and_no_network_and_styles_its_own_elements(report: Report) -> None:
     html = fragment(report)
     found = Read(html)
@@ -111,9 +102,6 @@ def test_ids_of_two_reports_in_one_notebook_differ(report: Report) -> None:
     assert used
     assert used == ids[0]
     assert not ids[0] & ids[1]
-
-
-# --- hostile names, and very many ranks
 
 
 def test_hostile_names_are_inert() -> None:
@@ -143,9 +131,6 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
 
     assert drawn == [MOST_ROWS, 300 if stage is None else 150]
     assert f"The first 64 of {drawn[1]} rows" in Read(fragment(many)).text
-
-
-# --- in IPython
 
 
 def test_jupyter_shows_it(report: Report) -> None:

@@ -20,7 +20,6 @@ RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_stage=1
 
 
 def planted(folder: Path, planting: Planting = RUN) -> Report:
-    """Return the report of a planted run."""
     plant(planting, folder)
     return bubbleviz.analyze(folder)
 

@@ -43,9 +43,6 @@ def with_first(report: Report, placed: tuple[Rank, ...] | None = None, **changes
     return replace(report, ranks=placed or report.ranks, iterations=iterations)
 
 
-# --- ratios
-
-
 def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
     header, rows = ratio_rows(render(report, View()))
 
@@ -56,9 +53,6 @@ def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
     assert all(len(row) <= WIDTH for row in rows)
 
 
-# --- ranks
-
-
 def test_coverage_is_shown_by_rank(report: Report) -> None:
     coverage = tuple(RankCoverage(i, 200, 200 - 50 * i, 0, 0, 0) for i in range(3))
 
@@ -66,9 +60,6 @@ def test_coverage_is_shown_by_rank(report: Report) -> None:
 
     assert header.endswith("attributed %")
     assert [row.split()[-1] for row in rows] == ["100.00", "75.00", "50.00", "-"]
-
-
-# --- limitations
 
 
 def limited(report: Report, *limitations: Limitation) -> list[str]:
@@ -99,9 +90,6 @@ def test_paths_are_shortened_where_names_tell(report: Report) -> None:
     ]
 
 
-# --- CSV
-
-
 @pytest.mark.parametrize(
     ("name", "cell"),
     [
@@ -123,9 +111,6 @@ def test_a_name_is_a_cell(name: str, cell: str, report: Report) -> None:
     assert {row["name"] for row in rows} == {cell}
 
 
-# --- JSON
-
-
 @pytest.mark.parametrize("interval", [None, (0.1, 0.2)])
 def test_ratios_of_a_common_clock_have_an_interval(
     interval: tuple[float, float] | None, report: Report
@@ -136,9 +121,6 @@ def test_ratios_of_a_common_clock_have_an_interval(
     told = None if interval is None else [*interval]
     (found, *_) = document(with_first(report, ratios=ratios))["iterations"]
     assert found["bubble_interval"] == {"schedule": told, "step": told}
-
-
-# --- clocks
 
 
 def with_clocks(report: Report, *clocks: tuple[str, int, float, int | None]) -> Report:
@@ -207,9 +189,6 @@ def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -
     assert {row.split()[0] for row in rows if row.split()[2] == "!"} == {"schedule", "step"}
     assert document(changed)["iterations"][0]["clocks_contradict"] is True
     assert document(report)["iterations"][0]["clocks_contradict"] is False
-
-
-# --- replicas
 
 
 def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> None:

@@ -224,9 +224,6 @@ def assert_counters(report: Report, found: Loaded, base_ns: int) -> None:
     }
 
 
-# --- nothing, and ties
-
-
 def test_a_report_of_nothing_has_a_trace() -> None:
     found = checked(report_of([]), explained=False)
 
@@ -245,9 +242,6 @@ def test_overlapping_operations_keep_their_times() -> None:
     assert {own.lane for own in found.of("operation")} == {0, 1}
 
 
-# --- time
-
-
 @pytest.mark.parametrize("start", [-1, -(10**15), 2**53, 2**62])
 def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) -> None:
     found = checked(
@@ -263,9 +257,6 @@ def test_microseconds_are_written_exactly() -> None:
     text = CHROME(report_of([forward(2**53 - 1_000_002, 2**53 - 1)]), View())
 
     assert '"ts":9007199253740.990,"dur":1000.001' in text
-
-
-# --- planted runs
 
 
 def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
@@ -354,9 +345,6 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
     assert [own.get("host_range") for own in hosts] == [None, "=cmd|' /C calc'!A0 <script>"]
 
 
-# --- odd runs
-
-
 @settings(
     max_examples=int(os.environ.get("BUBBLEVIZ_EXAMPLES", "40")),
     derandomize=True,
@@ -394,9 +382,6 @@ def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
                 assert not DIRECTING.intersection(value)
                 assert "\n" not in value
                 assert len(value) <= 200
-
-
-# --- in SQL, as Perfetto's trace processor takes it
 
 
 def ratios(report: Report) -> list[tuple[str, float]]:
@@ -459,9 +444,6 @@ def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its
 
     assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
     assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
-
-
-# --- the command line
 
 
 def test_without_its_package_perfetto_is_refused_before_any_work(

@@ -20,6 +20,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.legend import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import MS, Op, one_f_one_b, parsed, report_of
 from tests.support.places import FIXTURES
 
@@ -41,7 +42,6 @@ def opened(pdf: bytes) -> bytes:
 
 
 def size(png: bytes) -> tuple[int, int]:
-    """Return width and height in dots."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png[16:24])
     return width, height
@@ -112,13 +112,11 @@ def test_a_terminal_is_spared(
     command: tuple[str, ...],
     kind: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
-    assert main([*command, f"--{kind}", "-"]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
+    err = cli.refused(*command, f"--{kind}", "-", code=1)
     assert err == (
         f"bubbleviz: --{kind} -: refusing to write binary data to a terminal; "
         "name a file or pipe it\n"
@@ -130,15 +128,12 @@ def test_without_typst_the_next_step_is_said_before_any_work(
     kind: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     monkeypatch.setitem(sys.modules, "typst", None)
     file = tmp_path / "x"
 
-    assert main(["analyze", "nowhere.sqlite", f"--{kind}", str(file)]) == 1
-    assert main([*SIMULATION, *TIMES, f"--{kind}", str(file)]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("install it with: pip install 'bubbleviz[paper]'") == 2
-    assert err.count("\n") == 2
+    for command in (("analyze", "nowhere.sqlite"), (*SIMULATION, *TIMES)):
+        said = cli.refused(*command, f"--{kind}", str(file), code=1)
+        assert "install it with: pip install 'bubbleviz[paper]'" in said
     assert not file.exists()

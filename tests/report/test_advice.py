@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
 from bubbleviz.report.advice import first_thing, further_advice, ranked
@@ -146,12 +145,11 @@ def test_nothing_is_advised_from_an_empty_average(
 
 
 def test_what_else_would_save_stands_below_what_to_do_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     table = simulated(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "operations.csv")
     further = further_advice(bubbleviz.analyze(table))
-    assert main(["analyze", str(table)]) == 0
-    screen = " ".join(capsys.readouterr().out.split())
+    screen = " ".join(cli.printed("analyze", str(table)).split())
 
     assert len(further) == 1
     assert further[0].startswith("Find out why rank 6 is slow (-")

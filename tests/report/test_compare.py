@@ -54,7 +54,6 @@ def run(
     interval: tuple[float, float] | None = None,
     **changes: Any,
 ) -> ComparedRun:
-    """Return a run of one ratio."""
     known = mean is not None
     bubble = Average(mean, std if n > 1 else None, n) if known else NONE
     window = Average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
@@ -69,7 +68,6 @@ def printed(comparison: Comparison) -> str:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Return the saved reports of two fixtures."""
     folder = tmp_path_factory.mktemp("saved")
     files = []
     for path in (ONE, OTHER):

@@ -32,7 +32,6 @@ def workload(
     transfer: int = 0,
     limit: float | None = None,
 ) -> Workload:
-    """Return a workload of equal virtual stages."""
     devices = max(placement) + 1
     of_devices = [(each,) * devices for each in times]
     return device_workload(placement, microbatches, of_devices, transfer, Memory(limit))

@@ -141,9 +141,6 @@ def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid:
     )
 
 
-# --- missing path, pattern without match, directory without profiles
-
-
 def written_in(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
@@ -308,9 +305,6 @@ def test_an_unreadable_file_found_in_a_directory_is_a_limitation(bench: Bench) -
     assert "broken.sqlite" in json.dumps(report["limitations"])
 
 
-# --- not SQLite, empty, truncated, encrypted, being written
-
-
 def damaged(folder: Path, kind: str) -> Path:
     """Write a damaged copy of a profile and return its path."""
     path = folder / f"{kind}.sqlite"
@@ -388,9 +382,6 @@ def test_a_path_with_every_special_character(bench: Bench) -> None:
     assert (outcome.code, outcome.err) == (0, "")
 
 
-# --- no kernels, no runtime table, no NVTX
-
-
 @pytest.mark.parametrize("how", ["DROP TABLE", "DELETE FROM"])
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
 def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str) -> None:
@@ -403,9 +394,6 @@ def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str)
     assert "-t cuda,nvtx" in outcome.out
 
 
-# --- names that no convention knows
-
-
 def test_a_convention_that_fits_no_name(bench: Bench) -> None:
     own = bench.inputs / "own.toml"
     own.write_text(CONVENTION.replace(" (?P<phase>", "never (?P<phase>"), encoding="utf-8")
@@ -413,9 +401,6 @@ def test_a_convention_that_fits_no_name(bench: Bench) -> None:
 
     assert "hostile" in said
     assert "'F#.#.#' (2)" in said
-
-
-# --- one profile twice, unrelated runs
 
 
 @pytest.mark.parametrize("how", ["same path", "copy", "symbolic link", "hard link"])
@@ -435,9 +420,6 @@ def test_one_profile_twice(bench: Bench, how: str) -> None:
     assert "same profile twice" in said
     assert path.name in said
     assert twin.name in said
-
-
-# --- outputs
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
@@ -483,32 +465,6 @@ def test_memory_events_with_numbers_beyond_any_memory(
     assert memory.change.tolist() == ([512, -512] if key == "Bytes" else [512, 512, -512])
     assert max(abs(memory.change.cumsum())) <= 1024
 
-
-# --- wrong usage
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--nonsense",),
-        ("--iteration", "7"),
-        ("--iteration", "x"),
-        ("--ranks", "9"),
-        ("--ranks", "a-b"),
-        ("--ranks", "0-99999999999"),
-        ("--stages", "9"),
-        ("--order", "5,6"),
-        ("--order", "0,0"),
-        ("--skip", "-1"),
-        ("--skip", "many"),
-    ],
-    ids=" ".join,
-)
-def test_an_option_that_means_nothing(bench: Bench, arguments: tuple[str, ...]) -> None:
-    assert arguments[0] in bench.refused(run_of_one(bench.inputs), *arguments, code=2)
-
-
-# --- names that are hostile
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -596,8 +552,6 @@ def test_hostile_file_names_are_inert(bench: Bench, name: str) -> None:
     ET.fromstring(written(bench, "svg"))
 
 
-# --- what is in the file and is not the analysis
-
 SECRET = "hunter2-0123456789abcdef"
 
 
@@ -654,9 +608,6 @@ def test_nothing_is_cached(bench: Bench, tmp_path: Path, monkeypatch: pytest.Mon
     bench.report(run_of_one(bench.inputs))
 
     assert list(home.iterdir()) == []
-
-
-# --- strange rows: values that SQLite allows and nsys never writes
 
 
 @pytest.mark.parametrize(

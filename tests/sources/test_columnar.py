@@ -85,9 +85,6 @@ def data() -> Path:
     return Path(folder) / "nsys"
 
 
-# --- equal reports -------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("full")
@@ -167,9 +164,6 @@ def test_reports_of_edited_exports_are_equal(
     compared(path, tmp_path, FORMS["parquet"], capsys, MAIN)
 
 
-# --- where directories are found -----------------------------------------------------------------
-
-
 def names_in(shown: str) -> list[str]:
     return [Path(profile["path"]).name for profile in json.loads(shown)["profiles"]]
 
@@ -221,9 +215,6 @@ def test_without_pyarrow_the_extra_is_named(
     assert said.count("\n") == 1
 
 
-# --- reports of nsys -----------------------------------------------------------------------------
-
-
 def report_and_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     """Return a report, for which a program called nsys runs a script."""
     report = folder / "run" / "node0.nsys-rep"
@@ -238,17 +229,18 @@ def test_a_report_is_exported_to_columns(
     ending: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     made = columnar(EXAMPLE, tmp_path / "made")
     script = f'test "$3" = parquetdir || exit 7; cp -r {made} "$5{ending}"'
     report = report_and_nsys(tmp_path, monkeypatch, script)
 
-    assert main(["analyze", str(report), "--json", "-", "--timings"]) == 0
-    shown, told = capsys.readouterr()
+    code, shown, told = cli("analyze", str(report), "--json", "-", "--timings")
+    assert code == 0
     assert "pyarrow (Parquet" in told
-    assert main(["analyze", str(EXAMPLE), "--json", "-"]) == 0
-    assert shown.replace(str(report), str(EXAMPLE)) == capsys.readouterr().out
+    assert shown.replace(str(report), str(EXAMPLE)) == cli.printed(
+        "analyze", str(EXAMPLE), "--json", "-"
+    )
     assert [file.name for file in report.parent.iterdir()] == [report.name]
 
 
@@ -264,9 +256,6 @@ def test_a_report_is_exported_to_sqlite_where_nsys_knows_no_columns(
 
     assert main(["analyze", str(report), "--timings"]) == 0
     assert "pyarrow" not in capsys.readouterr().err
-
-
-# --- damage --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("table", CORE)

@@ -108,9 +108,6 @@ def test_a_call_without_a_start_is_counted(row: int, what: str, tmp_path: Path) 
     assert note.count == 1
 
 
-# --- NULL where a value is optional is never damage, and changes no number
-
-
 def test_names_that_are_null_are_named_so(tmp_path: Path) -> None:
     report = analyze([example(tmp_path, f"UPDATE {KERNEL} SET demangledName = NULL")])
     assert any(note.what.startswith("names of kernels") for note in report.limitations)
@@ -123,9 +120,6 @@ def test_gpus_without_a_number_of_cuda_go_by_their_own(tmp_path: Path) -> None:
         "DROP TABLE IF EXISTS TARGET_INFO_CUDA_DEVICE",
     )
     assert [rank.gpu for rank in idle([path]).ranks] == [f"GPU {number}" for number in range(4)]
-
-
-# --- pages
 
 
 @pytest.fixture(scope="module")

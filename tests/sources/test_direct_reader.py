@@ -18,7 +18,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.direct_reader import DirectReader
@@ -26,6 +25,7 @@ from bubbleviz.sources.nsys.export import EVERY_ROW, Selection
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
 from bubbleviz.sources.nsys.sqlite_export import SqliteExport, opened
+from tests.support.command_line import CommandLine
 from tests.support.compiled import compiled_library
 from tests.support.edited_databases import change
 from tests.support.places import FIXTURES
@@ -122,9 +122,6 @@ def _compare(path: Path) -> int:
                 decoded += 1
                 assert found == expected
     return decoded
-
-
-# --- real and drawn files ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.sqlite")), ids=str)
@@ -229,9 +226,6 @@ def test_patterns_are_those_of_sqlite(globs: list[str], values: list[str]) -> No
             ).fetchall()
         with opened(str(path)) as export:
             assert _strings(export, *globs) == expected
-
-
-# --- files that are not plain --------------------------------------------------------------------
 
 
 def _edited(folder: Path, *statements: str) -> Path:
@@ -399,9 +393,6 @@ def test_what_is_decoded_of_odd_tables_is_what_sqlite_reads(tmp_path: Path, name
     assert _compare(_edited(tmp_path, *statements)) == decoded
 
 
-# --- which reader it was -------------------------------------------------------------------------
-
-
 def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def told() -> str:
         with opened(str(EXAMPLE)) as export:
@@ -419,7 +410,7 @@ def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_timings_and_inspect_tell_the_reader_and_the_report_does_not(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = []
     for switch, reader in (
@@ -427,12 +418,11 @@ def test_timings_and_inspect_tell_the_reader_and_the_report_does_not(
         ("0", "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"),
     ):
         monkeypatch.setenv(native.SWITCH, switch)
-        assert main(["analyze", str(EXAMPLE), "--json", "-", "--timings"]) == 0
-        out, err = capsys.readouterr()
+        code, out, err = cli("analyze", str(EXAMPLE), "--json", "-", "--timings")
+        assert code == 0
         assert f"  {reader}: {EXAMPLE}\n" in err
         shown.append(out)
-        assert main(["inspect", str(EXAMPLE)]) == 0
-        assert f"\n  read by      {reader}\n" in capsys.readouterr().out
+        assert f"\n  read by      {reader}\n" in cli.printed("inspect", str(EXAMPLE))
 
     assert shown[0] == shown[1]
 
@@ -449,9 +439,6 @@ def test_reserved_bytes(tmp_path: Path) -> None:
     assert path.read_bytes()[20] == 32
     with opened(str(path)) as export:
         assert _strings(export, "*") == values
-
-
-# --- damage --------------------------------------------------------------------------------------
 
 
 def _damaged(folder: Path, seed: int) -> Path:

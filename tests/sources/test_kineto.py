@@ -366,9 +366,6 @@ def test_backward_kernels_of_a_real_trace_are_found_across_threads(tmp_path: Pat
     assert profile.cross_thread_kernels > 0
 
 
-# --- ROCm's builds of PyTorch
-
-
 @pytest.mark.parametrize(
     ("work", "calls", "noun"),
     [

@@ -82,17 +82,16 @@ def test_the_user_s_nsys_exports_and_nothing_stays(
 
 @pytest.mark.parametrize("command", ["nccl", "gaps"])
 def test_a_report_goes_by_its_own_path(
-    command: str, report: Path, temporary: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
+    command: str, report: Path, temporary: Path, cli: CommandLine, nsys: Nsys
 ) -> None:
     nsys(COPIES)
 
-    assert main([command, str(report), "--json", "-", "--window", "time:0s-10000s"]) == 0
-    told, complained = capsys.readouterr()
+    code, told, complained = cli(command, str(report), "--json", "-", "--window", "time:0s-10000s")
+    assert code == 0
     assert str(report) in told
     assert str(temporary) not in told + complained
-    assert main([command, str(report), "--window", "iteration:1-2"]) == 1
-    assert (
-        f"{report}: --window iteration:1-2: no ranges are known as steps" in capsys.readouterr().err
+    assert f"{report}: --window iteration:1-2: no ranges are known as steps" in cli.refused(
+        command, str(report), "--window", "iteration:1-2", code=1
     )
 
 
@@ -119,8 +118,6 @@ def test_what_is_wrong_with_an_export_names_the_report(
     assert str(report) in said
     assert str(temporary) not in said
 
-
-# --- an end before the end
 
 #: An nsys that has begun to export, says so beside its report, and does not finish.
 SLEEPS = 'shift 4; echo half > "$1"; touch "$2.begun"; exec sleep 60'

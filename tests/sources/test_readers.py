@@ -107,8 +107,6 @@ def test_damaged_bytes_end_in_a_report_or_a_sentence(
         file.write_bytes(whole)
 
 
-# --- what a partial reading must hold
-
 #: Those that hold operations themselves have no kernels.
 PROFILES = [name for name, reader in KNOWN.items() if not reader.operations]
 TABLES = [name for name, reader in KNOWN.items() if reader.operations]
@@ -213,9 +211,6 @@ def test_a_table_has_no_kernels_and_names_the_command_that_reads_it(
         pytest.raises(NothingToAnalyseError, match=r"bubbleviz analyze .* gives its bubbles"),
     ):
         file.read((), partial=partial)
-
-
-# --- real files
 
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))

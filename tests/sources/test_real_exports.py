@@ -70,7 +70,6 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def exports() -> Path:
-    """Return the folder of the exports."""
     data = os.environ.get("BUBBLEVIZ_DATA")
     if not data:
         pytest.skip("BUBBLEVIZ_DATA is not set: no real exports here")

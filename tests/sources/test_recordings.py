@@ -59,9 +59,6 @@ def said(report: bubbleviz.Report) -> str:
     return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
-# --- planted runs
-
-
 @pytest.mark.parametrize("run", RUNS)
 def test_a_planted_recording_gives_the_planted_numbers(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,11 +179,7 @@ def test_a_forward_and_its_loss_are_one_operation(tmp_path: Path) -> None:
     assert table.occurrence[:6].tolist() == [0, 0, 0, 0, 1, 0]
 
 
-# --- files
-
-
 def numbers(path: Path) -> list[int]:
-    """Return the iterations that a file holds."""
     reader = PartReader(str(path), Numbering())
     found: list[int] = []
     while (stretch := reader.read()) is not None:
@@ -287,9 +280,6 @@ def test_names_of_a_newer_bubbleviz_are_left_out(tmp_path: Path) -> None:
     assert "ranges with unknown names" in said(report)
 
 
-# --- which files
-
-
 def paths_of(*paths: Path) -> list[str]:
     return [Path(file.path).name for file in find_profiles([str(path) for path in paths])]
 
@@ -357,9 +347,6 @@ def test_first_look_and_inspect_say_what_it_is(
         assert words in shown
     assert main(["idle", str(tmp_path)]) == 1
     assert "holds no kernels, calls or ranges" in capsys.readouterr().err
-
-
-# --- read while it is written
 
 
 def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:

@@ -114,7 +114,6 @@ def with_tracks(path: Path) -> Path:
 
 
 def document(folder: Path, *paths: Path | str) -> dict[str, Any]:
-    """Return the JSON report of some profiles."""
     target = folder / "report.json"
     assert main(["analyze", *map(str, paths), "--json", str(target), "--force"]) == 0
     report: dict[str, Any] = json.loads(target.read_text())
@@ -164,7 +163,6 @@ def comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
 
 @cache
 def planted(servers: int = 1) -> dict[str, bytes]:
-    """Return the exports of the planted run."""
     with TemporaryDirectory() as folder:
         truth = plant(FULL if servers == 1 else two_nodes(), Path(folder))
         return {file.path: (Path(folder) / file.path).read_bytes() for file in truth.files}
@@ -189,9 +187,6 @@ def exports(folder: Path, servers: int = 1) -> list[Path]:
         paths.append(folder / name)
         paths[-1].write_bytes(content)
     return paths
-
-
-# --- one run, every door
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -273,9 +268,6 @@ def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> Non
     assert own.summary.bubble_ratio == then.summary.bubble_ratio
 
 
-# --- other commands
-
-
 def test_every_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (export,) = exports(tmp_path)
     path = str(DOORS["a merge of processes"](export, tmp_path)[0])
@@ -325,16 +317,10 @@ def test_secrets_are_never_shown(
     assert SECRET.encode() in path.read_bytes() or door == "rpd"
 
 
-# --- what is missing
-
-
 def single(folder: Path) -> Path:
     """Write the profile of the run's first process alone."""
     (export,) = exports(folder)
     return write_rocpd(folder / "1_results.db", processes_of(export)[:1])
-
-
-# --- nothing recorded
 
 
 @pytest.mark.parametrize(
@@ -373,9 +359,6 @@ def test_texts_that_are_no_json_are_no_names(extra: str, tmp_path: Path) -> None
     if "message" not in extra:
         assert [n.what for n in report.limitations if "names of ranges" in n.what]
     assert report.ranks
-
-
-# --- what ROCm does in its own way
 
 
 def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:

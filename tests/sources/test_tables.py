@@ -53,12 +53,6 @@ def refusal(path: Path, columns: Columns) -> str:
     return said.pop()
 
 
-# --- nothing
-
-
-# --- what is read
-
-
 @pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
 def test_four_columns_are_enough(kind: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(written(tmp_path, without("microbatch"))[kind])
@@ -189,9 +183,6 @@ def test_a_rank_with_two_chunks_and_a_stage_finds_their_virtual_stages(tmp_path:
     assert operations.virtual_stage.tolist() == [0, 2, 2, 0, 1, 3, 3, 1]
 
 
-# --- several files
-
-
 def halves(folder: Path) -> list[Path]:
     paths = []
     for rank in (0, 1):
@@ -262,9 +253,6 @@ def test_hosts_share_a_clock_unless_they_name_clocks(tmp_path: Path) -> None:
     assert [profile.host for profile in two.profiles] == ["node0", "node1"]
     assert two.profiles[1].clock_uncertainty_ns is not None
     assert abs(two.profiles[1].clock_offset_ns + 1_000_000) <= 10
-
-
-# --- what is refused
 
 
 @pytest.mark.parametrize("name", ["rank", "phase", "start_ns", "end_ns"])
@@ -381,9 +369,6 @@ def test_without_pyarrow_a_parquet_file_says_how_to_install_it(
 
     with pytest.raises(ProfileError, match=r"install it with pip install 'bubbleviz\[parquet\]'"):
         bubbleviz.analyze(path)
-
-
-# --- commands
 
 
 def test_commands_know_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,5 +168,4 @@ class Firefox:
         self.act("key", {"type": "keyDown", "value": key}, {"type": "keyUp", "value": key})
 
     def printed(self) -> bytes:
-        """Return the page as PDF."""
         return base64.b64decode(self.ask("WebDriver:Print", background=True))

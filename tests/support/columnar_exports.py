@@ -60,7 +60,6 @@ class Form:
 
     @property
     def ending(self) -> str:
-        """The ending of the directory."""
         return "_pqtdir" if self.suffix == ".parquet" else "_arwdir"
 
 

@@ -67,7 +67,6 @@ class Op:
 
 
 def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
-    """Return the two tables of these operations."""
     ops = sorted(ops, key=lambda op: (op.rank, op.start))
     names = tuple(dict.fromkeys(op.name for op in ops))
     intervals = [
@@ -144,7 +143,6 @@ def report_of(
 
 
 def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanation:
-    """Return an explanation of nothing."""
     zero = np.zeros((iterations, ranks), np.int64)
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
@@ -291,14 +289,12 @@ def one_f_one_b(
     iteration: int = 0,
     start: int = 0,
 ) -> list[Op]:
-    """Return an ideal 1F1B iteration."""
     plan = schedule_named("1f1b").plan(stages, microbatches, 1)
     durations = stage_durations(forward, backward, 0)
     return ran(plan, durations, iteration=iteration, start=start)
 
 
 def parsed(svg: str) -> ET.Element:
-    """Return the root of the document."""
     return ET.fromstring(svg.encode())
 
 

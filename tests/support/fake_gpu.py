@@ -84,7 +84,6 @@ class FakeGpu(ModuleType):
         self.initialized = True
 
     def latency_ns(self, stream: Stream) -> int:
-        """Return the time from launch to start."""
         return LATENCY_NS if stream is self.stream else self.own_latency_ns
 
     def launch(self, length_ns: int) -> tuple[int, int]:
@@ -96,7 +95,6 @@ class FakeGpu(ModuleType):
 
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
-        """Make a stream the current one."""
         before, self.stream = self.stream, stream
         try:
             yield

@@ -33,7 +33,6 @@ def r(start: int, end: int, name: str, tid: int = 1, **rest: Any) -> R:
 
 
 def spent(rank: RankIdle) -> dict[str, float]:
-    """Return microseconds by activity."""
     return {part.activity: part.idle_ns / US for part in rank.activities}
 
 

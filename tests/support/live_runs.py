@@ -62,7 +62,6 @@ class LiveRun:
             record_iteration(recorder, clock, own, iteration + self._first, self._later_ns)
 
     def stop(self) -> None:
-        """End all recordings."""
         for recorder in self._recorders.values():
             recorder.stop()
 

@@ -133,7 +133,6 @@ class Plugin:
         self.lines.append(line(name, cat, phase, number, self.pid, ns, told))
 
     def text(self, *, closed: bool = True) -> str:
-        """Return the file."""
         return "".join(self.lines) + ("{}]\n" if closed else "")
 
 

@@ -65,8 +65,6 @@ class K:
 
 @dataclass(frozen=True)
 class C:
-    """An API call."""
-
     start: int
     end: int
     correlation: int | None
@@ -108,8 +106,6 @@ class M:
 
 @dataclass(frozen=True)
 class T:
-    """The name of a thread."""
-
     tid: int
     name: str
     pid: int = 1
@@ -211,7 +207,6 @@ def _activity(row: K | M) -> tuple[object, ...]:
 
 @cache
 def _declared(columns: str) -> str:
-    """Return columns as SQL declares them."""
     declared = []
     for word in columns.split():
         name, _, kind = word.rstrip("!").partition(":")

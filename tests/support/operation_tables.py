@@ -31,7 +31,6 @@ def written(folder: Path, columns: Columns, stem: str = "operations") -> dict[st
 
 
 def csv_of(path: Path, columns: Columns) -> Path:
-    """Write columns as CSV."""
     rows = zip(*columns.values(), strict=True)
     path.write_text(csv_text(tuple(columns), rows), encoding="utf-8")
     return path

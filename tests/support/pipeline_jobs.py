@@ -126,13 +126,11 @@ class SimulatedJob:
         return sum(self.lengths_ns) / len(self.lengths_ns)
 
     def written(self, path: Path) -> Path:
-        """Write the table."""
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         return csv_of(path, {name: [row.get(name, "") for row in self.rows] for name in names})
 
 
 def simulated(job: Job, seed: int = 0) -> SimulatedJob:
-    """Return what a job does."""
     random_of, rows, lengths_ns, begins_ns, base_ns = random.Random(seed), [], [], [], 1e9
     for iteration in range(job.iterations):
         lengths, free_ns = job.drawn_lengths(random_of.gauss), {}

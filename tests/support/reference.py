@@ -40,9 +40,6 @@ Thread = tuple[int, int]
 BACKWARD = ("B", "BW", "W", "R")
 
 
-# --- What a profile holds -----------------------------------------------------------------------
-
-
 class Work(NamedTuple):
     """GPU work: a kernel, or (``kernel`` False) a copy or a fill."""
 
@@ -155,9 +152,6 @@ def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
     return found if len(found) < len(counts) else set()
 
 
-# --- Names --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Named:
     """What a range's name says. A range that names two things has two of each coordinate.
@@ -231,9 +225,6 @@ def is_communication(work: Work) -> bool:
 def is_compute(work: Work) -> bool:
     """Every kernel that is not communication."""
     return work.kernel and not is_communication(work)
-
-
-# --- From kernel to range -----------------------------------------------------------------------
 
 
 class Attribution(NamedTuple):
@@ -322,9 +313,6 @@ def attribute(capture: Capture, named: dict[Range, Named]) -> list[Attribution]:
 def times(work: Iterable[Work]) -> list[Span]:
     """From when to when each ran."""
     return [(w.start, w.end) for w in work]
-
-
-# --- Ranges of a rank, iterations ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -538,9 +526,6 @@ def place_in_iterations(
     return result
 
 
-# --- Operations ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Operation:
     """One operation of one rank. ``span`` None: it has no GPU work."""
@@ -629,9 +614,6 @@ def operation_of(
     return Operation(
         *(rank, entry.iteration, entry.named, occurrence, ranges, kernels, span, tuple(busy))
     )
-
-
-# --- Iterations and their numbers ---------------------------------------------------------------
 
 
 class Analysis(NamedTuple):

@@ -42,7 +42,6 @@ class Rows:
     threads: tuple[T, ...] = ()
 
     def write(self, folder: Path, name: str = "profile.sqlite") -> Path:
-        """Write them as a profile."""
         return profile(
             folder,
             self.kernels,
@@ -87,7 +86,6 @@ def other_names() -> st.SearchStrategy[str | None]:
 
 
 def marks() -> st.SearchStrategy[str]:
-    """Explicit iterations."""
     return st.builds(lambda rank, n: f"iter_{rank}_{n}", _small(1), _small(3))
 
 

@@ -70,8 +70,6 @@ class E:
 
 @dataclass(frozen=True)
 class L:
-    """A line."""
-
     name: str
     events: Sequence[E]
     number: int = 1

@@ -98,7 +98,3 @@ def test_chance_jumps_in_few_of_many_series() -> None:
     group, x = np.repeat(np.arange(20_000), 10), np.tile(np.arange(10.0), 20_000)
 
     assert jumps(group, x, generator.normal(0.0, 0.05, len(group)))[3].mean() < 0.001
-
-
-#: Names of operations, ranges and calls by their numbers: F, step, load, cudaMemcpy.
-F, STEP, LOAD, COPY = range(4)

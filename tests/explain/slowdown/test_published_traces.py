@@ -44,7 +44,6 @@ def slowdowns(name: str) -> Slowdowns:
 
 
 def published(what: str, name: str) -> dict[str, Any]:
-    """Return a published result."""
     result: dict[str, Any] = json.loads((DATA / f"{what}-{name}.json").read_text())
     return result
 

@@ -28,7 +28,6 @@ EVEN = Planting(iterations=3, barrier=True)
 
 @cache
 def folder_of(planting: Planting) -> Path:
-    """Return the folder of a planted run."""
     folder = Path(tempfile.mkdtemp())
     plant(planting, folder)
     return folder
@@ -36,7 +35,6 @@ def folder_of(planting: Planting) -> Path:
 
 @cache
 def report(planting: Planting) -> Report:
-    """Return the report of a planted run."""
     return bubbleviz.analyze(folder_of(planting))
 
 
