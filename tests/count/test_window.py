@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.explanation import OUTSIDE
-from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.render.formats import renderers
@@ -99,9 +98,6 @@ def test_no_window_is_refused(text: str, said: str, cli: CommandLine) -> None:
         parse_window(text)
     assert said in str(error.value)
     assert said in cli.refused("analyze", "fixtures/1f1b", "--window", text, code=2)
-
-
-NOTHING: Ints = np.zeros(0, np.int64)
 
 
 @given(
