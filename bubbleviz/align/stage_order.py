@@ -194,8 +194,7 @@ def usual_orders(orders: Orders) -> tuple[Ints, Ints]:
 # Waiting times give stages an order. But data-parallel replicas wait for each other, too, and
 # unequally where one is late or slow, so that one of them may look like the upstream one of two.
 # These run one and the same order; ranks of a pipeline transfer, or run orders of their own, or
-# keep
-# every one of several microbatches for as long as the next stage has it.
+# keep every one of several microbatches for as long as the next stage has it.
 
 
 def transfers_or_orders_differ(operations: RankOperations) -> bool:

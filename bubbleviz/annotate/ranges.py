@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 #
 # NVTX is called through PyTorch where it was built for GPUs, else through the package ``nvtx``
 # where it is installed. PyTorch's profiler gets a range while it records. Where both do, both get
-# it.
-# Without a recorder, a range checks whether PyTorch's profiler is on, and calls NVTX, which
+# it. Without a recorder, a range checks whether PyTorch's profiler is on, and calls NVTX, which
 # returns at once in a process without a tool.
 
 

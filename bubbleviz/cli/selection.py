@@ -120,7 +120,7 @@ class PictureOptions(PaperOptions):
     iteration: str | None = option(
         "N|A-B|all", "Iterations to draw; else the median one.", "Selection"
     )
-    ranks: str | None = option("0-3,5", "Ranks to draw, by index.", "Selection")
+    ranks: str | None = option("0-3,5", "Ranks to draw, by number.", "Selection")
     stages: str | None = option("0-3,5", "Stages to draw.", "Selection")
     pipelines: str | None = option("0-3,5", "Pipelines to draw.", "Selection")
     hosts: str | None = option("A,B", "Hosts to draw, by name.", "Selection")
@@ -183,7 +183,7 @@ def _iterations(report: Report, text: str | None) -> tuple[int, ...]:
 def _ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
     chosen = [rank.index for rank in report.ranks]
     numbered = (
-        (picture.ranks, "--ranks", "index"),
+        (picture.ranks, "--ranks", "number"),
         (picture.stages, "--stages", "stage"),
         (picture.pipelines, "--pipelines", "pipeline"),
     )

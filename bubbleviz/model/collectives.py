@@ -142,9 +142,8 @@ class CollectiveIntervals(Table):
 # Told collectives: those that a report writes into cells of its table of operations.
 #
 # A cell is a JSON list of collectives, each a list with the columns of :class:`ToldCollectives`
-# from
-# the name of its iteration on; they stand in the row of the operation that owns them, or that began
-# last on their rank.
+# from the name of its iteration on; they stand in the row of the operation that owns them, or that
+# began last on their rank.
 
 
 @dataclass(frozen=True)

@@ -191,8 +191,7 @@ def one_value(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT] |
 # Joining: the rows of many tables as one, where none of them is needed any more.
 #
 # Columns are made at full length and filled table by table, so that each table can be let go once
-# it
-# is copied; rows are never held twice::
+# it is copied; rows are never held twice::
 #
 #     columns   ████████████░░░░░░░░░░░░░░       memory that nothing has touched takes none
 #     tables          ...    ▒▒▒▒ ▒▒▒▒ ▒▒▒▒

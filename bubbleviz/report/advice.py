@@ -105,15 +105,15 @@ def further_advice(report: Report) -> tuple[str, ...]:
         a for a in advice_of(report, _worth(report, replays["measured"])) if a.text not in first
     ]
     return tuple(
-        f"{advice.action.partition('. ')[0]} ({_share(advice)})"
+        f"{advice.action.partition('. ')[0]} ({saved_share(advice)})"
         for advice in others[:_FURTHER]
         if advice.saving_ratio >= _LEAST_FURTHER
     )
 
 
-def _share(advice: Advice) -> str:
-    """Return what an advice saves, in percent."""
-    at_most = "at most " if _MOVING & set(advice.kind.split("+")) else ""
+def saved_share(advice: Advice) -> str:
+    """Return what an advice saves, in percent, and how far that may be off."""
+    at_most = "at most " if MOVING & set(advice.kind.split("+")) else ""
     error = "" if advice.error_ratio is None else f" ± {100 * advice.error_ratio:.2f}"
     return f"{at_most}-{percent(advice.saving_ratio)}{error}"
 
@@ -321,7 +321,7 @@ _LISTED = 5
 #: So much of it stands beside the first, if it saves that much.
 _FURTHER, _LEAST_FURTHER = 2, 0.01
 #: Kinds whose work is done elsewhere without them.
-_MOVING = {"stage", "microbatch"}
+MOVING = {"stage", "microbatch"}
 #: So many names stand in a sentence.
 _NAMED = 3
 

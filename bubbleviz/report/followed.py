@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import percent
+from bubbleviz.report.advice import MOVING
 
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedAdvice, SavedReport
@@ -58,12 +59,14 @@ class FollowedAdvice:
     def line(self) -> str:
         """All of it, as a sentence."""
         error = "" if self.error_ratio is None else f" ± {100 * self.error_ratio:.2f}"
+        at_most = "at most " if MOVING & set(self.kind.split("+")) else ""
         came = "how long iterations are is unknown"
         if self.saved_ratio is not None:
             longer = "shorter" if self.saved_ratio >= 0 else "longer"
             came = f"iterations are {percent(abs(self.saved_ratio))} {longer}"
         return (
-            f"{self.action}: promised -{percent(self.promised_ratio)}{error}; {self.change}; "
+            f"{self.action}: promised {at_most}-{percent(self.promised_ratio)}{error}; "
+            f"{self.change}; "
             f"{came}: {self.verdict}"
         )
 
@@ -77,8 +80,12 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
         before: the report that gives advice.
         after: a report of the run with changes.
     """
-    results = []
+    results, kinds = [], set[str]()
     for advice in before.advices:
+        # What saves little cannot be told apart from all else; of a kind the largest stands for it.
+        if advice.saving_ratio < _WITHIN or advice.kind in kinds:
+            continue
+        kinds.add(advice.kind)
         done, change = _change(advice, before, after)
         saved = _saved(before, after, "period" if advice.place == "between-iterations" else "step")
         within = max(advice.error_ratio or 0.0, _WITHIN)

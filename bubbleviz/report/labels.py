@@ -68,7 +68,7 @@ def numbered_rank(report: Report, rank: int) -> str:
     """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
     own = report.ranks[rank]
     # Where nothing but the number tells devices apart, labels end with it.
-    place = own.label.removesuffix(f"rank {own.number}").strip(" :")
+    place = re.sub(r"rank \d+$", "", own.label).strip(" :")
     return f"rank {own.number} ({place})" if place not in {"", "table"} else f"rank {own.number}"
 
 

@@ -160,8 +160,7 @@ def _run(plan: Plan, workload: Workload) -> list[tuple[int, int, Phase, int, int
 #
 # Times are whole nanoseconds of one microbatch; memory is in any one unit. Where
 # :class:`bubbleviz.schedules.plan.Setting` has one time a device and one transfer for all, a
-# workload
-# has them by virtual stage, and by edge and direction.
+# workload has them by virtual stage, and by edge and direction.
 
 
 #: Memory is a sum of floats: what exceeds a limit by less, as a share, fits.

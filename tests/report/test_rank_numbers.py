@@ -31,3 +31,9 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
     assert "Find out why rank 6 is slow" in files["md"].read_text(encoding="utf-8")
     # No rank is told by another number than its own: rank 3 is never the slow one.
     assert not re.search(r"rank 3[^\n]{0,40}(slow|points)", screen)
+    # What is written is read with the same numbers, and pictures take them.
+    again = str(tmp_path / "again.csv")
+    cli.printed("analyze", table, "--csv", again)
+    screen = cli.printed("analyze", again, "--ranks", "6", "-v", "ranks,advice")
+    assert "Find out why rank 6 is slow" in " ".join(screen.split())
+    assert re.search(r"^ *6 +3 ", screen, re.MULTILINE)

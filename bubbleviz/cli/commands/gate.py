@@ -56,7 +56,10 @@ def gate(
     """
     limits = limits_of(max_bubble or ())
     if not limits and promised_by is None:
-        raise UsageError("nothing to check; give a limit with --max-bubble schedule=12%")
+        raise UsageError(
+            "nothing to check; give a limit with --max-bubble schedule=12%, or an earlier "
+            "report with --promised-by"
+        )
     inputs = [report, *([] if promised_by is None else [promised_by])]
     outputs.check(inputs)
     saved = read_saved(report)

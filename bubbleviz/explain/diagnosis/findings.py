@@ -37,6 +37,8 @@ _LEAST = 0.001
 #: Pairs of so many faults are tried; one counts that saves this many times what its parts do
 #: together, and this much more of an iteration than the better part.
 _PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.2, 0.02
+#: Fewer iterations that save tell no interval.
+_LEAST_SAVING = 3
 #: The first iteration of a process warms up where it takes so many times as long as the others.
 _WARM_UP = 1.5
 #: Time between iterations that takes a smaller share of them is not worth a sentence.
@@ -55,7 +57,7 @@ class Finding:
         length_ns: their mean length, or the mean time from one to the next where that is saved.
         saved_iterations: number of iterations that save anything to speak of.
         error_ns: half width of the 95 % confidence interval of the mean saving (Student's t over
-            the iterations that save), with what the replay misses; None where one saves at most.
+            the iterations that save), with what the replay misses; None where two save at most.
     """
 
     faults: tuple[Fault, ...]
@@ -161,13 +163,15 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
 
 
 def _mean(saved_ns: Ints, saves: Bools, missed_ratio: float) -> tuple[float, float | None]:
-    """Return the mean of some savings, and how far it may be off; None where one saves at most.
+    """Return the mean of some savings, and how far it may be off; None where two save at most.
 
     Iterations without the fault save nothing for sure: the spread is that of the others.
     """
     own, mean_ns = spread(saved_ns[saves].tolist()), float(saved_ns.mean())
     error_ns = (own.ci95 or 0.0) * own.n / len(saved_ns)
-    return mean_ns, None if own.n < 2 else float(np.hypot(error_ns, missed_ratio * mean_ns))
+    return mean_ns, None if own.n < _LEAST_SAVING else float(
+        np.hypot(error_ns, missed_ratio * mean_ns)
+    )
 
 
 def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:

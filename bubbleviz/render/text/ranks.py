@@ -57,7 +57,7 @@ def listed_ranks(
 
 def _head(row: RankRow) -> dict[str, str]:
     """Return the first cells of a row."""
-    alone = str(row.rank.index) if len(row.replicas) == 1 else ""
+    alone = str(row.rank.number) if len(row.replicas) == 1 else ""
     return {"#": alone, "stage": doc.numbered(row.rank.stage)}
 
 

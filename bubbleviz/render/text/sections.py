@@ -16,7 +16,7 @@ from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line
 from bubbleviz.render import document as doc
-from bubbleviz.report.advice import advice_of
+from bubbleviz.report.advice import advice_of, saved_share
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
@@ -215,7 +215,7 @@ def advice_table(report: Report) -> Iterator[doc.Block]:
     rows = [
         {
             "saves ms": doc.milliseconds(advice.saving_ns),
-            "share": doc.percent(advice.saving_ratio),
+            "share": saved_share(advice),
             # The saving has its own columns.
             "what to do": one_line(advice.action, 400),
         }
@@ -372,8 +372,12 @@ def critical_path(report: Report) -> Iterator[doc.Block]:
     if path.collectives:
         passed = listed(
             [
-                f"{own.what} (rank {own.last_rank} entered last"
-                + (f", on to rank {own.rank})" if own.rank != own.last_rank else ")")
+                f"{own.what} (rank {report.ranks[own.last_rank].number} entered last"
+                + (
+                    f", on to rank {report.ranks[own.rank].number})"
+                    if own.rank != own.last_rank
+                    else ")"
+                )
                 for own in path.collectives
             ],
             _PARTS,

@@ -292,11 +292,10 @@ def torchtitan_layout(layers: Layers, layout: Layout) -> list[list[str]]:
 # :func:`bubbleviz.schedules.simulation.simulate` makes, exactly: all are whole nanoseconds.
 #
 # The longest path of one layout is a sum of its stages' times with fixed factors. For another
-# layout
-# the same path is still a path, so that its length there is a lower bound of the makespan.
+# layout the same path is still a path, so that its length there is a lower bound of the makespan.
 
 
-#: Where the length of a phase stands among :attr:`.layers.Layers.times`.
+#: Where the length of a phase stands among :attr:`Layers.times`.
 _COLUMN = {Phase.F: 0, Phase.B: 1, Phase.W: 2, Phase.BW: 3}
 #: Directions of what crosses a boundary: outputs go down, gradients up.
 _DOWN, _UP = 0, 1
@@ -343,7 +342,7 @@ class Recurrence:
 
         Args:
             layers: of the model.
-            bounds: one layout a row, see :class:`.layers.Layout`; shape (n, S + 1).
+            bounds: one layout a row, see :class:`Layout`; shape (n, S + 1).
         """
         result = np.empty(len(bounds), np.int64)
         for at in range(0, len(bounds), BLOCK):

@@ -39,8 +39,7 @@ from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 # Elsewhere (TPUs, and CPUs that stand for devices) instructions lie on a thread of their own for
 # each device, in the device's time, and launch themselves; such launches are not a host's. Names of
 # ranges are those of :mod:`bubbleviz.analyses.pgle.instructions`, as XLA gives them in nsys, so
-# that
-# one convention reads both.
+# that one convention reads both.
 
 
 #: Devices are threads by numbers from here on, which no thread has.
