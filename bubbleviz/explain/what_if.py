@@ -462,23 +462,12 @@ _ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
 _MOVED = ("late", "early")
 
 
-@dataclass(frozen=True)
-class Reordered:
-    """What a planned order saves.
+def reordered(
+    source: run_work.ReplayedRun, deviations: Sequence[Deviation]
+) -> tuple[Ints, Ints] | None:
+    """Return how long iterations take, as they ran and in the planned order, ns.
 
-    Attributes:
-        length_ns: mean length of the iterations in the order that they ran.
-        saving_ns: mean over the iterations.
-        iterations: how many get shorter.
-    """
-
-    length_ns: float
-    saving_ns: float
-    iterations: int
-
-
-def reordered(source: run_work.ReplayedRun, deviations: Sequence[Deviation]) -> Reordered | None:
-    """Return what iterations save in the planned order; None where they cannot be replayed in it.
+    None where they cannot be replayed in it.
 
     Args:
         source: the run.
@@ -505,12 +494,7 @@ def reordered(source: run_work.ReplayedRun, deviations: Sequence[Deviation]) -> 
             early_ns = run_work.early_starts(work, order)
         lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
     measured_ns, planned_ns = lengths
-    saved_ns = measured_ns - planned_ns
-    return Reordered(
-        float(measured_ns.mean()),
-        float(saved_ns.mean()),
-        int((saved_ns > 0).sum()),
-    )
+    return measured_ns, planned_ns
 
 
 def turns_of(

@@ -17,7 +17,7 @@ from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDiffe
 from bubbleviz.report.followed import NOT_FOLLOWED
 
 if TYPE_CHECKING:
-    from bubbleviz.report.gate import Check, Promise
+    from bubbleviz.report.gate import Check
     from bubbleviz.report.saved import SavedReport
     from bubbleviz.report.view import View
 
@@ -35,11 +35,11 @@ def _causes(saved: SavedReport, title: str = "") -> list[str]:
 
 
 def gate_markdown(
-    saved: SavedReport, checks: Sequence[Check], promises: Sequence[Promise] = ()
+    saved: SavedReport, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
     """Return the checks of a report: the verdict, a row a limit, doubts, and the first cause."""
-    failed: list[Check | Promise] = [check for check in checks if not check.passed]
-    broken = [promise for promise in promises if not promise.passed]
+    failed = [check for check in checks if not check.passed]
+    broken = not all(kept for _, kept in promises)
     verdict = f"✅ {counted(len(checks), 'bubble ratio')} within the limit"
     if failed:
         verdict = (
@@ -59,7 +59,9 @@ def gate_markdown(
     blocks: list[doc.Block] = [
         *([doc.Sentence(verdict, style="bold")] if checks else []),
         doc.Table("", rows, left=("ratio", "verdict")),
-        doc.bullets([*(own.line for own in (*failed, *promises)), *_causes(saved)]),
+        doc.bullets(
+            [*(check.line for check in failed), *(line for line, _ in promises), *_causes(saved)]
+        ),
     ]
     return markdown(blocks, f"Pipeline bubbles: {'FAILED' if failed or broken else 'ok'}")
 

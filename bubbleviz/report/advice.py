@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from bubbleviz.count.count import spread
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
@@ -434,11 +435,17 @@ def _planned_order(report: Report) -> Advice | None:
     from bubbleviz.explain.what_if import reordered
 
     found = reordered(source, recognition.deviations)
-    if found is None or found.saving_ns <= 0:
+    if found is None:
+        return None
+    measured_ns, planned_ns = found
+    saved = spread((measured_ns - planned_ns).tolist())
+    saving_ns = saved.mean or 0.0
+    if saving_ns <= 0:
         return None
     # Orders are replayed without what hosts launched late, which other advice counts.
     diagnosis = report.explanation.diagnosis
-    length_ns = found.length_ns if diagnosis is None else diagnosis.length_ns
+    length_ns = float(measured_ns.mean()) if diagnosis is None else diagnosis.length_ns
+    error = saved.ci95 / length_ns if saved.ci95 is not None and saved.n > 2 else None
     deviations = recognition.deviations
     first, ranks = deviations[0], tuple(sorted({deviation.rank for deviation in deviations}))
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
@@ -450,17 +457,17 @@ def _planned_order(report: Report) -> Advice | None:
         f"{counted(recognition.deviation_count, 'operation')} in {iterations} are not where it has "
         f"them ({where} in iteration {shortened(report.iterations[first.iteration].name)})"
     )
-    saves = _outcome(length_ns, found.saving_ns, len(report.ranks))
+    saves = _outcome(length_ns, saving_ns, len(report.ranks), error=error)
     stages = {report.ranks[rank].stage for rank in ranks}
     return Advice(
         kind="order",
         ranks=ranks,
         stage=stages.pop() if len(stages) == 1 else None,
         stages=(),
-        saving_ns=round(found.saving_ns),
-        saving_ratio=found.saving_ns / length_ns,
-        error_ratio=None,
-        iterations=found.iterations,
+        saving_ns=round(saving_ns),
+        saving_ratio=saving_ns / length_ns,
+        error_ratio=error,
+        iterations=int((planned_ns < measured_ns).sum()),
         place=f"order-{recognition.name}",
         measure=(("operations out of order", float(recognition.deviation_count)),),
         action=f"{action}. {evidence}",

@@ -94,21 +94,10 @@ def _written(value: float, limit: Limit) -> str:
     return repr(value)
 
 
-@dataclass(frozen=True)
-class Promise:
-    """What became of advice, as the line of a check.
+def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[str, bool], ...]:
+    """Return a line on each advice that was followed, and whether it was kept.
 
-    Attributes:
-        line: verdict and reasons.
-        passed: whether iterations are as much shorter as was promised.
-    """
-
-    line: str
-    passed: bool
-
-
-def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[Promise, ...]:
-    """Return the checks of the advice that was followed; one that none was, if some was given.
+    Where none was followed, though some was given, the one line says so, and fails.
 
     Args:
         before: the report that gives advice.
@@ -123,8 +112,7 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[Promis
     if not before.advices:
         lines = [(f"{path} advises nothing", True)]
     return tuple(
-        Promise(f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept)
-        for line, kept in lines
+        (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines
     )
 
 

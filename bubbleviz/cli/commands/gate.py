@@ -14,7 +14,7 @@ from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.render.document import Sentence
-from bubbleviz.report.gate import Check, Promise, checks, limits_of, promises
+from bubbleviz.report.gate import checks, limits_of, promises
 from bubbleviz.report.saved import read_saved
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def gate(
     saved = read_saved(report)
     results = checks(saved, limits, report, allow_incomplete=allow_incomplete)
     kept = () if promised_by is None else promises(read_saved(promised_by), saved, promised_by)
+    lines = [*((check.line, check.passed) for check in results), *kept]
 
     def markdown(*_: str) -> str:
         from bubbleviz.render.comparison import gate_markdown
@@ -72,15 +73,15 @@ def gate(
         return anonymous(gate_markdown(saved, results, kept))
 
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        outputs.deliver(markdown, lambda: _print([*results, *kept]), inputs=inputs)
-    if not (all(check.passed for check in results) and all(own.passed for own in kept)):
+        outputs.deliver(markdown, lambda: _print(lines), inputs=inputs)
+    if not all(passed for _, passed in lines):
         raise typer.Exit(TOO_LARGE)
 
 
-def _print(results: Sequence[Check | Promise]) -> None:
+def _print(lines: Sequence[tuple[str, bool]]) -> None:
     blocks = []
-    for check in results:
-        lead, colon, rest = anonymous(check.line).partition(":")
-        style = "green" if check.passed else "bold red"
+    for line, passed in lines:
+        lead, colon, rest = anonymous(line).partition(":")
+        style = "green" if passed else "bold red"
         blocks.append(Sentence(colon + rest, lead=lead, lead_style=style, whole=True))
     show(blocks)
