@@ -14,6 +14,7 @@ import numpy as np
 
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.offsets import ProfileClock
+from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import Bools, Ints
@@ -332,7 +333,7 @@ def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> N
 def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
     """Return rank, forwards and chunks of the (rank, iteration) that a capture did not cut.
 
-    These begin with microbatch 0, there are as many forwards as backwards, and an
+    These begin with microbatch 0, every forward has its backward there, and vice versa, and an
     Optimizer or another iteration follows.
     """
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
@@ -341,7 +342,13 @@ def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
     cells = int(cell.max(initial=0)) + 1
     forward = np.flatnonzero(first & among(operations.phase, (Phase.F, Phase.FB)))
     backward = np.flatnonzero(first & among(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
-    forwards, backwards = (np.bincount(cell[rows], minlength=cells) for rows in (forward, backward))
+    both = np.concatenate((forward, backward))
+    microbatch, chunk = forward_and_backward(operations, forward, backward)
+    number = groups_of(cell[both], microbatch, chunk, operations.sequence[both]).of_row
+    of_forward, of_backward = number[: len(forward)], number[len(forward) :]
+    cut = np.zeros(cells, bool)
+    cut[cell[forward[~np.isin(of_forward, of_backward)]]] = True
+    cut[cell[backward[~np.isin(of_backward, of_forward)]]] = True
     begins = np.zeros(cells, bool)
     begins[cell[forward[operations.microbatch[forward] == 0]]] = True
     pairs = distinct_rows(cell[forward], operations.chunk[forward])
@@ -349,9 +356,9 @@ def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
     followed[cell[first & (operations.phase == Phase.OPTIMIZER)]] = True
     later = cell[forward[operations.iteration[forward] > 0]] - 1
     followed[later] = True
-    whole = begins & (forwards == backwards) & followed[:cells]
+    whole = begins & ~cut & followed[:cells]
     return (
         np.flatnonzero(whole) // iterations,
-        forwards[whole],
+        np.bincount(cell[forward], minlength=cells)[whole],
         np.bincount(pairs[0], minlength=cells)[whole],
     )

@@ -334,6 +334,17 @@ def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> No
         bubbleviz.analyze(tmp_path)
 
 
+def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path: Path) -> None:
+    plant(Planting(stages=2, files="rank"), tmp_path)
+    lost = "text GLOB 'F7.*' OR text GLOB 'B6.*'"
+    execute([tmp_path / "rank1.sqlite"], f"DELETE FROM NVTX_EVENTS WHERE {lost}")
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert not any(i.averaged for i in report.iterations)
+    assert said(report, "a forward has no backward of its number")
+
+
 def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -> None:
     hour = 3600 * SECOND
     paths, truth = planted(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
