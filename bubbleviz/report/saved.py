@@ -270,12 +270,16 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class _Named:
-    """A schedule, a change, a part of a bubble, the time of kernels: what it is called, or says."""
+    """A schedule, a change, or a part of a bubble: what it is called, and how much it is."""
 
     name: str | None = None
-    sentence: str | None = None
     share: Positive = 0.0
     makespan_ns: Positive = 0.0
+
+
+@dataclass(frozen=True)
+class _KernelTime:
+    sentence: str | None = None
 
 
 @dataclass(frozen=True)
@@ -292,7 +296,7 @@ class _Summary:
     bubble_ratio: dict[str, Average]
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[Finite, Finite] | None] = field(default_factory=dict)
-    kernel_time: _Named | None = None
+    kernel_time: _KernelTime | None = None
     bubble_parts: list[_Named] = field(default_factory=list)
 
 

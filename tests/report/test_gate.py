@@ -18,6 +18,7 @@ from bubbleviz.model.limitations import Restriction
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport, looks_saved, read_saved
+from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
@@ -144,6 +145,16 @@ def test_a_ratio_without_a_value_is_neither_good_nor_bad(
     assert (code, out) == (1, "")
     assert "no iteration has the ratio schedule, so it cannot be compared with 1" in err
     assert cli("gate", unknown, "--max-bubble", "step=1")[0] == 0
+
+
+def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: CommandLine) -> None:
+    plant(Planting(schedule="dualpipe", microbatches=16), tmp_path)
+    report = tmp_path / "report.json"
+    assert main(["analyze", str(tmp_path), "--json", str(report)]) == 0
+
+    assert read_saved(str(report)).ratios[0].bubble.n == 0
+    refused = cli("gate", str(report), "--max-bubble", "schedule=1")[2]
+    assert "no iteration has the ratio schedule" in refused
 
 
 @pytest.mark.parametrize(
