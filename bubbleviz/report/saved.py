@@ -316,6 +316,7 @@ class _Document:
     schedule: _Named | None = None
     what_if: list[_Named] = field(default_factory=list)
     profiles: list[dict[str, Any]] = field(default_factory=list)
+    limitations: list[dict[str, Any]] = field(default_factory=list)
     typical_iteration: int | None = None
     what_to_do_first: str | None = None
     advice: tuple[SavedAdvice, ...] = ()

@@ -307,6 +307,7 @@ def test_one_stage_is_no_pipeline_to_check(
         (("summary", "bubble_ratio", "stage", "n"), 2.5, "Expected `int`"),
         (("summary", "bubble_interval", "step"), [0.1], "length 2"),
         (("ranks",), 4, "Expected `array`"),
+        (("limitations",), 0, "Expected `array`"),
     ],
 )
 def test_a_report_that_was_tampered_with_says_where(
