@@ -103,3 +103,11 @@ def test_idle_compute_and_overlap_are_those_of_hta(name: str) -> None:
         assert own.overlap is None
     else:
         assert 100 * (own.overlap or 0) == pytest.approx(overlap, abs=0.005)
+
+
+@real
+def test_all_to_alls_in_kernels_named_after_sends_are_no_sends() -> None:
+    """Records tell what ``ncclKernel_SendRecv`` carries out: here there is no pipeline at all."""
+    report = bubbleviz.idle(DATA / "kineto" / "hta_sampled_rank-0.json.gz")
+    assert only(report).exposed_communication_ns > 0
+    assert only(report).exposed_point_to_point_ns == 0

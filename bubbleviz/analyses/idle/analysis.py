@@ -21,9 +21,10 @@ from bubbleviz.analyses.idle.report import (
 )
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
-from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.conventions.kinds import OPERATION_GLOBS, Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret import communication, iterations, linking, record
+from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model import choices, collectives, intervals, private_names
 from bubbleviz.model.columns import NONE, Ints, joined
@@ -106,7 +107,7 @@ def idle(
 
     def read(path: str, watch: Watch) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
         with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-            ranks, lost = ranks_of(file.read((), partial=True), options)
+            ranks, lost = ranks_of(file.read(OPERATION_GLOBS, partial=True), options)
         # A temporary export goes by its report's name.
         named = tuple(replace(rank, path=path) for rank in ranks)
         return named, record.renamed_limitations(lost, export, path)
@@ -272,7 +273,9 @@ def _linked(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfi
     linked = linking.link(
         communication.with_added_communication(profile, options.kinds), no_ranges()
     )
-    devices = list(devices_of(linked.profile.activities, options.kinds, options.shortest_ns))
+    # Kernels named after sends and receives carry out what records and ranges tell.
+    activities = named_as_told(linked)
+    devices = list(devices_of(activities, options.kinds, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
             f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
