@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.count.count import spread
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
 from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
@@ -265,6 +266,11 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
         told = "There is almost no idle time in iterations to remove"
     elif ratio < _WORTH or (headline is not None and headline < _WORTH):
         told = "There is almost no bubble to remove"
+    elif report.kind == INFERENCE:
+        told = (
+            f"No change of what ran removes the bubble ({_percent(headline)}, {report.headline}): "
+            "more requests, or more chunks in flight, fill it"
+        )
     else:
         # Twice the work with the same bubble.
         told = (

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
 from tests.support.forward_runs import UNIT_NS, Serving, idle_shares, served, table_of
 
@@ -46,6 +47,11 @@ def test_equal_chunks_on_equal_stages_only_fill_and_drain(tmp_path: Path) -> Non
         assert causes.get("warmup", 0) == stage * UNIT_NS
         assert causes.get("drain", 0) == (3 - stage) * UNIT_NS
         assert set(causes) <= {"warmup", "drain"}
+    # Forwards alone have no schedule that could be another one.
+    advice = first_thing(report)
+    assert advice is not None
+    assert "more requests, or more chunks in flight" in advice
+    assert "--what-if" not in advice
 
 
 def test_a_slow_stage_makes_those_behind_it_wait(tmp_path: Path) -> None:
