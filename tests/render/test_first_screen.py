@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,9 @@ from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import HOSTILE, named, pipelines_of, ranks_of, report_of
+from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
 
 WIDTHS = (60, 80, 100, 160)
@@ -162,3 +165,11 @@ def test_limitations_are_counted_and_the_first_is_shown() -> None:
     )
 
     assert line == "Limitation: one thing: it is so (2 limitations: -v coverage)"
+
+
+def test_all_of_a_few_stages_are_drawn(tmp_path: Path, cli: CommandLine) -> None:
+    job = simulated(Job(stages=16, microbatches=16, replicas=1, iterations=2))
+    screen = cli.printed("analyze", str(job.written(tmp_path / "operations.csv")))
+
+    assert all(f"\nstage {stage} " in screen for stage in range(16))
+    assert "left out" not in screen

@@ -97,10 +97,10 @@ def advice_sentence(report: Report) -> str | None:
 # iteration; what the bubble is made of; what to do first; which ranks stand out; what else matters.
 
 
-#: Lines of the screen, where it has 80 columns or more.
+#: Lines of the screen, where it has 80 columns or more; more than ten rows come on top.
 MOST_LINES = 40
-#: Rows of the timeline, from the fullest screen to the barest one.
-_FITS = (10, 8, 6, 5, 4, 2)
+#: Rows of the timeline, from the fullest screen to the barest one; up to so many rows all are drawn.
+_FITS, _ALL = (10, 8, 6, 5, 4, 2), 32
 #: Share of compute time attributed to operations, below which coverage matters.
 _COVERED = 0.95
 #: How much clocks may leave open before they matter.
@@ -139,12 +139,13 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
         paragraph(more, display, lead="More:", style="dim"),
     ]
     lines: list[doc.Line] = []
-    for rows in _FITS:
+    stages = 0 if selection is None else len(selection.rows)
+    for rows in _FITS if not _FITS[0] < stages <= _ALL else (stages,):
         if selection is not None:
             blocks[1] = timeline.terminal_timeline(report, selection, display, rows)
         # An empty line stands between two blocks.
         lines = [line for block in filter(None, blocks) for line in ((), *block)][1:]
-        if len(lines) <= MOST_LINES:
+        if len(lines) <= MOST_LINES + (rows if rows > _FITS[0] else 0):
             return lines
     return [line for line in lines if line]
 
