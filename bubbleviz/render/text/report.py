@@ -99,7 +99,7 @@ def advice_sentence(report: Report) -> str | None:
 
 #: Lines of the screen, where it has 80 columns or more; more than ten rows come on top.
 MOST_LINES = 40
-#: Rows of the timeline, from the fullest screen to the barest one; up to so many rows all are drawn.
+#: Rows of the timeline, from the fullest screen to the barest one; up to so many all are drawn.
 _FITS, _ALL = (10, 8, 6, 5, 4, 2), 32
 #: Share of compute time attributed to operations, below which coverage matters.
 _COVERED = 0.95
