@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
+from tests.support.edited_databases import change
 from tests.support.host_clocks import first_start, with_period
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -166,13 +164,6 @@ def said(report: Report, what: str) -> list[str]:
     ]
 
 
-def execute(paths: Iterable[Path], *statements: str) -> None:
-    for path in paths:
-        with closing(sqlite3.connect(path)) as db, db:
-            for statement in statements:
-                db.execute(statement)
-
-
 def planted(planting: Planting, folder: Path) -> tuple[list[Path], Truth]:
     truth = plant(planting, folder)
     return [folder / file.path for file in truth.files], truth
@@ -231,7 +222,7 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
     # One that records none is told.
-    execute([paths[2]], NO_UTC)
+    change(paths[2], NO_UTC)
     assert said(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
     assert said(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
         f"{paths[2]} does not record when its session started; its times are taken as they are"
@@ -259,7 +250,7 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         for column in ("start", "end"):
             moved = f"UPDATE {table} SET {column} = {column} + 3000000 WHERE {column} >= {jump_ns}"
-            execute([paths[1]], moved)
+            change(paths[1], moved)
 
     report = bubbleviz.analyze(paths)
 
@@ -328,7 +319,7 @@ def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
-    execute([tmp_path / "rank1.sqlite"], "DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
+    change(tmp_path / "rank1.sqlite", "DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
 
     with pytest.raises(MismatchError, match="or a range is missing in one"):
         bubbleviz.analyze(tmp_path)
@@ -357,7 +348,8 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
 def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     """Each counts its processes for itself, so the same number is not the same process."""
     paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
-    execute(paths, "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
+    for path in paths:
+        change(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
     hosts = [file.host for file in truth.files]
     pids = {rank.pid for rank in bubbleviz.analyze(paths).ranks}
 
@@ -374,10 +366,13 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     assert {p.clock_uncertainty_ns for p in report.profiles} == {0}
 
 
-@pytest.mark.parametrize("change", [HOST.format("localhost"), NO_UTC], ids=["one name", "no UTC"])
-def test_machines_have_clocks_of_their_own(change: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "statement", [HOST.format("localhost"), NO_UTC], ids=["one name", "no UTC"]
+)
+def test_machines_have_clocks_of_their_own(statement: str, tmp_path: Path) -> None:
     paths, truth = planted(replace(SHORT, stages=4, servers=4), tmp_path)
-    execute(paths, change)
+    for path in paths:
+        change(path, statement)
 
     report = bubbleviz.analyze(paths)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.members import Split
 from bubbleviz.analyses.nccl.outputs import totals_of
+from tests.support.edited_databases import change
 from tests.support.nccl_payloads import carrying
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes
 from tests.support.nsys_exports import C, K, R, profile
@@ -51,11 +50,6 @@ def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
     )
 
 
-def execute(path: str, statement: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(statement)
-
-
 @pytest.mark.parametrize("last", ["offset", "total", "text"])
 @pytest.mark.parametrize("declared", ["BLOB", "TEXT"])
 def test_ranges_carry_communicator_bytes_peer_and_rank(
@@ -80,7 +74,7 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
     total = next(own for own in totals_of(found) if own.name == "AllReduce")
     assert total.bus_gbps == pytest.approx(4096 / 2_000 * 1.5)
     # Layouts without offsets are aligned.
-    execute(path, "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
+    change(Path(path), "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
     assert columns(measure_communication(path), "bytes", "peer")[1] == (1000, 3)
 
 
@@ -102,7 +96,7 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
 )
 def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> None:
     path = passing(tmp_path)
-    execute(path, edit)
+    change(Path(path), edit)
     found = measure_communication(path)
 
     assert len(found.operations) == 4

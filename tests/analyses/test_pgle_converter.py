@@ -17,7 +17,7 @@ from statistics import fmean
 import pytest
 
 from bubbleviz.analyses.pgle import measure_costs
-from tests.support.xla_runs import NCCL, Run, told
+from tests.support.xla_runs import FORMS, NCCL, Run, told
 
 _OP = re.compile(r"hlo_op=(.*)#")
 _KERNELS = """
@@ -92,3 +92,17 @@ def test_where_they_differ(case: str, tmp_path: Path) -> None:
 
     assert plain_converter(export) == pytest.approx(theirs)
     assert told(measure_costs(export)) == ours
+
+
+def test_instructions_inside_others_and_newer_names(tmp_path: Path) -> None:
+    """Nested ones count twice for them, and their names hold the tail of newer ranges."""
+    newest = next(form for form in FORMS if form.endswith("hlo_op={},unique_hlo_op_id=41#"))
+    run = Run()
+    for _ in range(3):
+        with run.module(), run.range("Thunk:#hlo_op=while.1#"):
+            run.launch(30)
+            run.thunk("dot.2", 100, form=newest)
+    export = run.written(tmp_path)
+
+    assert plain_converter(export) == {"while.1": 0.065, "dot.2,unique_hlo_op_id=41": 0.1}
+    assert told(measure_costs(export)) == {"while.1": 0.03, "dot.2": 0.1}

@@ -19,7 +19,7 @@ from bubbleviz.model.private_names import (
     scope,
 )
 from tests.support.command_line import CommandLine
-from tests.support.nsys_exports import edited
+from tests.support.edited_databases import change
 from tests.support.places import EXAMPLE
 
 SECRET = re.compile("zq")
@@ -32,7 +32,7 @@ def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / "zqfolder"
     folder.mkdir()
     host = f"value = '{request.param}' WHERE name = 'Hostname'"
-    return edited(
+    return change(
         folder / "zq file.sqlite",
         f"UPDATE TARGET_INFO_SYSTEM_ENV SET {host}",
         "UPDATE StringIds SET value = 'zqthread' WHERE id IN (SELECT nameId FROM ThreadNames)",

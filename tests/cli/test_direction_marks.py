@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from tests.support.nsys_exports import edited
+from tests.support.edited_databases import change
 from tests.support.places import EXAMPLE
 
 MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -22,7 +22,7 @@ def marked(tmp_path: Path) -> Path:
     """Return a profile whose file, host, ranges and kernels have direction marks in their names."""
     tables = {"StringIds": "value", "TARGET_INFO_SYSTEM_ENV": "value", "TARGET_INFO_GPU": "name"}
     marks = (f"UPDATE {t} SET {column} = {column} || ' {MARKS}'" for t, column in tables.items())
-    return edited(tmp_path / "no\u202ede\u2067.sqlite", *marks, source=EXAMPLE)
+    return change(tmp_path / "no\u202ede\u2067.sqlite", *marks, source=EXAMPLE)
 
 
 def data_of(page: str) -> str:

@@ -15,7 +15,7 @@ from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules
 from tests.planting import Planting, plant
-from tests.support.nsys_exports import edited
+from tests.support.edited_databases import change
 from tests.support.places import EXAMPLE
 from tests.support.report_texts import text_of
 
@@ -30,7 +30,7 @@ def renamed(folder: Path, names: dict[str, str], planting: Planting) -> Path:
         f"UPDATE NVTX_EVENTS SET text = '{other}' WHERE text = '{name}'"
         for name, other in names.items()
     )
-    return edited(next(folder.glob("*.sqlite")), *renames)
+    return change(next(folder.glob("*.sqlite")), *renames)
 
 
 @pytest.mark.parametrize("number", ["2000000000", "123456789012345"])
@@ -77,7 +77,7 @@ def _without(folder: Path, *names: str, rank: int | None = None) -> Report:
     for name in names:
         which = f"text = '{name}' AND globalTid IN (SELECT globalTid FROM threads)"
         statements.append(f"DELETE FROM NVTX_EVENTS WHERE {which}")
-    return bubbleviz.analyze(edited(folder / "node0.sqlite", *statements, source=EXAMPLE))
+    return bubbleviz.analyze(change(folder / "node0.sqlite", *statements, source=EXAMPLE))
 
 
 @pytest.mark.parametrize(

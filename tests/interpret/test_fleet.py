@@ -522,6 +522,27 @@ def test_of_files_read_together_only_what_kills_workers_is_lost(
     assert len(report.profiles) == 8 - len(dead)
 
 
+def _deadly(number: int) -> int:
+    """Return the double, in a process that is not a worker; a worker dies of 3."""
+    if number == 3 and "distributed.worker" in sys.modules and os.environ.get("MORTAL"):
+        os._exit(1)
+    return 2 * number
+
+
+def test_parts_that_workers_die_of_are_done_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "scheduler.json"
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    first = "import os; os.environ['MORTAL'] = '1'"
+    with (
+        running_scheduler(file),
+        workers(file, 2, first, last=True),
+        dask_fleet.dask_fleet(str(file)) as fleet,
+    ):
+        assert fleet.each(_deadly, range(6)) == [0, 2, 4, 6, 8, 10]
+
+
 @needs_stopping
 def test_a_worker_lost_while_it_explains_costs_nothing(
     scheduler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -326,6 +326,21 @@ def test_a_path_that_leads_to_no_file_is_refused(path: str) -> None:
         read_saved(path)
 
 
+def test_what_looks_like_a_saved_report(saved: Path, tmp_path: Path) -> None:
+    without_suffix = tmp_path / "report"
+    without_suffix.write_text(' \n{"schema": 1}')
+
+    assert looks_saved(str(saved))
+    assert looks_saved(str(without_suffix))
+    for other in (
+        FIXTURES / "1f1b",
+        FIXTURES / "1f1b" / "node0.sqlite",
+        "nowhere.json",
+        "x" * 5000,
+    ):
+        assert not looks_saved(str(other))
+
+
 def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: CommandLine) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -28,7 +28,8 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
-from tests.support.nsys_exports import C, K, R, edited, profile
+from tests.support.edited_databases import change
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import RUNS, ZERO_BUBBLE
 
@@ -100,7 +101,7 @@ def _shortened(folder: Path, source: str, which: str = "1") -> Report:
     """Return the report on a fixture whose kernels (which SQL names) run a twentieth as long."""
     shorter = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20"
     for path in sorted((FIXTURES / source).glob("*.sqlite")):
-        edited(folder / path.name, f"{shorter} WHERE {which}", source=path)
+        change(folder / path.name, f"{shorter} WHERE {which}", source=path)
     return bubbleviz.analyze(folder)
 
 
@@ -168,7 +169,7 @@ def _losing(folder: Path, share: int) -> Report:
     """Return the report on a planted run that lost one of so many CUDA calls; 0 for none."""
     plant(Planting(iterations=3), folder)
     lost = f"{share} > 0 AND rowid % max({share}, 1) = 0"
-    edited(next(folder.glob("*.sqlite")), f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {lost}")
+    change(next(folder.glob("*.sqlite")), f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {lost}")
     return bubbleviz.analyze(folder)
 
 

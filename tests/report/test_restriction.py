@@ -22,7 +22,8 @@ from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.nsys_exports import C, K, R, edited, profile
+from tests.support.edited_databases import change
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import EXAMPLE, FIXTURES
 from tests.support.report_texts import text_of
 from tests.support.torch_traces import traces_of, with_world
@@ -181,7 +182,7 @@ def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
     pids = f"SELECT DISTINCT deviceId AS rank, globalPid >> 24 AS pid FROM {KERNELS}"
     rows = f"{column} >> 24 = (SELECT pid FROM pids WHERE rank ="
     lost = (f"DELETE FROM {what} WHERE {rows} {rank})" for rank in ranks)
-    return edited(
+    return change(
         folder / "node0.sqlite", f"CREATE TEMP TABLE pids AS {pids}", *lost, source=EXAMPLE
     )
 
@@ -241,7 +242,7 @@ def test_a_helper_that_names_one_forward_is_no_stage(
     )
     thread = "MAX(globalTid) + (77 << 24) AS tid"
     first = f"CREATE TEMP TABLE first AS SELECT MIN(start) AS begin, {thread} FROM NVTX_EVENTS"
-    path = edited(tmp_path / "node0.sqlite", first, *added, source=EXAMPLE)
+    path = change(tmp_path / "node0.sqlite", first, *added, source=EXAMPLE)
     report = bubbleviz.analyze(path)
 
     assert report.restriction == (WITHOUT_WORK if stage else None)

@@ -194,6 +194,16 @@ def test_the_compiled_search_gives_the_same(
             assert outcome_of(plan, work).makespan_ns == compiled[0]
 
 
+def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
+    problem = problem_of(workload((0, 1), 2, limit=1.0), fused=True)
+
+    # B of the first needs that of the second, which waits for a second F.
+    assert improve(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], 10) is None
+    assert improve(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], 10) is None
+    assert improve(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], 10) is None
+    assert improve(problem, [[0, 1, 0, 1], [3, 4, 3, 4]], 0) is not None
+
+
 def test_a_long_link_has_more_microbatches_on_their_way() -> None:
     best = best_plan(replace(workload((0, 1), 16, transfer=40), split=False))
 

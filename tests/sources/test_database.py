@@ -61,6 +61,24 @@ def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -
     assert texts_of(batch.columns[0]) == texts
 
 
+def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
+    asked = asking("SELECT CAST(x'46ff31' AS TEXT), 'é', NULL, ''", 4)
+
+    assert database.rows(asked) == [("F\ufffd1", "é", None, "")]
+
+
+@pytest.mark.parametrize("value", ["'text'", "NULL", "1.5", "x'00'"])
+@pytest.mark.parametrize("at", [0, 5, 9])
+@pytest.mark.parametrize("rows", [2, 100])
+def test_what_is_no_number_is_damage_wherever_it_stands(
+    database: Database, value: str, at: int, rows: int
+) -> None:
+    asked = asking(f"SELECT CASE WHEN a = {at} THEN {value} ELSE a END FROM n ORDER BY a")
+
+    with pytest.raises(ProfileError, match=r"test/asked\.sql failed \(.*\); the file is damaged"):
+        database.columns(asked, rows=rows)
+
+
 def test_an_error_is_one_line_that_names_file_and_query(database: Database, file: Path) -> None:
     with pytest.raises(ProfileError) as caught:
         database.columns(asking("SELECT a FROM nowhere"))

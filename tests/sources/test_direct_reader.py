@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -228,12 +227,6 @@ def test_patterns_are_those_of_sqlite(globs: list[str], values: list[str]) -> No
             assert _strings(export, *globs) == expected
 
 
-def _edited(folder: Path, *statements: str) -> Path:
-    path = Path(shutil.copy(EXAMPLE, folder))
-    path.chmod(0o644)
-    return change(path, *statements)
-
-
 def _byte(at: int, value: int) -> Callable[[Path], None]:
     def edit(path: Path) -> None:
         with path.open("r+b") as file:
@@ -265,7 +258,8 @@ UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
     edit = UNUSUAL[name]
-    path = _edited(tmp_path, *(edit if isinstance(edit, tuple) else ()))
+    statements = edit if isinstance(edit, tuple) else ()
+    path = change(tmp_path / EXAMPLE.name, *statements, source=EXAMPLE)
     if callable(edit):
         edit(path)
     try:
@@ -316,7 +310,7 @@ ODD_TABLES = {
 
 @pytest.mark.parametrize("name", ODD_TABLES)
 def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
-    path = _edited(tmp_path, *ODD_TABLES[name])
+    path = change(tmp_path / EXAMPLE.name, *ODD_TABLES[name], source=EXAMPLE)
     with opened(str(path)) as export:
         assert _direct(export).columns("gpu_work/kernels", 1, 1 << 40) is None
         assert _direct(export).columns("gpu_work/kernels", 1, 1) is None
@@ -389,8 +383,9 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
 @pytest.mark.parametrize("name", ODD_ROWS)
 def test_what_is_decoded_of_odd_tables_is_what_sqlite_reads(tmp_path: Path, name: str) -> None:
     statements, decoded = ODD_ROWS[name]
+    path = change(tmp_path / EXAMPLE.name, *statements, source=EXAMPLE)
 
-    assert _compare(_edited(tmp_path, *statements)) == decoded
+    assert _compare(path) == decoded
 
 
 def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

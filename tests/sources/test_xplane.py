@@ -432,6 +432,18 @@ def test_strange_events_spoil_nothing(event: object, tmp_path: Path) -> None:
     assert rows(profile(path)) == rows(profile(written(tmp_path, tpu(1))))
 
 
+def test_processes_without_a_name_are_counted(tmp_path: Path) -> None:
+    content = json.loads(trace_json(tpu(1)))
+    content["traceEvents"] = [
+        e for e in content["traceEvents"] if e.get("name") != "process_name"
+    ] + [{"ph": "M", "pid": 9, "name": "process_name", "args": {"name": "/host:CPU"}}]
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps(content))
+
+    with pytest.raises(errors.NothingToAnalyseError):
+        profile(path)
+
+
 def test_a_pair_of_files_counts_once(tmp_path: Path) -> None:
     for host in ("host1", "host0"):
         written(tmp_path, tpu(1), f"{host}.xplane.pb")

@@ -7,8 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 
-def change(path: Path, *statements: str) -> Path:
-    """Run statements, each for itself, on a file or a new one; return its path."""
+def change(path: Path, *statements: str, source: Path | None = None) -> Path:
+    """Run statements, each for itself, on a file, a new one or a copy; return its path."""
+    if source is not None:
+        path.write_bytes(source.read_bytes())
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         # Views of a table may outlive it, as they do where a tool edits a file.
         db.execute("PRAGMA legacy_alter_table = ON")

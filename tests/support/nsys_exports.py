@@ -214,13 +214,3 @@ def _declared(columns: str) -> str:
         needed = " NOT NULL" if word.endswith("!") else ""
         declared.append(f"{name} {kind or 'INTEGER'}{needed}{key}")
     return ", ".join(declared)
-
-
-def edited(path: Path, *statements: str, source: Path | None = None) -> Path:
-    """Return a profile after these statements: a copy of a source, or a planted one itself."""
-    if source is not None:
-        path.write_bytes(source.read_bytes())
-    with closing(sqlite3.connect(path)) as database, database:
-        for statement in statements:
-            database.execute(statement)
-    return path
