@@ -328,7 +328,7 @@ def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> No
 def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path: Path) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
     lost = "text GLOB 'F7.*' OR text GLOB 'B6.*'"
-    execute([tmp_path / "rank1.sqlite"], f"DELETE FROM NVTX_EVENTS WHERE {lost}")
+    change(tmp_path / "rank1.sqlite", f"DELETE FROM NVTX_EVENTS WHERE {lost}")
 
     report = bubbleviz.analyze(tmp_path)
 
