@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from bubbleviz.analyses.idle.report import RankIdle
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
 from tests.support.command_line import CommandLine
+from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.idle_runs import US, add_up, c, k, only, spent
 from tests.support.nsys_exports import M, profile
 from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, synchronised
@@ -311,18 +310,15 @@ def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -
 @pytest.mark.parametrize("table", [WAITS, RECORDS])
 def test_odd_values_prove_nothing_wrong(tmp_path: Path, table: str, value: int | None) -> None:
     file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
-    with closing(sqlite3.connect(file)) as database:
-        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-        # As older versions made them, without limits of what columns hold.
-        database.execute(f"CREATE TABLE copy AS SELECT * FROM {table}")
-        database.execute(f"DROP TABLE {table}")
-        database.execute(f"ALTER TABLE copy RENAME TO {table}")
-        database.execute(f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
-        for row, column in enumerate(columns, 2):
-            database.execute(f"INSERT INTO {table} SELECT * FROM {table} WHERE _rowid_ = 1")
-            statement = f"UPDATE {table} SET {column} = ? WHERE _rowid_ = {row}"
-            database.execute(statement, (value,))
-        database.commit()
+    # As older versions made them, without limits of what columns hold.
+    change(file, *rebuilt(table), f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
+    odd = "NULL" if value is None else value
+    for row, column in enumerate(columns_of(file)[table], 2):
+        change(
+            file,
+            f"INSERT INTO {table} SELECT * FROM {table} WHERE _rowid_ = 1",
+            f'UPDATE {table} SET "{column}" = {odd} WHERE _rowid_ = {row}',
+        )
 
     for rank in bubbleviz.idle(file).ranks:
         add_up(rank)

@@ -18,11 +18,11 @@ from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.analyses.nccl.members import Split
 from bubbleviz.analyses.nccl.outputs import COLUMNS, as_json, sections, summary, sums_of, totals_of
 from bubbleviz.analyses.nccl.profiles import find_inputs
-from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.document import Table
 from bubbleviz.sources.nccl.events import UNKNOWN
+from tests.support.command_line import CommandLine
 from tests.support.nccl_event_files import Op, Plugin, Step, line
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
 from tests.support.nsys_exports import C, K, R, profile
@@ -277,27 +277,21 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
 # The command: its tables, CSV and JSON; real files.
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(["nccl", *arguments])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_every_output_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
     paths = ring(tmp_path)
-    code, out, err = run(capsys, *paths, "-v")
+    code, out, err = cli("nccl", *paths, "-v")
     assert code == 0
     for words in ("0xfeedfacecafebeef", "RING/SIMPLE", "ends of common operations"):
         assert words in out
     assert "bubbleviz: warning: clocks aligned by the ends of operations: " in err
 
-    rows = list(csv.DictReader(io.StringIO(run(capsys, *paths, "--csv", "-")[1])))
+    rows = list(csv.DictReader(io.StringIO(cli("nccl", *paths, "--csv", "-")[1])))
     assert (len(rows), set(COLUMNS) - set(rows[0])) == (24, set())
     wanted = {"communicator": "0xfeedfacecafebeef", "waiting_ns": "40000", "moving_ns": "460000"}
     wanted |= {"split": "members", "timing": "gpu", "peer": "", "clock": ""}
     assert {name: rows[0][name] for name in wanted} == wanted
 
-    first, second = (run(capsys, *paths, "--json", "-")[1] for _ in range(2))
+    first, second = (cli("nccl", *paths, "--json", "-")[1] for _ in range(2))
     told = json.loads(first)
 
     assert first == second
@@ -308,38 +302,36 @@ def test_every_output_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert told["clocks"][1]["aligned_by"] == "operations"
 
 
-def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
     for number, name in enumerate(("=cmd|x", "<script>", "a\\u001b[31m\\nb", "x" * 10_000)):
         told = '"Count": 5, "Datatype": "@a", "Algorithm": "\\r\\u0000", "CommHash": 1'
         text = line(name, "COLL", "b", 0, 1, 5_000, told) + line(name, "COLL", "e", 0, 1, 6_000)
         path = put(tmp_path, f"{number}.txt", text)
         for option in ((), ("--csv", "-"), ("--json", "-")):
-            code, out, _ = run(capsys, path, *option)
+            code, out, _ = cli("nccl", path, *option)
             assert code == 0
             assert "\x1b" not in out
             assert "\0" not in out
         assert all(
             not cell.startswith(("=", "@", "+"))
-            for row in csv.reader(io.StringIO(run(capsys, path, "--csv", "-")[1]))
+            for row in csv.reader(io.StringIO(cli("nccl", path, "--csv", "-")[1]))
             for cell in row
         )
 
 
-def test_files_of_different_runs_and_clocks_say_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandLine) -> None:
     paths = []
     for own, name in enumerate(("Broadcast", "AllReduce"), 1):
         file = Plugin(pid=own)
         file.add(Op(name, 60_000, 90_000, communicator=own))
         paths.append(put(tmp_path, f"{own}.txt", file.text()))
-    code, out, err = run(capsys, *paths, "--csv", "-")
+    code, out, err = cli("nccl", *paths, "--csv", "-")
     assert code == 0
     assert "clocks that could not be aligned" in err
     assert [row["clock"] for row in csv.DictReader(io.StringIO(out))] == ["", "2.txt process 2"]
 
     kernels = [K(0, 10_000, 1, ALLREDUCE), K(20_000, 30_000, 2, ALLREDUCE)]
-    code, _, err = run(capsys, paths[0], str(profile(tmp_path, kernels)))
+    code, _, err = cli("nccl", paths[0], profile(tmp_path, kernels))
     assert code == 0
     assert "event files that may be of another run than the profiles" in err
 

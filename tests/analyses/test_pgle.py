@@ -16,8 +16,8 @@ from bubbleviz.analyses.pgle.instructions import (
     OVERLAP,
     PAIRS,
 )
-from bubbleviz.cli.app import main
 from bubbleviz.errors import NothingToAnalyseError, UsageError
+from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_runs import FORMS, NCCL, Run, notes, steps, told
 
@@ -171,52 +171,41 @@ def test_pairs_with_something_between_are_told(
 # The command, and comparisons.
 
 
-def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = main(["pgle", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_the_command_writes_text_and_binary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_text_and_binary(tmp_path: Path, cli: CommandLine) -> None:
     path = steps(4).written(tmp_path)
     before = path.read_bytes()
     expected = {"all-gather-start.2": 0.54, "fusion.1": 1.002}
 
     text, binary = tmp_path / "costs.pbtxt", tmp_path / "costs.pb"
-    code, out, err = called(capsys, path, "-o", text)
+    code, out, err = cli("pgle", path, "-o", text)
     assert (code, err) == (0, "")
     assert (
         "2 instructions, of them 1 collective; p90 of executions and devices: 6 executions" in out
     )
     assert "--xla_gpu_enable_latency_hiding_scheduler=false" in out
     assert f"--xla_gpu_pgle_profile_file_or_directory_path={text}\n" in out
-    assert called(capsys, path, "-o", binary)[0] == 0
+    assert cli("pgle", path, "-o", binary)[0] == 0
     assert read_costs(str(text)) == read_costs(str(binary)) == expected
-    assert called(capsys, path, "-o", "-")[:2] == (0, text.read_text())
+    assert cli("pgle", path, "-o", "-")[:2] == (0, text.read_text())
     assert path.read_bytes() == before
     assert {file.name for file in tmp_path.iterdir()} == {"jax.sqlite", text.name, binary.name}
 
 
-def test_nothing_is_replaced_without_force(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> None:
     path, file = steps(2).written(tmp_path), tmp_path / "costs.pbtxt"
     file.write_text("mine")
 
-    code, out, err = called(capsys, path, "-o", file)
+    code, out, err = cli("pgle", path, "-o", file)
     assert (code, out, file.read_text()) == (1, "", "mine")
     assert "--force" in err
-    assert called(capsys, path, "-o", file, "--force")[0] == 0
+    assert cli("pgle", path, "-o", file, "--force")[0] == 0
     assert file.read_text() != "mine"
-    assert called(capsys, path, "-o", path, "-f")[0] == 1
+    assert cli("pgle", path, "-o", path, "-f")[0] == 1
     (tmp_path / "costs.jit_step_7_.pbtxt").write_text("mine")
-    code, _, err = called(capsys, path, "--modules", "-o", file)
+    code, _, err = cli("pgle", path, "--modules", "-o", file)
     assert (code, (tmp_path / "costs.jit_step_7_.pbtxt").read_text()) == (1, "mine")
     assert "costs.jit_step_7_.pbtxt: exists already" in err
-    code, out, _ = called(capsys, path, "--modules", "-o", tmp_path / "apart.pbtxt")
+    code, out, _ = cli("pgle", path, "--modules", "-o", tmp_path / "apart.pbtxt")
     assert code == 0
     apart = tmp_path / "apart.jit_step_7_.pbtxt"
     assert read_costs(str(apart))["fusion.1"] == 1.001
@@ -224,23 +213,23 @@ def test_nothing_is_replaced_without_force(
     assert not (tmp_path / "apart.pbtxt").exists()
 
     # Without a file they are shown; what XLA does not read is told.
-    code, out, err = called(capsys, path)
+    code, out, err = cli("pgle", path)
     assert (code, err) == (0, "")
     shown = [line.split() for line in out.splitlines() if line.startswith("fusion.1")]
     assert shown == [["fusion.1", "1.001", "1", "compute"]]
     other = tmp_path / "costs.txt"
-    assert called(capsys, path, "-o", other)[2].endswith(
+    assert cli("pgle", path, "-o", other)[2].endswith(
         f"{other}: written as text, but XLA reads files that end with .pb or .pbtxt alone; "
         "name it so\n"
     )
 
 
-def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
     path, file, table = steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
     # 0.540 us and 1.001 us were measured.
     estimates = {"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 2.54}
     file.write_bytes(written_costs(estimates, str(file)))
-    code, out, err = called(capsys, path, "--against", file, "--csv", table)
+    code, out, err = cli("pgle", path, "--against", file, "--csv", table)
 
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines() if line.startswith(("fusion.", "all-g"))]
@@ -270,23 +259,21 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     file = tmp_path / "estimates.pbtxt"
     for content in ("", 'costs { name: "other" cost_us: 7 }\n'):
         file.write_text(content)
-        code, out, _ = called(capsys, path, "--against", file)
+        code, out, _ = cli("pgle", path, "--against", file)
         assert code == 0
         assert "no instruction is both estimated and in the profile" in out
         assert "sum of absolute errors: -\n" in out
         assert "largest error first" not in out
 
 
-def test_limitations_go_to_standard_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_limitations_go_to_standard_error(tmp_path: Path, cli: CommandLine) -> None:
     run = Run()
     for _ in range(2):
         with run.module():
             run.thunk("all-gather-start.1", 1_000, kernel=NCCL, stream=8)
             run.thunk("fusion.2", 1_000)
             run.thunk("all-gather-done.1")
-    code, out, err = called(capsys, run.written(tmp_path), "-o", "-")
+    code, out, err = cli("pgle", run.written(tmp_path), "-o", "-")
 
     assert code == 0
     costs = 'costs {{ name: "{}" cost_us: 1.0 }}'.format
@@ -310,17 +297,15 @@ def test_limitations_go_to_standard_error(
     ],
 )
 def test_wrong_usage_is_one_sentence(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    code, out, err = called(capsys, steps(2).written(tmp_path), *arguments)
+    code, out, err = cli("pgle", steps(2).written(tmp_path), *arguments)
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
-def test_hostile_names_are_inert_everywhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hostile_names_are_inert_everywhere(tmp_path: Path, cli: CommandLine) -> None:
     names = ["<script>x", "a\nb\x1b[2J", "=1+1", '" } costs { name: "', "z" * 10_000, "größe"]
     run = Run()
     for _ in range(2):
@@ -328,9 +313,9 @@ def test_hostile_names_are_inert_everywhere(
             for name in names:
                 run.thunk(name, 1_000)
     path, file = run.written(tmp_path), tmp_path / "costs.pbtxt"
-    assert called(capsys, path, "-o", file)[0] == 0
-    _, shown, _ = called(capsys, path)
-    code, out, _ = called(capsys, path, "--against", file, "--csv", "-")
+    assert cli("pgle", path, "-o", file)[0] == 0
+    _, shown, _ = cli("pgle", path)
+    code, out, _ = cli("pgle", path, "--against", file, "--csv", "-")
 
     assert code == 0
     assert read_costs(str(file)) == dict.fromkeys(names, 1.0)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sqlite3
 import subprocess
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_runs import steps
 
@@ -39,8 +38,7 @@ def unnamed(path: Path) -> None:
 def without_ranges(path: Path) -> None:
     """Write a profile whose names are those of no work."""
     unnamed(path)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE NVTX_EVENTS SET text = 'x'")
+    change(path, "UPDATE NVTX_EVENTS SET text = 'x'")
 
 
 def raw_report(path: Path) -> None:

@@ -17,6 +17,7 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.terminal import WIDTH
 from tests.support.command_line import CommandLine
+from tests.support.edited_databases import change, columns_of
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 
@@ -196,14 +197,11 @@ def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
 
 def _inserted(run: Path, glob: str, **columns: str) -> None:
     """Insert a copy of each range of those names, with some columns exchanged."""
-    with closing(sqlite3.connect(run)) as database, database:
-        copied = [row[1] for row in database.execute("PRAGMA TABLE_INFO(NVTX_EVENTS)")]
-        values = ", ".join(columns.get(name, f'"{name}"') for name in copied)
-        names = ", ".join(f'"{name}"' for name in copied)
-        database.execute(
-            f"INSERT INTO NVTX_EVENTS ({names}) SELECT {values} FROM NVTX_EVENTS WHERE text GLOB ?",
-            (glob,),
-        )
+    copied = columns_of(run)["NVTX_EVENTS"]
+    values = ", ".join(columns.get(name, f'"{name}"') for name in copied)
+    names = ", ".join(f'"{name}"' for name in copied)
+    chosen = f"SELECT {values} FROM NVTX_EVENTS WHERE text GLOB '{glob}'"
+    change(run, f"INSERT INTO NVTX_EVENTS ({names}) {chosen}")
 
 
 def _tried(run: Path, folder: Path) -> float | None:
@@ -272,19 +270,15 @@ def test_ranges_inside_operations_are_left_out_of_a_draft(
 
 def test_a_rank_in_the_name_of_an_iteration_is_no_iteration(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="fwd #", B="bwd #")
-    with closing(sqlite3.connect(run)) as database, database:
-        database.execute(
-            "UPDATE NVTX_EVENTS SET text = 'iteration_' || (globalTid >> 24 & 3) || '_7' "
-            "WHERE text = 'Optimizer'"
-        )
+    named = "'iteration_' || (globalTid >> 24 & 3) || '_7'"
+    change(run, f"UPDATE NVTX_EVENTS SET text = {named} WHERE text = 'Optimizer'")
     assert _tried(run, tmp_path) is not None
 
 
 def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="layer_3_forward", B="layer_3_backward")
-    with closing(sqlite3.connect(run)) as database, database:
-        # Without transfers in between nothing says where a microbatch ends.
-        database.execute("DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
+    # Without transfers in between nothing says where a microbatch ends.
+    change(run, "DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
     assert bubbleviz.inspect(run).suggestion is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -229,12 +228,9 @@ def seen_by(
         db.commit()
 
 
-def document(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> dict[tuple[int, int], tuple[object, ...]]:
+def document(path: Path, cli: CommandLine) -> dict[tuple[int, int], tuple[object, ...]]:
     """Return (uuid, pci) by (pid, device) as the JSON report has them."""
-    assert main(["analyze", str(path), "--json", "-"]) == 0
-    ranks = json.loads(capsys.readouterr().out)["ranks"]
+    ranks = cli.json("analyze", path, "--json", "-")["ranks"]
     return {(r["pid"], r["device_id"]): (r["uuid"], r["pci"]) for r in ranks}
 
 
@@ -294,20 +290,18 @@ def test_each_process_gets_the_gpu_that_it_sees(
     uuids: Sequence[str | None],
     found: tuple[object, object],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     path = two_processes(tmp_path)
     if gpus:
         gpu(path, gpus)
     if seen is not None:
         seen_by(path, seen, uuids)
-    told = document(path, capsys)
+    told = document(path, cli)
     assert (told[11, 0], told[12, 0]) == found
 
 
-def test_the_drivers_number_counts_where_no_process_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_drivers_number_counts_where_no_process_says(tmp_path: Path, cli: CommandLine) -> None:
     """``id`` 0 is ``cuDevice`` 3, as in a real export."""
     rows = Rows()
     rows.step(0, device=3)
@@ -315,12 +309,10 @@ def test_the_drivers_number_counts_where_no_process_says(
     order = (3, 2, 1, 0)
     gpu(path, [(i, c, "A100", f"GPU-{i}", f"0000:0{i}:00.0") for i, c in enumerate(order)])
 
-    assert document(path, capsys) == {(1, 3): ("GPU-0", "0000:00:00.0")}
+    assert document(path, cli) == {(1, 3): ("GPU-0", "0000:00:00.0")}
 
 
-def test_exports_of_2020_number_gpus_otherwise(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exports_of_2020_number_gpus_otherwise(tmp_path: Path, cli: CommandLine) -> None:
     rows = Rows()
     rows.step(0, device=1)
     path = rows.write(tmp_path)
@@ -333,7 +325,7 @@ def test_exports_of_2020_number_gpus_otherwise(
     report = bubbleviz.analyze([path])
 
     assert [(r.uuid, r.gpu) for r in report.ranks] == [(None, "V100")]
-    assert document(path, capsys) == {(1, 1): (None, "0000:1c:00.0")}
+    assert document(path, cli) == {(1, 1): (None, "0000:1c:00.0")}
 
 
 @pytest.mark.parametrize("way", ["dropped", "null"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,11 @@ EQUAL = StageTimes((1.0,), (1.0,), (1.0,))
 SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
 
 
-def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    assert main(["simulate", *options, "--json", "-"]) == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
-
-
 @pytest.mark.parametrize(
     ("theirs", "name"),
     [("1F1B", "1f1b"), ("ZB-H1", "zb-h1"), ("ZB-H2", "zb-h2"), ("1F1B-I", "1f1b-i")],
 )
-def test_the_command_gives_the_rates_of_the_paper(
-    theirs: str, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_gives_the_rates_of_the_paper(theirs: str, name: str, cli: CommandLine) -> None:
     rows = [row for row in reference("zero_bubble_table5.csv") if row["schedule"] == theirs]
 
     assert len(rows) == 6
@@ -47,18 +38,17 @@ def test_the_command_gives_the_rates_of_the_paper(
         times = ("--tf", tf, "--tb", tb, "--tw", tw, "--tcomm", tcomm)
         chunks = ("--chunks", str(v)) if name == "1f1b-i" else ()
         options = ("--schedule", name, "-p", str(p), "-m", str(m), *times, *chunks)
-        found = simulated(capsys, *options)
+        found = cli.json("simulate", *options, "--json", "-")
 
         assert found["bubble_ratio"]["stage"] == pytest.approx(float(row["bubble_rate"]), abs=5e-5)
         if name == "1f1b-i":
             assert found["bubble_ratio"]["schedule"] is found["makespan_ms"] is None
             assert found["peak_activations"] is found["memory"] is None
-            assert main(["simulate", *options]) == 0
-            assert "a formula without an order" in capsys.readouterr().out
+            assert "a formula without an order" in cli.printed("simulate", *options)
 
 
-def test_the_document_has_what_is_promised(capsys: pytest.CaptureFixture[str]) -> None:
-    found = simulated(capsys, "--schedule", "zb-v", *SIZES)
+def test_the_document_has_what_is_promised(cli: CommandLine) -> None:
+    found = cli.json("simulate", "--schedule", "zb-v", *SIZES, "--json", "-")
 
     assert found["schema"] == "bubbleviz.simulation/1"
     assert (found["schedule"], found["stages"], found["microbatches"]) == ("zb-v", 4, 8)
@@ -182,11 +172,11 @@ def test_schedules_are_listed_with_their_sources(cli: CommandLine) -> None:
     assert "arXiv 2401.10241" in out
 
 
-def test_more_memory_than_everything_is_no_limit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_memory_than_everything_is_no_limit(cli: CommandLine) -> None:
     printed = []
     for limit in ("1e3", "1e29"):
         options = ("--schedule", "zb-1p", *SIZES, "--memory-limit", limit)
-        found = simulated(capsys, *options)
+        found = cli.json("simulate", *options, "--json", "-")
         assert found["memory"].pop("limit") == float(limit)
         printed.append(found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication import torch_csv
@@ -185,29 +183,24 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert read_file(str(tmp_path / "marked.csv")).plan.microbatches == 1
 
 
-def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    assert main(["simulate", *options, *TIMES, "--json", "-"]) == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
-
-
 @pytest.mark.parametrize("name", ["zb-h1", "zb-v", "dualpipev", "interleaved-1f1b"])
 def test_a_written_plan_costs_what_its_schedule_costs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+    cli: CommandLine, tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / "plan.csv"
     sizes = ("--schedule", name, "-p", "4", "-m", "8")
-    assert main(["simulate", *sizes, *TIMES, "--csv", str(file)]) == 0
-    capsys.readouterr()
-    found, wanted = simulated(capsys, "--plan", str(file)), simulated(capsys, *sizes)
+    cli.printed("simulate", *sizes, *TIMES, "--csv", file)
+    found, wanted = (
+        cli.json("simulate", *words, *TIMES, "--json", "-") for words in (("--plan", file), sizes)
+    )
 
     assert found.pop("schedule") == "plan.csv"
     assert wanted.pop("schedule") == name
     assert found == wanted
-    assert main(["simulate", "--plan", str(file), *TIMES]) == 0
-    assert "plan.csv: the order in this file" in capsys.readouterr().out
+    told = cli.printed("simulate", "--plan", file, *TIMES)
+    assert "plan.csv: the order in this file" in told
     # What is read is never written to.
-    assert main(["simulate", "--plan", str(file), *TIMES, "--csv", str(file), "--force"]) == 1
+    cli.refused("simulate", "--plan", file, *TIMES, "--csv", file, "--force", code=1)
 
 
 @pytest.mark.parametrize(
@@ -220,11 +213,8 @@ def test_a_written_plan_costs_what_its_schedule_costs(
         (("--plan", "nowhere.csv"), "nowhere.csv: cannot be read as a plan (no such file)", 1),
     ],
 )
-def test_wrong_usage(
-    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str, code: int
-) -> None:
-    assert main(["simulate", *options, *TIMES]) == code
-    assert said in capsys.readouterr().err
+def test_wrong_usage(cli: CommandLine, options: tuple[str, ...], said: str, code: int) -> None:
+    assert said in cli.refused("simulate", *options, *TIMES, code=code)
 
 
 def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> None:

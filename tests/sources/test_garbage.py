@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ from bubbleviz.sources.nsys.queries import QUERIES
 from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.queries import Query
 from tests.support.command_line import CommandLine
+from tests.support.edited_databases import change, columns_of
 from tests.support.places import CHECKOUT
 
 ONE = CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite"
@@ -118,15 +115,6 @@ def test_nested_traces(
 # SQLite
 
 
-def changed(path: Path, *changes: str | Callable[[sqlite3.Connection], object]) -> Path:
-    shutil.copyfile(ONE, path)
-    with closing(sqlite3.connect(path)) as connection:
-        for change in changes:
-            connection.execute(change) if isinstance(change, str) else change(connection)
-        connection.commit()
-    return path
-
-
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
 
 
@@ -136,14 +124,13 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 def test_views_and_virtual_tables_are_refused(
     tmp_path: Path, table: str, kind: str, command: str
 ) -> None:
-    with closing(sqlite3.connect(ONE)) as connection:
-        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-    values = ", ".join(f'i AS "{name}"' for name in columns)
+    values = ", ".join(f'i AS "{name}"' for name in columns_of(ONE)[table])
     create = {
         "view": f"CREATE VIEW {table} AS {ENDLESS} {values} FROM n",
         "virtual table": f"CREATE VIRTUAL TABLE {table} USING rtree(a, b, c)",
     }
-    path = changed(tmp_path / "a.sqlite", f"ALTER TABLE {table} RENAME TO other", create[kind])
+    statements = f"ALTER TABLE {table} RENAME TO other", create[kind]
+    path = change(tmp_path / "a.sqlite", *statements, source=ONE)
 
     # Unless it is refused, nothing ends it.
     process = subprocess.run(
@@ -169,7 +156,8 @@ def test_a_column_that_hides_row_numbers_is_refused(
     cli: CommandLine,
 ) -> None:
     monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
-    path = changed(tmp_path / "a.sqlite", f'ALTER TABLE {table} ADD COLUMN "{name}" INT')
+    added = f'ALTER TABLE {table} ADD COLUMN "{name}" INT'
+    path = change(tmp_path / "a.sqlite", added, source=ONE)
 
     assert f"{table} has a column named _rowid_" in cli.refused("analyze", str(path), code=1)
 

@@ -16,6 +16,7 @@ from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.nccl_runs import ALLREDUCE
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -206,20 +207,19 @@ def _torch_trace(*, device: bool) -> bytes:
     return json.dumps({**head, "traceEvents": events}).encode()
 
 
-def _shown(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    main([command, str(path)])
-    shown = capsys.readouterr()
-    return " ".join((shown.out + shown.err).split())
+def _shown(command: str, path: Path, cli: CommandLine) -> str:
+    _, *shown = cli(command, path)
+    return " ".join("".join(shown).split())
 
 
 @pytest.mark.parametrize("command", SHOWING)
 @pytest.mark.parametrize("length", [1, 10, 60, 2_000, 20_000])
 def test_a_trace_that_is_cut_is_called_cut(
-    command: str, length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, length: int, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(_torch_trace(device=True)[:length])
-    text = _shown(command, path, capsys)
+    text = _shown(command, path, cli)
     assert "cut short" in text
     assert "copy the file again" in text
     assert "record it again" not in text
@@ -228,11 +228,11 @@ def test_a_trace_that_is_cut_is_called_cut(
 
 
 def test_operators_of_a_cut_trace_are_said_to_lack_their_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(_torch_trace(device=False)[:5_000])
-    text = _shown("idle", path, capsys)
+    text = _shown("idle", path, cli)
     assert "GPU work is written last, so that it may be missing; copy the file again" in text
 
 
@@ -268,11 +268,11 @@ def test_a_file_of_another_kind_is_refused_with_what_can_be_read(
     content: bytes,
     advice: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    text = _shown(command, path, capsys)
+    text = _shown(command, path, cli)
     assert f"no profile{advice} an SQLite export of nsys" in text
     assert "nsys export" not in text
 
@@ -284,14 +284,10 @@ def test_a_file_made_when_read_is_not_called_empty() -> None:
     assert "empty" not in str(caught.value)
 
 
-def test_a_trace_of_ours_is_no_profile_of_a_directory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_of_ours_is_no_profile_of_a_directory(tmp_path: Path, cli: CommandLine) -> None:
     for rank in range(2):
         (tmp_path / f"rank{rank}.pt.trace.json").write_bytes(_torch_trace(device=True))
     ours = tmp_path / "bubbles.trace.json"
-    assert main(["analyze", str(FIXTURES / "1f1b"), "-o", str(ours)]) == 0
-    capsys.readouterr()
-
-    assert "a trace that bubbleviz wrote" in _shown("idle", ours, capsys)
-    assert ours.name not in _shown("idle", tmp_path, capsys)
+    cli.printed("analyze", FIXTURES / "1f1b", "-o", ours)
+    assert "a trace that bubbleviz wrote" in _shown("idle", ours, cli)
+    assert ours.name not in _shown("idle", tmp_path, cli)

@@ -22,6 +22,7 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of
 from tests.support.processes import processes_of
 from tests.support.rocm_profiles import SECRET, write_rocpd, write_rpd
@@ -332,19 +333,16 @@ def single(folder: Path) -> Path:
 )
 @pytest.mark.parametrize("statement", ['DELETE FROM "{}"', 'DROP TABLE "{}"'])
 def test_what_was_not_recorded_has_a_remedy(
-    base: str, said: str, statement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: str, said: str, statement: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = single(tmp_path)
     change(path, statement.format(table(path, base)))
 
-    assert main(["analyze", str(path)]) == 1
-    shown = capsys.readouterr()
-    assert shown.err.count("\n") == 1
-    assert said in shown.err
-    assert "rocprofv3 --hip-trace --kernel-trace" in shown.err
-    assert "nsys" not in shown.err
-    assert main(["inspect", str(path)]) == 0
-    assert said in " ".join(capsys.readouterr().out.split())
+    refusal = cli.refused("analyze", path, code=1)
+    assert said in refusal
+    assert "rocprofv3 --hip-trace --kernel-trace" in refusal
+    assert "nsys" not in refusal
+    assert said in " ".join(cli.printed("inspect", path).split())
 
 
 @pytest.mark.parametrize(

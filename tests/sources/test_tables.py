@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, MismatchError, ProfileError
 from bubbleviz.report.report import Report
+from tests.support.command_line import CommandLine
 from tests.support.operation_tables import Columns, csv_of, stream_of, written
 
 #: Two microbatches on two stages, 1F1B, in units of 10 ns.
@@ -371,16 +371,13 @@ def test_without_pyarrow_a_parquet_file_says_how_to_install_it(
         bubbleviz.analyze(path)
 
 
-def test_commands_know_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_know_tables(tmp_path: Path, cli: CommandLine) -> None:
     path = str(csv_of(tmp_path / "t.csv", ONE))
 
-    assert main([path]) == 0
-    captured = capsys.readouterr()
-    assert "Bubble ratio (schedule): 25.00 %" in captured.out
-    assert "is a table of operations" in captured.err
-    assert main(["inspect", path]) == 0
-    told = capsys.readouterr().out
+    _, out, err = cli(path)
+    assert "Bubble ratio (schedule): 25.00 %" in out
+    assert "is a table of operations" in err
+    told = cli.printed("inspect", path)
     assert "a table of operations (csv)" in told
     assert "analyze can compute bubble ratios" in told
-    assert main(["idle", path]) == 1
-    assert "bubbleviz analyze" in capsys.readouterr().err
+    assert "bubbleviz analyze" in cli.refused("idle", path, code=1)

@@ -50,23 +50,23 @@ class CommandLine:
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
-    def __call__(self, *words: str) -> tuple[int, str, str]:
+    def __call__(self, *words: object) -> tuple[int, str, str]:
         """Return the exit code of a command, its output and its complaint."""
         self._capsys.readouterr()
-        code = main(list(words))
+        code = main([*map(str, words)])
         return (code, *self._capsys.readouterr())
 
-    def printed(self, *words: str) -> str:
+    def printed(self, *words: object) -> str:
         """Return the output of a command that succeeds."""
         code, out, err = self(*words)
         assert code == 0, err
         return out
 
-    def json(self, *words: str) -> Any:
+    def json(self, *words: object) -> Any:
         """Return the JSON that a command that succeeds prints."""
         return json.loads(self.printed(*words))
 
-    def refused(self, *words: str, code: int | None = None) -> str:
+    def refused(self, *words: object, code: int | None = None) -> str:
         """Return the one line in which a command refuses, with this code or 1 or 2."""
         ended, out, err = self(*words)
         assert ended in ({1, 2} if code is None else {code}), err
