@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
 import sys
 import tempfile
 import urllib.request
@@ -30,6 +32,7 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
 from tests.support.live_runs import LiveRun
+from tests.support.places import CHECKOUT
 
 MS = 1_000_000
 BASE = Planting(
@@ -385,3 +388,21 @@ def test_a_folder_is_waited_for_and_a_file_is_refused(
     (tmp_path / "file").touch()
     assert watch(tmp_path / "file") == 1
     assert "is no directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_watching_that_is_ended_has_done_its_work(number: signal.Signals, tmp_path: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        [sys.executable, "-m", "bubbleviz", "watch", str(tmp_path), "--plain"],
+        cwd=CHECKOUT,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        # It watches once it says that it waits.
+        assert str(tmp_path) in running.stderr.readline()
+        running.send_signal(number)
+        _, err = running.communicate(timeout=60)
+
+    assert (running.returncode, err) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from bubbleviz.cli.options import command, limit_beginnings
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.sources.gzip_files import unwinding
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.watch.measurement import Sight
@@ -83,7 +85,9 @@ def watch(
     with (
         opened(jsonl, listen, tensorboard) as outputs,
         ExitStack() as stack,
-        suppress(KeyboardInterrupt, BrokenPipeError),
+        # Watching ends where its job does: by Ctrl-C, or by SIGTERM of a scheduler.
+        suppress(KeyboardInterrupt, BrokenPipeError, SystemExit),
+        unwinding([signal.SIGTERM]),
     ):
         show = _shown(stack, folder, plain=plain)
         written_s = time.monotonic()
