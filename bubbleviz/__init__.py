@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C
     from bubbleviz.analyses.idle import idle
     from bubbleviz.analyses.idle.report import IdleReport
     from bubbleviz.analyses.inspection import inspect
-    from bubbleviz.api import analyze
+    from bubbleviz.api import analyze, compare, load
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -31,8 +31,10 @@ __all__ = [
     "View",
     "__version__",
     "analyze",
+    "compare",
     "idle",
     "inspect",
+    "load",
 ]
 
 _HOMES = {
@@ -41,6 +43,8 @@ _HOMES = {
     "Report": "bubbleviz.report.report",
     "View": "bubbleviz.report.view",
     "analyze": "bubbleviz.api",
+    "compare": "bubbleviz.api",
+    "load": "bubbleviz.api",
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
 }

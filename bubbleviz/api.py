@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import RunHints, merge
@@ -25,6 +26,10 @@ from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedul
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
+
+if TYPE_CHECKING:  # no command needs both
+    from bubbleviz.report.comparison import Comparison
+    from bubbleviz.report.saved import SavedReport
 
 
 def analyze(
@@ -47,7 +52,7 @@ def analyze(
     jobs: int = 1,
     dask: str | None = None,
     progress: Progress | None = None,
-) -> Report:
+) -> NotebookReport:
     """Return the report on one run, recorded in one or many profiles.
 
     Args:
@@ -133,6 +138,43 @@ def analyze(
 
             others = others_in_bytes(others, report.memory, report, limit)
     return replace(report, alternatives=others)
+
+
+def load(path: str | Path) -> SavedReport:
+    """Return the ratios and the advice of a report that was saved as JSON.
+
+    Args:
+        path: of its file, or of the folder of a report by parts.
+
+    Raises:
+        InputError: it cannot be read, or is not such a report.
+    """
+    from bubbleviz.report.saved import read_saved
+
+    return read_saved(str(path))
+
+
+def compare(*runs: Report | SavedReport) -> Comparison:
+    """Return the ratios of runs side by side, with what became of the advice of the first.
+
+    Args:
+        runs: reports, measured or loaded.
+
+    Raises:
+        UsageError: there are fewer than two.
+    """
+    if len(runs) < 2:
+        raise UsageError("compare needs two or more runs")
+    from bubbleviz.report import comparison
+
+    return comparison.compare(
+        [
+            comparison.ComparedRun(title, title, comparison.saved_of(run), run)
+            if isinstance(run, Report)
+            else comparison.ComparedRun(title, title, run)
+            for title, run in ((f"run {number}", run) for number, run in enumerate(runs, 1))
+        ]
+    )
 
 
 def _is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
+from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.document import Sentence, bullets, heading, html
+from bubbleviz.render.formats import renderer_named, renderers, suffixed
 from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
 from bubbleviz.render.text.sections import limitation_lines
+from bubbleviz.report.advice import Advice, advice_of
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -38,7 +42,48 @@ _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 
 class NotebookReport(Report):
-    """A report with the display methods of IPython; drawing code is loaded when they are called."""
+    """A report with the display methods of IPython, and what is asked of it most.
+
+    Drawing code is loaded when it is called.
+    """
+
+    @property
+    def bubble_ratio(self) -> float | None:
+        """Mean of the primary ratio over the averaged iterations; None where it is unknown."""
+        return self.summary.bubble_ratio[self.headline].mean
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """What would shorten iterations, the largest saving first."""
+        return advice_of(self)
+
+    @property
+    def worst_iteration(self) -> Iteration | None:
+        """The averaged iteration with the largest primary ratio; None where none has one."""
+        known = [i for i in self.iterations if i.averaged]
+        known = [i for i in known if i.ratios[self.headline].value is not None]
+        return max(known, key=lambda own: own.ratios[self.headline].value or 0.0, default=None)
+
+    def save(self, path: str | Path, view: View | None = None) -> None:
+        """Write the report as the suffix of a file says (``.svg``, ``.json``, ``.html``, ...).
+
+        The file is written whole or not at all.
+
+        Args:
+            path: of the file, which is replaced.
+            view: the iteration and the ranks that pictures show; None for the typical one.
+
+        Raises:
+            UsageError: no format has that suffix.
+            OutputError: what the format needs is not installed.
+        """
+        known = {renderer.name for renderer in renderers()}
+        renderer = renderer_named(suffixed(str(path), known))
+        content = renderer.render(self, View() if view is None else view)
+        data = content.encode("utf-8") if isinstance(content, str) else content
+        unfinished = Path(f"{path}.part")
+        unfinished.write_bytes(data)
+        unfinished.replace(path)
 
     def _repr_html_(self) -> str:
         """Return ratios, causes, picture and limitations as a fragment of HTML."""

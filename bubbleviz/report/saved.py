@@ -206,6 +206,12 @@ class SavedReport:
     schedule: str | None = None
 
     @property
+    def bubble_ratio(self) -> float | None:
+        """Mean of the primary ratio; None where it is unknown."""
+        ratio = self.ratio(self.headline)
+        return None if ratio is None else ratio.bubble.mean
+
+    @property
     def no_pipeline(self) -> str | None:
         """Why the ratios are none of a whole pipeline; None where they are."""
         return no_pipeline(self.restrictions)

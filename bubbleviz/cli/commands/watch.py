@@ -21,10 +21,10 @@ from bubbleviz.cli.options import command, limit_beginnings
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.sources.gzip_files import unwinding
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.watch.measurement import Sight
+    from bubbleviz.sources.gzip_files import unwinding
 
 #: Exit code where a ratio was above its limit for too long.
 TOO_LARGE = 3
