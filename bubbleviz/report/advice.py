@@ -11,6 +11,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
+from bubbleviz.report.followed import MOVING
 from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.rank_means import kernel_time_of
@@ -327,8 +328,6 @@ _SAME = 0.95
 _LISTED = 5
 #: So much of it stands beside the first, if it saves that much.
 _FURTHER, _LEAST_FURTHER = 2, 0.01
-#: Kinds whose work is done elsewhere without them.
-MOVING = {"stage", "microbatch"}
 #: So many names stand in a sentence.
 _NAMED = 3
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import percent
-from bubbleviz.report.advice import MOVING
 
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedAdvice, SavedReport
 
+#: Kinds whose work is done elsewhere once advice is followed.
+MOVING = {"stage", "microbatch"}
 #: A stage's time that changes by less than this share did not move, nor did what shows a fault.
 _MOVED = 0.02
 #: Savings within this much of an iteration are the same, whatever their intervals.

@@ -24,7 +24,6 @@ from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.watch.measurement import Sight
-    from bubbleviz.sources.gzip_files import unwinding
 
 #: Exit code where a ratio was above its limit for too long.
 TOO_LARGE = 3
@@ -66,6 +65,7 @@ def watch(
     """
     from bubbleviz.analyses.watch.measurement import Watcher, limit_watch
     from bubbleviz.analyses.watch.outputs import opened
+    from bubbleviz.sources.gzip_files import unwinding
 
     if Path(folder).exists() and not Path(folder).is_dir():
         raise InputError(
