@@ -24,6 +24,7 @@ from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import NotebookReport
 from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 from bubbleviz.schedules.communication.torch_csv import read_file
+from bubbleviz.sources.paths import missing_files
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
 
@@ -119,7 +120,8 @@ def analyze(
             schedule = schedule_ran(recordings, run, counts)
             shown = run.ranks, run.operations, counts.iterations
             comparison = None if planned is None else compared(*shown, planned)
-    report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
+    unread = (*unreadable, *missing_files(files))
+    report = assemble(NotebookReport, recordings, run, counts, explanation, unread)
     report = with_schedule(report, schedule, comparison)
     if memory:
         from bubbleviz.report.memory_limits import memory_of

@@ -16,13 +16,15 @@ from typing import TypeAlias, TypeVar
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.private_names import note_paths
-from bubbleviz.model.texts import natural_key
+from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nsys import files as nsys_files
 from bubbleviz.sources.readers import READERS, emptiness, is_of, is_own_trace
 
 _NUMBER = re.compile(r"[0-9]+")
+#: So many files show how they are numbered, if at most this share of the numbers is missing.
+_ENOUGH, _SHARE = 16, 0.1
 #: So many names of a directory are looked at for one like a name that is missing.
 _MOST_BESIDE = 1000
 
@@ -308,3 +310,31 @@ def read_each(
 def unreadable_profile(reason: str) -> Limitation:
     """Return the limitation for a file of a directory that cannot be read."""
     return Limitation("a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE)
+
+
+def missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
+    """Return a limitation for files that a directory lacks by the numbers of those found in it.
+
+    That is known where their names differ by one number alone, and few numbers are left out.
+    """
+    found = [Path(file.path) for file in files if not file.named]
+    names = [re.split(f"({_NUMBER.pattern})", path.name) for path in found]
+    if (
+        len(found) < _ENOUGH
+        or len({(path.parent, len(name)) for path, name in zip(found, names, strict=True)}) > 1
+    ):
+        return ()
+    varying = [texts for texts in zip(*names, strict=True) if len(set(texts)) > 1]
+    if len(varying) != 1 or not all(map(_NUMBER.fullmatch, varying[0])):
+        return ()
+    held = set(map(int, varying[0]))
+    first, last = min(held), max(held)
+    # Of process ids and times most are left out, and there are very many.
+    if not 0 < last - first + 1 - len(held) <= _SHARE * (last - first + 1):
+        return ()
+    absent = [str(number) for number in range(first, last + 1) if number not in held]
+    reason = (
+        f"{found[0].parent}: lacks {some_of(absent, 8)} of the files numbered {first} to {last}; "
+        "what they hold is not in the results"
+    )
+    return (Limitation("missing files", reason, len(absent)),)

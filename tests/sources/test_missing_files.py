@@ -1,0 +1,48 @@
+"""Missing files: which a directory lacks by the numbers of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.sources.paths import InputFile, missing_files
+from tests.planting import Planting, plant
+
+
+def test_a_lost_pipeline_is_told(tmp_path: Path) -> None:
+    plant(Planting(stages=1, replicas=17, files="rank", iterations=1, microbatches=2), tmp_path)
+    (tmp_path / "rank7.sqlite").unlink()
+
+    notes = [n for n in bubbleviz.analyze(tmp_path).limitations if n.what == "missing files"]
+
+    assert [n.reason for n in notes] == [
+        f"{tmp_path}: lacks 7 of the files numbered 0 to 16; what they hold is not in the results"
+    ]
+
+
+def numbered(*without: int, form: str = "node{:05}.sqlite", count: int = 64) -> list[str]:
+    return [form.format(n) for n in range(count) if n not in without]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (numbered(25, 7), 2),
+        (numbered(25, form="rank{}_trace2.json.gz"), 1),
+        ([], 0),
+        (numbered(), 0),
+        (numbered(0, 63), 0),  # nothing says where numbers begin and end
+        (numbered(3, count=8), 0),  # too few
+        (numbered(*range(1, 64, 8)), 0),  # too many are missing
+        ([f"{10**15 * n}.json.gz" for n in range(64)], 0),  # as times are
+        ([*numbered(3), "other.sqlite"], 0),
+        ([f"a{n}-{n}.sqlite" for n in range(64) if n != 3], 0),  # several numbers vary
+    ],
+)
+def test_gaps_in_numbers_are_counted(names: list[str], told: int) -> None:
+    notes = missing_files([InputFile(f"/runs/{name}", named=False) for name in names])
+
+    assert sum(note.count for note in notes) == told
+    assert missing_files([InputFile(f"/runs/{name}", named=True) for name in names]) == ()
