@@ -292,6 +292,8 @@ def test_a_folder_stands_for_its_newest_run(tmp_path: Path) -> None:
 
     assert paths_of(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
     assert paths_of(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
+    assert "other recordings" in said(bubbleviz.analyze([tmp_path]))
+    assert "other recordings" not in said(bubbleviz.analyze(rotated(tmp_path / "alone")))
 
 
 def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Path) -> None:

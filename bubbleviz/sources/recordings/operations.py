@@ -448,6 +448,14 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
             f"{header.iterations} of every {header.every} were, as asked for; the period of the "
             "last one before a pause is unknown",
         )
+    stem, number = recorded.rank_and_number(path) or ("", 0)
+    beside = (n for n in (number - 1, number + session.parts) if stem and n >= 0)
+    if any(_header_or_none(_numbered(stem, n)) for n in beside):
+        yield limitations.Limitation(
+            "other recordings",
+            "beside these files lie those of other runs, which are left out; name one of them to "
+            "analyze it",
+        )
 
 
 #: What most recordings tell, and what to say where one does not.
