@@ -96,25 +96,16 @@ class Table:
         state = dict(vars(self))
         for name in self.column_names():
             if _is_constant(state[name]):
-                state[name] = _Repeated(state[name][0], len(state[name]))
+                state[name] = state[name][0], len(state[name])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Put back what was pickled."""
-        for name, value in state.items():
-            column = value.column() if isinstance(value, _Repeated) else value
-            vars(self)[name] = column
-
-
-@dataclass(frozen=True)
-class _Repeated:
-    """A column of one value, as it is pickled."""
-
-    value: np.generic
-    count: int
-
-    def column(self) -> npt.NDArray[Any]:
-        return np.broadcast_to(self.value, self.count)
+        vars(self).update(state)
+        for name in self.column_names():
+            # A column of one value is that, and their number.
+            if isinstance(state[name], tuple):
+                vars(self)[name] = np.broadcast_to(*state[name])
 
 
 def constant(value: int, count: int) -> Ints:
