@@ -391,6 +391,35 @@ def test_the_trace_of_nccls_readme() -> None:
     assert events.state_ns[0].tolist() == [0, 98_004, 10_336, 0, 0, 687_011, 190_797, 583_791]
 
 
+MANY = tuple(Op("AllReduce", at, at + 20_000, sequence=at) for at in range(60_000, 600_000, 60_000))
+
+
+@pytest.mark.parametrize(
+    ("key", "at", "change_ns", "counted"),
+    [
+        ("StartGpuClk", 7, -3_600 * 10**9, 1),
+        ("StartGpuClk", 0, 3_600 * 10**9, 1),
+        ("StopGpuClk", 4, 3_600 * 10**9, 1),
+        ("StopGpuClk", 4, 1_000, 0),
+    ],
+)
+def test_a_damaged_time_of_a_gpu_is_left_out_and_counted(
+    key: str, at: int, change_ns: int, counted: int, tmp_path: Path
+) -> None:
+    text = plugin(*MANY).text()
+    found = [m for m in re.finditer(rf'"{key}": (\d+)', text) if int(m[1])][at]
+    changed = str(int(found[1]) + change_ns)
+
+    file = read(tmp_path, text[: found.start(1)] + changed + text[found.end(1) :])
+
+    assert (read(tmp_path, text).strange_clocks, file.strange_clocks) == (0, counted)
+    lost = np.flatnonzero(file.events.gpu_end_ns == UNKNOWN).tolist()
+    assert lost == [at // 2] * counted
+    starts = np.flatnonzero(file.events.gpu_start_ns == UNKNOWN).tolist()
+    assert starts == (lost if key == "StartGpuClk" else [])
+    assert not np.isin(file.bridges.row, starts).any()
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder with nccl/")
 def test_a_real_ring_of_sends_and_receives() -> None:
     file = read_events(str(DATA / "pha-z_sendrecv_v5.jsonlines"))

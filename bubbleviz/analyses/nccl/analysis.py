@@ -327,6 +327,11 @@ def _limitations(
                 "the profiler wrote them again; once counts",
             ),
             ("events of unknown categories", file.strange, "they are left out"),
+            (
+                "times of GPUs far from their others",
+                file.strange_clocks,
+                "damaged; these operations have the host's times",
+            ),
         ):
             if count:
                 yield Limitation(what, f"{file.path}: {reason}", count)

@@ -13,8 +13,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import Numbering, groups_of, rows_by_value
 from bubbleviz.model.intervals import Packing, difference, measure_within, union
 
 #: No time: event files write 0 for it, and relative times begin near 0.
@@ -151,6 +151,7 @@ class EventFile:
         unbegun: events that ended and did not begin.
         repeated: operations that the file holds a second time.
         strange: events of unknown categories.
+        strange_clocks: operations with times of a GPU that its other times contradict.
     """
 
     path: str
@@ -163,6 +164,38 @@ class EventFile:
     unbegun: int
     repeated: int
     strange: int
+    strange_clocks: int
+
+
+#: The thread that sees kernels begin sleeps for milliseconds, and clocks drift by as much in hours.
+_APART_NS = 1_000_000_000
+#: Of fewer instants on both clocks nobody knows which is damaged.
+_FEWEST = 3
+
+
+def strange_clocks(events: NcclEvents, bridges: Bridges) -> tuple[Bools, Bools]:
+    """Return which operations start and end at times of their GPU that its others contradict.
+
+    The host sees each kernel begin a little later than its GPU does, always by about as much, for
+    the two clocks run alike; and no kernel lasts longer than the host recorded.
+
+    Args:
+        events: of a file.
+        bridges: instants on the clocks of GPUs and the host.
+    """
+    starts = np.zeros(len(events), bool)
+    gpus = groups_of(events.pid, events.communicator, events.rank).of_row[bridges.row]
+    late_ns = bridges.host_ns - bridges.gpu_ns
+    for _, own in rows_by_value(gpus):
+        if len(own) >= _FEWEST:
+            usual_ns = np.sort(late_ns[own])[(len(own) - 1) // 2]
+            starts[bridges.row[own[np.abs(late_ns[own] - usual_ns) > _APART_NS]]] = True
+    both = (events.gpu_start_ns != UNKNOWN) & (events.gpu_end_ns != UNKNOWN)
+    length_ns = np.where(both, events.gpu_end_ns - np.where(both, events.gpu_start_ns, 0), 0)
+    times = np.concatenate([getattr(events, name) for name in _TIMES if "gpu" not in name])
+    known = times[times != UNKNOWN]
+    recorded_ns = int(np.ptp(known)) if len(known) else 0
+    return starts, starts | (length_ns > recorded_ns + _APART_NS)
 
 
 #: The greatest number that a column holds, and the greatest time: differences of times must fit.
@@ -267,6 +300,12 @@ class NcclEventBuilder:
             communicators=self._communicators.values,
         )
         bridges = Bridges(*np.array(self._bridges, np.int64).reshape(-1, 3).T.copy())
+        starts, ends = strange_clocks(events, bridges)
+        events = replace(
+            events,
+            gpu_start_ns=np.where(starts, UNKNOWN, events.gpu_start_ns),
+            gpu_end_ns=np.where(ends, UNKNOWN, events.gpu_end_ns),
+        )
         # At each communicator's end NCCL prints all that is left, again.
         keep = np.ones(rows, bool)
         timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
@@ -276,7 +315,7 @@ class NcclEventBuilder:
             keep[timed] = False
             keep[timed[first]] = True
         new_row = np.cumsum(keep) - 1
-        bridges = bridges.take(keep[bridges.row])
+        bridges = bridges.take(keep[bridges.row] & ~starts[bridges.row])
         return EventFile(
             path=path,
             format=format_name,
@@ -288,6 +327,7 @@ class NcclEventBuilder:
             unbegun=self.unbegun,
             repeated=int((~keep).sum()),
             strange=self.strange,
+            strange_clocks=int((keep & ends).sum()),
         )
 
 
