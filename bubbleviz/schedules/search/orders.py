@@ -237,8 +237,9 @@ def _random(seed: int) -> Iterator[int]:
         yield (state * 2685821657736338717 & _MASK) >> 33
 
 
-#: Operations timed in all: usually, and at most without the compiled part.
-_TIMED, _TIMED_SLOWLY = 20_000_000, 4_000_000
+#: Operations timed in all, where nothing else is asked for, and at most without the compiled part:
+#: a schedule's order does not depend on it.
+_TIMED = 4_000_000
 #: Operations that trials of one sort put down, but for those that are broken off.
 _TRIED = 50_000
 #: A trial costs as much as that of so many at least.
@@ -299,7 +300,7 @@ def shortest_orders(
         starts = [[[code for code in row if code % 3 < 2] for row in codes] for codes in starts]
     best = _distinct([improve(problem, codes, 0) for codes in starts])
     watch(begun + 0.1 * (1 - begun))
-    budget = most if library() is not None else min(most, _TIMED_SLOWLY)
+    budget = most if library() is not None else min(most, _TIMED)
     moves = budget * (1 - begun) / problem.operations
     done = 0.0
     for kept, share, memory, rise in _ROUNDS:
