@@ -10,8 +10,8 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bubbleviz.errors import OutputError
 from bubbleviz.model.private_names import anonymous, hide
@@ -161,9 +161,12 @@ def complain(message: str, code: int) -> int:
     if len(flat) > _LONGEST:
         # A message around an endless path keeps its head and its next step.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
-    # Standard error may be full or closed: the exit code stays what it is.
-    with suppress(OSError):
+    # Standard error may be full or closed: the exit code stays what it is, at the last flush, too.
+    try:
         sys.stderr.write(f"bubbleviz: {flat}\n")
+        sys.stderr.flush()
+    except OSError:
+        discard_output(sys.stderr)
     return code
 
 
@@ -301,11 +304,15 @@ def open_missing() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # as above
 
 
-def discard_output() -> None:
-    """Drop what standard output still holds; the interpreter would try to write it at its end."""
+def discard_output(stream: TextIO | None = None) -> None:
+    """Drop what a stream still holds; the interpreter would try to write it at its end.
+
+    Args:
+        stream: standard output if None.
+    """
     try:
         devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
+        os.dup2(devnull, (stream or sys.stdout).fileno())
         os.close(devnull)
     except (OSError, ValueError):  # a stream in memory, or one that is closed
         return
