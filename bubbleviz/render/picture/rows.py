@@ -4,9 +4,8 @@ A row from back to front: merged marks (dotted below), operations, and in its lo
 while another operation does; then the numbers, a hollow mark for what has no device time, and below
 the row a thin lane of communication.
 
-Microbatch numbers stand in the boxes of all operations or of none. One size serves the picture, and
-each phase is written upright or sideways. Recomputation, which is often too short for a number, has
-them where they fit, and does not take them from the others.
+Microbatch numbers stand in the boxes of all operations or of none, in one size. Recomputation is
+often too short for a number: it has them where they fit, and does not take them from the others.
 """
 
 from __future__ import annotations
@@ -122,9 +121,9 @@ class RowPainter:
         numbered &= (operations.microbatch != NONE) & (operations.phase != Phase.R)
         numbered &= np.isin(operations.phase, WORK)
         counts = np.bincount(operations.phase[numbered], minlength=len(Phase))
-        self._numbers: dict[int, tuple[float, bool]] = {}
+        self._numbers: dict[int, float] = {}
         if all(len(boxes.get(kind, ())) >= count for kind, count in enumerate(counts.tolist())):
-            self._numbers = _number_styles(boxes, page.style.letters)
+            self._numbers = _number_sizes(boxes, page.style.letters)
         places = selection.row_of_rank
         lacking = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
         lacking &= selection.drawn(operations.iteration) & (operations.rank < len(places))
@@ -247,10 +246,10 @@ class RowPainter:
         marks = self._marks
         groups: dict[tuple[str, float], Any] = {}
         for index in indices:
-            text, style = self._texts.get(index), self._numbers.get(int(marks.kind[index]))
-            if text is None or style is None:
+            text, size = self._texts.get(index), self._numbers.get(int(marks.kind[index]))
+            if text is None or size is None:
                 continue
-            room, (size, upright) = self._room(index), style
+            room = self._room(index)
             left, right = float(marks.left[index]), float(marks.right[index])
             colour = self._paint(int(marks.kind[index]), int(marks.operation[index])).number
             if (colour, size) not in groups:
@@ -262,14 +261,8 @@ class RowPainter:
                     fill=colour,
                 )
             x, y = (left + right) / 2, room / 2 + (self._height / 2 if self._inside[index] else 0)
-            turn = None
-            if upright:
-                y += 0.36 * size
-            else:
-                x += 0.36 * size
-                turn = f"rotate(-90 {px(x)} {px(y)})"
             into = groups[colour, size]
-            self._page.text(text, x, y, None, into=into, ink=None, transform=turn)
+            self._page.text(text, x, y + 0.36 * size, None, into=into, ink=None)
         group.extend(members for _, members in sorted(groups.items()))
 
     # What has no device time, and communication.
@@ -364,22 +357,19 @@ def _counted_work(operations: int, outside: int) -> str:
     return " and ".join(parts)
 
 
-# The numbers of a picture: one size for all, upright or sideways by phase.
+# The numbers of a picture: one size for all.
 
 
-def _fits(style: tuple[float, bool], text: str, width: float, height: float) -> bool:
-    """Return whether a text of a style fits into a box."""
-    size, upright = style
-    along, across = text_width(text, size) + _MARGIN, _DIGIT * size + _MARGIN
-    if upright:
-        return along <= width and across <= _MOST_OF_HEIGHT * height
-    return across <= width and along <= height
+def _fits(size: float, text: str, width: float, height: float) -> bool:
+    """Return whether a text of a size fits into a box."""
+    tall = _DIGIT * size + _MARGIN <= _MOST_OF_HEIGHT * height
+    return tall and text_width(text, size) + _MARGIN <= width
 
 
-def _number_styles(
+def _number_sizes(
     boxes: Mapping[int, Sequence[tuple[str, float, float]]], letters: Lettering
-) -> dict[int, tuple[float, bool]]:
-    """Return the font size of each kind of boxes, and whether its numbers stand upright.
+) -> dict[int, float]:
+    """Return the font size of each kind of boxes.
 
     It is empty where those of any kind do not all fit.
 
@@ -396,14 +386,9 @@ def _number_styles(
     }
     sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
     for size in (*sizes, letters.least_number):
-        styles = {
-            kind: (size, upright)
-            for kind, own in hardest.items()
-            for upright in (False, True)
-            if _fits((size, upright), *own)
-        }
-        if styles and all(kind in styles for kind in hardest if kind != Phase.R):
-            return styles
+        fitting = {kind: float(size) for kind, own in hardest.items() if _fits(size, *own)}
+        if fitting and all(kind in fitting for kind in hardest if kind != Phase.R):
+            return fitting
     return {}
 
 
