@@ -24,6 +24,8 @@ from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_ro
 
 #: An effect of less is not worth a sentence; nor is one of less than so many standard errors.
 _LEAST, _SURE = 0.02, 4.0
+#: A compute that takes this many times as long as its like paused.
+_PAUSED = 1.5
 _TIMED = (*COMPUTING, Role.OPTIMIZER, Role.AFTER_COMPUTE)
 #: A trend makes this change of a logarithm from the first iteration to the last.
 _CHANGE = 0.03
@@ -101,6 +103,21 @@ class Effects:
     drifts: Bools
     rest: Floats
     noise: float
+
+    @property
+    def paused(self) -> Floats:
+        """How many times as long as usual each compute took that paused; 1 for all others."""
+        paused = (self.rest > _PAUSED) & (np.log(self.rest) > 6 * self.noise)
+        return np.where(paused, self.rest, 1.0)
+
+    def usual(self, at: Ints, scale: Floats) -> Floats:
+        """Return the shares of some computes' times that are left where their usual part is scaled.
+
+        Args:
+            at: of the computes.
+            scale: what is left of the usual part of each.
+        """
+        return np.asarray(1 - (1 - scale) / self.paused[at], np.float64)
 
     def stands_out(self, effect: Floats, of: Ints, against: Floats | float = 1.0) -> Bools:
         """Tell which effects are larger than chance and small differences of like hardware.

@@ -31,8 +31,6 @@ _PAUSING_RANKS, _LATE_RANKS = 4, 4
 #: Where more than this share of the microbatches stand out, their lengths vary as a whole, unless
 #: half of their numbers at most do so in nearly all iterations.
 _MANY, _SOME_NUMBERS, _ALWAYS = 0.2, 0.5, 0.8
-#: A compute that takes this many times as long as its like paused.
-_PAUSED = 1.5
 #: A link that takes this many times as long as others is slow.
 _SLOW_LINK = 1.3
 #: Ranks whose launch gaps take less of their computes than this have none to speak of.
@@ -150,7 +148,7 @@ def slow_ranks(seen: Evidence) -> Iterator[Fault]:
             kind,
             name,
             effects.rows[at],
-            1 / effects.rank_effect[effects.cells.of_row[at]],
+            effects.usual(at, 1 / effects.rank_effect[effects.cells.of_row[at]]),
             ranks=tuple(ranks),
             stage=stages[0] if len(stages) == 1 else None,
             phases=_phases(seen, work.kind[cell_row[cells]][phases.first], own / others),
@@ -200,7 +198,7 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
             kind,
             name,
             effects.rows[at],
-            1 / times[effects.stage_of_compute[at]],
+            effects.usual(at, 1 / times[effects.stage_of_compute[at]]),
             ranks=tuple(distinct(work.rank[np.isin(work.stage, stages)]).tolist()),
             stage=stages[0] if moves and len(stages) == 1 else None,
             stages=tuple(stages) if moves else (),
@@ -258,7 +256,7 @@ def slow_microbatches(seen: Evidence) -> Iterator[Fault]:
         "microbatch",
         "microbatches",
         effects.rows[at],
-        mean[iteration[of_row]] / effect[of_row],
+        effects.usual(at, mean[iteration[of_row]] / effect[of_row]),
         microbatches=tuple(sorted(set(pairs))),
         phases=(("", worst),),
         what="lengths" if varying else "",
@@ -295,9 +293,7 @@ def pauses(seen: Evidence) -> Iterator[Fault]:
     since = effects.slowed[own] & (effects.pace_number >= effects.jump_begin[own])
     pace = effects.pace / np.where(since, np.exp(effects.jump_change[own]), 1.0)
     slow_pace = effects.stands_out(pace, size, against=0.0)
-    paused = (effects.rest > _PAUSED) & (np.log(effects.rest) > 6 * effects.noise)
-    factor = np.where(paused, effects.rest, 1.0)
-    factor *= np.where(slow_pace, pace, 1.0)[effects.paces.of_row]
+    factor = effects.paused * np.where(slow_pace, pace, 1.0)[effects.paces.of_row]
     rank = work.rank[effects.rows]
     ranks = _losing(rank, effects.time_ns * (1 - 1 / factor))
     named = [(f"pauses-{one}", [one]) for one in ranks[:_PAUSING_RANKS]]
@@ -339,7 +335,7 @@ def drifts(seen: Evidence) -> Iterator[Fault]:
             kind,
             name,
             effects.rows[at],
-            np.exp(-risen[effects.paces.of_row[at]]),
+            effects.usual(at, np.exp(-risen[effects.paces.of_row[at]])),
             ranks=tuple(work.rank[first[effects.pace_ranks.first]][which].tolist()),
             iterations=tuple(distinct(work.iteration[first[since]]).tolist()),
             phases=(("", float(np.exp(most[which].max()))),),

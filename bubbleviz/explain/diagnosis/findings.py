@@ -111,8 +111,14 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
             own_ns = np.repeat(seen.own_ns[:, None], len(some), axis=1)
             delay_ns = np.repeat(delays_ns[:, None], len(some), axis=1)
             for number, faults in enumerate(some):
-                for fault in faults:
-                    own_ns[fault.rows, number] = np.rint(own_ns[fault.rows, number] * fault.scale)
+                # What operations paused beyond their usual time goes last: no factor scales it.
+                for fault in sorted(faults, key=lambda own: own.what == "pause"):
+                    time_ns = own_ns[fault.rows, number]
+                    if fault.what == "pause":
+                        time_ns = time_ns - seen.own_ns[fault.rows] * (1 - fault.scale)
+                    else:
+                        time_ns = time_ns * fault.scale
+                    own_ns[fault.rows, number] = np.rint(np.maximum(time_ns, 0))
                     delay_ns[fault.delayed, number] -= fault.late_ns
             lengths.append(replay.lengths_ns(own_ns, delay_ns))
         return np.concatenate(lengths, axis=1)

@@ -145,6 +145,7 @@ def test_a_fault_is_named_first_and_its_removal_saves_what_is_promised(
 PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
     "rank, link": (BASE, {"rank": {6: 1.1}}, {"link": {(-1, 0): 20.0}}, "link"),
     "stage, pause": (BASE, {"rank": {6: 1.3}}, {"pause": {6: 40.0}}, "iteration"),
+    "rank, its pause": (BASE, {"rank": {6: 1.7}}, {"pause": {6: 20.0}}, "rank"),
     "lengths, rank": (FOUR, {"rank": {9: 1.6}}, {"lengths": 0.05}, "rank"),
 }
 
