@@ -13,6 +13,7 @@ from pathlib import Path
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.document import Sentence, bullets, heading, html
+from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed
 from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
@@ -75,15 +76,12 @@ class NotebookReport(Report):
 
         Raises:
             UsageError: no format has that suffix.
-            OutputError: what the format needs is not installed.
+            OutputError: what the format needs is not installed, or the file cannot be written.
         """
         known = {renderer.name for renderer in renderers()}
         renderer = renderer_named(suffixed(str(path), known))
-        content = renderer.render(self, View() if view is None else view)
-        data = content.encode("utf-8") if isinstance(content, str) else content
-        unfinished = Path(f"{path}.part")
-        unfinished.write_bytes(data)
-        unfinished.replace(path)
+        content = renderer.content(self, View() if view is None else view, str(path))
+        write_outputs({str(path): content}, force=True)
 
     def _repr_html_(self) -> str:
         """Return ratios, causes, picture and limitations as a fragment of HTML."""

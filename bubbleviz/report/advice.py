@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.count.count import spread
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
-from bubbleviz.report.followed import MOVING
+from bubbleviz.report.followed import moves_work, saved_share
 from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.rank_means import kernel_time_of
@@ -99,26 +98,24 @@ def first_thing(report: Report) -> str | None:
     return ". ".join(filter(None, sentences)) or None
 
 
-def further_advice(report: Report) -> tuple[str, ...]:
-    """Return what else to do, two things at most, each with what it would save alone."""
-    first, replays = first_thing(report), _replays(report)
+def further_advice(report: Report, first: str | None) -> tuple[str, ...]:
+    """Return what else to do, two things at most, each with what it would save alone.
+
+    Args:
+        report: of the run.
+        first: what :func:`first_thing` says of it.
+    """
+    replays = _replays(report)
     if first is None or replays is None:
         return ()
     others = [
         a for a in advice_of(report, _worth(report, replays["measured"])) if a.text not in first
     ]
     return tuple(
-        f"{advice.action.partition('. ')[0]} ({saved_share(advice)})"
+        f"{advice.action.partition('. ')[0]} ({advice.share})"
         for advice in others[:_FURTHER]
         if advice.saving_ratio >= _LEAST_FURTHER
     )
-
-
-def saved_share(advice: Advice) -> str:
-    """Return what an advice saves, in percent, and how far that may be off."""
-    at_most = "at most " if MOVING & set(advice.kind.split("+")) else ""
-    error = "" if advice.error_ratio is None else f" ± {100 * advice.error_ratio:.2f}"
-    return f"{at_most}-{percent(advice.saving_ratio)}{error}"
 
 
 def _warm_up(report: Report) -> str | None:
@@ -365,6 +362,11 @@ class Advice:
     action: str
     text: str
 
+    @property
+    def share(self) -> str:
+        """What it saves, in percent, and how far that may be off."""
+        return saved_share(self.kind, self.saving_ratio, self.error_ratio)
+
 
 def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
     """Return what to do, the largest saving first.
@@ -437,20 +439,20 @@ def _planned_order(report: Report) -> Advice | None:
     # Of very many not all are known.
     if recognition.name is None or recognition.deviation_count > len(recognition.deviations):
         return None
+    from bubbleviz.explain.diagnosis.findings import mean_saving
     from bubbleviz.explain.what_if import reordered
 
     found = reordered(source, recognition.deviations)
     if found is None:
         return None
     measured_ns, planned_ns = found
-    saved = spread((measured_ns - planned_ns).tolist())
-    saving_ns = saved.mean or 0.0
+    saving_ns, error_ns = mean_saving(measured_ns - planned_ns)
     if saving_ns <= 0:
         return None
     # Orders are replayed without what hosts launched late, which other advice counts.
     diagnosis = report.explanation.diagnosis
     length_ns = float(measured_ns.mean()) if diagnosis is None else diagnosis.length_ns
-    error = saved.ci95 / length_ns if saved.ci95 is not None and saved.n > 2 else None
+    error = None if error_ns is None else error_ns / length_ns
     deviations = recognition.deviations
     first, ranks = deviations[0], tuple(sorted({deviation.rank for deviation in deviations}))
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
@@ -462,7 +464,7 @@ def _planned_order(report: Report) -> Advice | None:
         f"{counted(recognition.deviation_count, 'operation')} in {iterations} are not where it has "
         f"them ({where} in iteration {shortened(report.iterations[first.iteration].name)})"
     )
-    saves = _outcome(length_ns, saving_ns, len(report.ranks), error=error)
+    saves = _outcome("order", length_ns, saving_ns, len(report.ranks), error)
     stages = {report.ranks[rank].stage for rank in ranks}
     return Advice(
         kind="order",
@@ -532,12 +534,11 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     first, *others = actions
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
     reasons = ". ".join(filter(None, (*evidence, *next_steps)))
-    at_most = any(fault.moves_work for fault in faults)
+    kind = "+".join(fault.kind for fault in faults)
     error = None if finding.error_ns is None else finding.error_ns / max(finding.length_ns, 1.0)
-    lengths_ns = finding.length_ns, finding.saving_ns
-    saves = _outcome(*lengths_ns, len(report.ranks), at_most=at_most, error=error)
+    saves = _outcome(kind, finding.length_ns, finding.saving_ns, len(report.ranks), error)
     return Advice(
-        kind="+".join(fault.kind for fault in faults),
+        kind=kind,
         ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
         stage=faults[0].stage if len(faults) == 1 else None,
         stages=tuple(sorted({stage for fault in faults for stage in fault.stages})),
@@ -742,29 +743,21 @@ def _phases(fault: Fault) -> str:
     return f"{joined} times"
 
 
-def _outcome(
-    length_ns: float,
-    saving_ns: float,
-    ranks: int,
-    *,
-    at_most: bool = False,
-    error: float | None = None,
-) -> str:
+def _outcome(kind: str, length_ns: float, saving_ns: float, ranks: int, error: float | None) -> str:
     """Return what a saving is: in ms an iteration, percent, and GPU-hours a day.
 
     Args:
+        kind: of the advice.
         length_ns: of an iteration.
         saving_ns: the saving.
         ranks: of the run.
-        at_most: whether it is that of an even split, which whole layers may not reach.
         error: how far its share may be off; None where that is unknown.
     """
     share = saving_ns / length_ns if length_ns else 0.0
     hours = 24 * ranks * share
     return (
-        f"an iteration would take {'at least ' if at_most else ''}"
+        f"an iteration would take {'at least ' if moves_work(kind) else ''}"
         f"{(length_ns - saving_ns) / 1e6:,.3f} ms instead of {length_ns / 1e6:,.3f} ms "
-        f"({'at most ' if at_most else ''}-{percent(share)}"
-        f"{'' if error is None else f' ± {100 * error:.2f}'}; {hours:,.1f} GPU-hours a day on "
+        f"({saved_share(kind, share, error)}; {hours:,.1f} GPU-hours a day on "
         f"{counted(ranks, 'rank')})"
     )

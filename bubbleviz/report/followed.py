@@ -13,8 +13,9 @@ from bubbleviz.model.texts import percent
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedAdvice, SavedReport
 
-#: Kinds whose work is done elsewhere once advice is followed.
-MOVING = {"stage", "microbatch"}
+#: Kinds whose work is done elsewhere once advice is followed, spread evenly: layers on other
+#: stages, tokens in other microbatches. No division of whole layers or sequences is better.
+_MOVING = {"stage", "microbatch"}
 #: A stage's time that changes by less than this share did not move, nor did what shows a fault.
 _MOVED = 0.02
 #: Savings within this much of an iteration are the same, whatever their intervals.
@@ -59,17 +60,27 @@ class FollowedAdvice:
     @property
     def line(self) -> str:
         """All of it, as a sentence."""
-        error = "" if self.error_ratio is None else f" ± {100 * self.error_ratio:.2f}"
-        at_most = "at most " if MOVING & set(self.kind.split("+")) else ""
         came = "how long iterations are is unknown"
         if self.saved_ratio is not None:
             longer = "shorter" if self.saved_ratio >= 0 else "longer"
             came = f"iterations are {percent(abs(self.saved_ratio))} {longer}"
         return (
-            f"{self.action}: promised {at_most}-{percent(self.promised_ratio)}{error}; "
-            f"{self.change}; "
+            f"{self.action}: promised "
+            f"{saved_share(self.kind, self.promised_ratio, self.error_ratio)}; {self.change}; "
             f"{came}: {self.verdict}"
         )
+
+
+def moves_work(kind: str) -> bool:
+    """Tell whether advice of a kind moves work, so that what it saves is the most to be had."""
+    return not _MOVING.isdisjoint(kind.split("+"))
+
+
+def saved_share(kind: str, saving_ratio: float, error_ratio: float | None) -> str:
+    """Return what advice of a kind saves, in percent, and how far that may be off."""
+    at_most = "at most " if moves_work(kind) else ""
+    error = "" if error_ratio is None else f" ± {100 * error_ratio:.2f}"
+    return f"{at_most}-{percent(saving_ratio)}{error}"
 
 
 def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAdvice, ...]:

@@ -104,13 +104,12 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
         after: that of the changed run.
         path: of the first one, for the line.
     """
-    lines = [
-        (own.line, own.verdict == KEPT)
-        for own in followed_advice(before, after)
-        if own.verdict != NOT_FOLLOWED
-    ] or [(f"no advice of {path} was followed", False)]
+    followed = [own for own in followed_advice(before, after) if own.verdict != NOT_FOLLOWED]
+    lines = [(own.line, own.verdict == KEPT) for own in followed]
     if not before.advices:
         lines = [(f"{path} advises nothing", True)]
+    elif not lines:
+        lines = [(f"no advice of {path} was followed", False)]
     return tuple(
         (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines
     )

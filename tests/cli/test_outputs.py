@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.cli.outputs import check_outputs, write_outputs
 from bubbleviz.errors import InputError, OutputError
+from bubbleviz.render.files import check_outputs, write_outputs
 from bubbleviz.sources.paths import find_profiles
 from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT

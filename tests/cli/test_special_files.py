@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli import outputs
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.model import files
+from bubbleviz.render import files as outputs
 from tests.support.command_line import CommandLine, started
 from tests.support.places import FIXTURES
 

@@ -14,7 +14,7 @@ from tests.support.places import FIXTURES
 #: The command line, which a signal hits when a complete file is about to take its name.
 PROGRAM = """
 import os, sys
-from bubbleviz.cli import outputs
+from bubbleviz.render import files as outputs
 from bubbleviz.cli.app import main
 
 def place(*_, **__):

@@ -11,9 +11,9 @@ import pytest
 
 from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
-from bubbleviz.cli.outputs import write_outputs
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.render import json_document as json_format
+from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import File, renderers
 from bubbleviz.report import rank_means
 from bubbleviz.report.report import Report

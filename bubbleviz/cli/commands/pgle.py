@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.options import ADDITIONS, FORCE, JOBS, KEEP_EXPORT, command, jobs_or_cores
-from bubbleviz.cli.outputs import Outputs, check_outputs
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.render.files import check_outputs
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:

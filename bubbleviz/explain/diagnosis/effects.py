@@ -236,7 +236,7 @@ def _shared(groups: Groups, parts: Groups, values: Floats) -> Floats:
     """
     of_part = group_medians(parts.of_row, len(parts), values)
     group = groups.of_row[parts.first]
-    low, high = (sign * group_medians(group, len(groups), sign * of_part) for sign in (1, -1))
+    low, high = _middle(group, len(groups), of_part)
     return np.asarray(np.clip(1.0, low, high), np.float64)
 
 
@@ -267,9 +267,7 @@ def _chance(
         return more
     spread = float(np.log(effect).std())
     error = 1.25 * spread * np.sqrt((1 + 1 / (len(count) - 1)) / count)
-    low_ns, high_ns = (
-        sign * group_medians(copies.of_row, len(copies), sign * cell_ns) for sign in (1, -1)
-    )
+    low_ns, high_ns = _middle(copies.of_row, len(copies), cell_ns)
     against_ns = others_medians(copies.of_row, cell_ns), ((low_ns + high_ns) / 2)[copies.of_row]
     against, level = (group_medians(own, len(count), cell_ns / than_ns) for than_ns in against_ns)
     by_chance = np.abs(np.log([against, level])) <= _SURE * error
@@ -302,8 +300,13 @@ def group_medians(group: Ints, groups: int, values: Floats) -> Floats:
     return np.append(values, np.nan)[rows]
 
 
+def _middle(group: Ints, groups: int, values: Floats) -> tuple[Floats, Floats]:
+    """Return the lower and the upper median of each group."""
+    return group_medians(group, groups, values), -group_medians(group, groups, -values)
+
+
 def quantile_of(values: Floats, share: float) -> float:
-    """Return the value that a share of the others lies below; ``np.median`` loads ``numpy.ma``."""
+    """Return the value that a share of the others lies below, one of them."""
     return float(np.sort(values)[int(share * (len(values) - 1))])
 
 

@@ -70,9 +70,6 @@ class Fault:
             operations' ``names``; -1 for none.
         bound: whether nothing is slow against its like: without the fault work takes no time at
             all, which is more than can be had.
-        moves_work: whether the work that takes long is done elsewhere without the fault, spread
-            evenly: layers on other stages, tokens in other microbatches. No division of whole
-            layers or sequences is better.
     """
 
     kind: str
@@ -92,7 +89,6 @@ class Fault:
     collective: str = ""
     host: tuple[int, int] = (NONE, NONE)
     bound: bool = False
-    moves_work: bool = False
 
     @property
     def family(self) -> str:
@@ -203,7 +199,6 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
             stage=stages[0] if moves and len(stages) == 1 else None,
             stages=tuple(stages) if moves else (),
             phases=_phases(seen, effects.stage_kind[slow][kinds.first], most),
-            moves_work=moves,
         )
 
     slow = distinct(effects.stage_number[out]).tolist()
@@ -260,7 +255,6 @@ def slow_microbatches(seen: Evidence) -> Iterator[Fault]:
         microbatches=tuple(sorted(set(pairs))),
         phases=(("", worst),),
         what="lengths" if varying else "",
-        moves_work=True,
     )
 
 

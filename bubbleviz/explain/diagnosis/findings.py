@@ -22,7 +22,7 @@ from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import Evidence, Fault
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import Replay, Role, replay_of, scenarios_at_once
-from bubbleviz.explain.slowdown.slowdowns import Scenarios, bounded_times
+from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents, group_sum
@@ -135,7 +135,7 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
     def finding(faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
         saved_ns = base_ns - without_ns[counts]
         saves = saved_ns > _LEAST * base_ns
-        mean_ns, error_ns = _mean(saved_ns, saves, missed_ratio)
+        mean_ns, error_ns = mean_saving(saved_ns, saves, missed_ratio)
         return Finding(faults, mean_ns, length_ns, int(saves.sum()), error_ns)
 
     faults = [(fault,) for shape in shapes.SHAPES for fault in shape(seen)]
@@ -168,16 +168,23 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
     )
 
 
-def _mean(saved_ns: Ints, saves: Bools, missed_ratio: float) -> tuple[float, float | None]:
+def mean_saving(
+    saved_ns: Ints, saves: Bools | None = None, missed_ratio: float = 0.0
+) -> tuple[float, float | None]:
     """Return the mean of some savings, and how far it may be off; None where two save at most.
 
     Iterations without the fault save nothing for sure: the spread is that of the others.
+
+    Args:
+        saved_ns: of each iteration.
+        saves: which of them save anything to speak of; None for all.
+        missed_ratio: what the replay misses, as a share.
     """
-    own, mean_ns = spread(saved_ns[saves].tolist()), float(saved_ns.mean())
+    known_ns = saved_ns if saves is None else saved_ns[saves]
+    own, mean_ns = spread(known_ns.tolist()), float(saved_ns.mean())
     error_ns = (own.ci95 or 0.0) * own.n / len(saved_ns)
-    return mean_ns, None if own.n < _LEAST_SAVING else float(
-        np.hypot(error_ns, missed_ratio * mean_ns)
-    )
+    known = own.n >= _LEAST_SAVING
+    return mean_ns, float(np.hypot(error_ns, missed_ratio * mean_ns)) if known else None
 
 
 def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
@@ -217,7 +224,7 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
         pause_ns = np.maximum(pause_ns - int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2]), 0)
     length_ns = float((begin_ns[later] - begin_ns[later - 1]).mean())
     paused = pause_ns > _BETWEEN * length_ns
-    saving_ns, error_ns = _mean(pause_ns, paused, 0.0)
+    saving_ns, error_ns = mean_saving(pause_ns, paused)
     # A single pause, a checkpoint say, is no habit.
     if saving_ns < _BETWEEN * length_ns or paused.sum() < min(2, len(paused)):
         return
@@ -252,7 +259,7 @@ def _evidence(run: run_work.ReplayedRun, scenarios: Scenarios) -> Evidence:
     hosts = sorted({rank.host for rank in run.ranks})
     return Evidence(
         work,
-        bounded_times(work),
+        scenarios.bounded_ns,
         effects_of(work),
         np.array([hosts.index(rank.host) for rank in run.ranks], np.int64),
         late_ns,

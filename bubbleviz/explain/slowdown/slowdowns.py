@@ -65,7 +65,24 @@ class Scenarios:
     @cached_property
     def own_ns(self) -> Ints:
         """How long each row took itself (see :attr:`Work.own_ns`)."""
-        return bounded_times(self.work) if self.clocks_apart else self.work.own_ns
+        return self.bounded_ns if self.clocks_apart else self.work.own_ns
+
+    @cached_property
+    def bounded_ns(self) -> Ints:
+        """The same, whatever clocks say.
+
+        Of a collective the member that entered last waited least, so none moved data for longer
+        than the shortest took. Where members are unknown, those are taken for them that are of its
+        kind in the iteration.
+        """
+        work = self.work
+        own_ns = work.own_ns
+        rows = np.flatnonzero(work.role >= Role.PARAMETERS)
+        alike = groups_of(work.meeting[rows], work.iteration[rows], work.kind[rows])
+        length_ns = (work.end_ns - work.start_ns)[rows]
+        shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
+        own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[alike.of_row])
+        return own_ns
 
     @cached_property
     def ideal_ns(self) -> Ints:
@@ -245,25 +262,6 @@ def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
     work, order = run_work.work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
     apart = len({rank.host for rank in run.ranks}) > 1
     return scenarios_of(work, order, run_work.early_starts(work, order), clocks_apart=apart)
-
-
-def bounded_times(work: Work) -> Ints:
-    """Return how long each row took itself, without waiting.
-
-    Of a collective the member that entered last waited least, so none moved data for longer than
-    the shortest took, whatever their clocks say. Where members are unknown, those are taken for
-    them that are of its kind in the iteration.
-    """
-    own_ns = work.own_ns
-    rows = np.flatnonzero(work.role >= Role.PARAMETERS)
-    if len(rows):
-        unknown = work.meeting[rows] == NONE
-        by_meeting = np.where(unknown, NONE, work.meeting[rows])
-        alike = groups_of(by_meeting, work.iteration[rows], work.kind[rows])
-        length_ns = (work.end_ns - work.start_ns)[rows]
-        shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
-        own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[alike.of_row])
-    return own_ns
 
 
 def ideal_times(work: Work, own_ns: Ints) -> Ints:

@@ -79,11 +79,10 @@ def _run(report: Report) -> str:
     )
 
 
-def advice_sentence(report: Report) -> str | None:
+def _advice_sentence(report: Report, first: str | None) -> str | None:
     """Return the first advice, and what it would save; None where there is none."""
-    sentence = first_thing(report)
-    if sentence is not None:
-        return one_line(sentence, 600)
+    if first is not None:
+        return one_line(first, 600)
     if report.summary.iterations > 0:
         return None
     skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
@@ -119,7 +118,8 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
     """
     iteration = own.shown_iteration(report, view)
     selection = None if iteration is None else timeline.timeline_selection(report, view, iteration)
-    advice = advice_sentence(report)
+    first = first_thing(report)
+    advice = _advice_sentence(report, first)
     more = (
         "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
         "slowdown, clocks, coverage; -o bubbles.svg draws it"
@@ -131,7 +131,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
         paragraph(advice, display, lead="What to do first:", most=7) if advice else [],
         [
             line
-            for further in further_advice(report)
+            for further in further_advice(report, first)
             for line in paragraph(one_line(further, 200), display, lead="Then:", most=2)
         ],
         ranks.first_lines(report, display),
@@ -362,9 +362,16 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
     value, *lines = headline_lines(report)
     yield "", [doc.Sentence("\n".join(lines), lead=value)]
     yield "operations", own.orders(report)
-    if (advice := advice_sentence(report)) is not None:
+    first = first_thing(report)
+    if (advice := _advice_sentence(report, first)) is not None:
         yield "", [doc.Sentence(f"what to do first: {advice}")]
-        yield "", [doc.Sentence(f"then: {one_line(more, 200)}") for more in further_advice(report)]
+        yield (
+            "",
+            [
+                doc.Sentence(f"then: {one_line(more, 200)}")
+                for more in further_advice(report, first)
+            ],
+        )
     yield "ratios", [own.ratios(report)]
     yield "causes", [table for table in [causes(report)] if table.rows]
     iteration = own.shown_iteration(report, view)

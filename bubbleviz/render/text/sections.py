@@ -16,7 +16,7 @@ from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line
 from bubbleviz.render import document as doc
-from bubbleviz.report.advice import advice_of, saved_share
+from bubbleviz.report.advice import advice_of
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
@@ -215,7 +215,7 @@ def advice_table(report: Report) -> Iterator[doc.Block]:
     rows = [
         {
             "saves ms": doc.milliseconds(advice.saving_ns),
-            "share": saved_share(advice),
+            "share": advice.share,
             # The saving has its own columns.
             "what to do": one_line(advice.action, 400),
         }
