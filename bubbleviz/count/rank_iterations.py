@@ -235,12 +235,6 @@ def indices_of(ranks: RankIterations) -> list[int]:
     return [int(rank) for rank in ranks.rank.tolist()]
 
 
-def with_index(ranks: RankIterations, index: int) -> RankIteration | None:
-    """Return what is counted of a rank; None where it is not among them."""
-    own = np.flatnonzero(ranks.rank == index)
-    return ranks[int(own[0])] if len(own) else None
-
-
 def has_account(ranks: RankIterations, ratio: str) -> bool:
     """Return whether an iteration's ranks have a window of a ratio."""
     account = ranks.columns.accounts.get(ratio)
