@@ -60,25 +60,25 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
         return "no C compiler was found"
     sources = sorted(_FOLDER.glob("*.c"))
     # The library appears whole or not at all; a process may have the one before open.
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    run = subprocess.run(
-        [
-            *command,
-            *_FLAGS,
-            f"-DBUBBLEVIZ_SOURCE={checksum(sources)}u",
-            *flags,
-            *map(str, sources),
-            "-o",
-            str(part),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if run.returncode:
-        part.unlink(missing_ok=True)
-        return f"{shlex.join(command)} failed: {(run.stderr.splitlines() or ['no reason'])[0]}"
-    part.replace(target)
+    with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
+        part = Path(folder) / target.name
+        run = subprocess.run(
+            [
+                *command,
+                *_FLAGS,
+                f"-DBUBBLEVIZ_SOURCE={checksum(sources)}u",
+                *flags,
+                *map(str, sources),
+                "-o",
+                str(part),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if run.returncode:
+            return f"{shlex.join(command)} failed: {(run.stderr.splitlines() or ['no reason'])[0]}"
+        part.replace(target)
     return ""
 
 

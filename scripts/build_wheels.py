@@ -3,6 +3,7 @@
 The C part of each platform's wheel is compiled by Zig, which needs no other machine; which
 platforms, :data:`TARGETS` says. The wheels are built from the source archive, as users build
 theirs, and every library is looked at: it must be of its machine, and ask for no newer system.
+All is built twice, and must be the same to the byte.
 """
 
 from __future__ import annotations
@@ -20,17 +21,27 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from scripts.build_native import library_name
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Of each platform's tag, what Zig calls it, and what its library is.
 TARGETS: Mapping[str, tuple[str, str]] = {
     "manylinux_2_17_x86_64": ("x86_64-linux-gnu.2.17", "ELF x86_64, glibc 2.17"),
     "manylinux_2_17_aarch64": ("aarch64-linux-gnu.2.17", "ELF aarch64, glibc 2.17"),
+    "musllinux_1_2_x86_64": ("x86_64-linux-musl", "ELF x86_64, musl"),
+    "musllinux_1_2_aarch64": ("aarch64-linux-musl", "ELF aarch64, musl"),
     "macosx_11_0_arm64": ("aarch64-macos.11.0", "Mach-O arm64, macOS 11.0, signed"),
+    # Only the processors of Apple refuse a library that is not signed.
+    "macosx_11_0_x86_64": ("x86_64-macos.11.0", "Mach-O x86_64, macOS 11.0"),
 }
+#: No file of a release is larger.
+MOST_BYTES = 3_000_000
 _PURE = "any"
 _ELF, _ELF_MACHINES = b"\x7fELF\x02\x01", {62: "x86_64", 183: "aarch64"}
 _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]+)(?:\.[0-9]+)?(?=\0)")
-_MACH_O, _ARM64 = 0xFEEDFACF, 0x0100000C
+#: The C library that a library asks for, by name: glibc's has a version.
+_MUSL = b"\0libc.so\0"
+_MACH_O, _MACH_O_MACHINES = 0xFEEDFACF, {0x01000007: "x86_64", 0x0100000C: "arm64"}
 #: Load commands of a Mach-O file: the system it is built for, and its signature.
 _BUILD_VERSION, _CODE_SIGNATURE, _MACOS = 0x32, 0x1D, 1
 
@@ -44,11 +55,14 @@ def kind_of(library: bytes) -> str:
     if library.startswith(_ELF):
         machine = _ELF_MACHINES.get(int.from_bytes(library[18:20], "little"), "")
         needed = max(map(int, _GLIBC.findall(library)), default=0)
+        if machine and _MUSL in library:
+            return f"ELF {machine}, musl"
         # A target older than its machine's first glibc is that one, which 2.17 is of aarch64.
         return f"ELF {machine}, glibc 2.{max(needed, 17)}" if machine else ""
-    if len(library) < 32 or struct.unpack_from("<2I", library) != (_MACH_O, _ARM64):
+    magic, processor = struct.unpack_from("<2I", library.ljust(8, b"\0"))
+    if len(library) < 32 or magic != _MACH_O or processor not in _MACH_O_MACHINES:
         return ""
-    at, words = 32, ["Mach-O arm64"]
+    at, words = 32, [f"Mach-O {_MACH_O_MACHINES[processor]}"]
     for _ in range(int.from_bytes(library[16:20], "little")):
         command, length, system, least = struct.unpack_from("<4I", library, at)
         if command == _BUILD_VERSION and system == _MACOS:
@@ -78,24 +92,36 @@ def build(into: Path) -> list[Path]:
     """Build the source archive and all wheels into a folder, and return them.
 
     Raises:
-        ReleaseError: a build fails, or gives something else.
+        ReleaseError: a build fails, gives something else, something too large, or not the same
+            again.
     """
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (archive,) = _built("sdist", ROOT, folder / "sdist", {})
-        shutil.unpack_archive(archive, folder)
-        source = folder / archive.name.removesuffix(".tar.gz")
-        if any(source.rglob("libbubbleviz.*")):
-            raise ReleaseError(f"{archive.name}: holds a compiled library")
-        files = [archive]
-        for platform in (_PURE, *TARGETS):
-            wheels = _built("wheel", source, folder / platform, _environment(platform, folder))
-            if [wheel.stem.rpartition("-")[2] for wheel in wheels] != [platform]:
-                raise ReleaseError(f"{wheels} is no wheel of {platform}")
-            check_wheel(wheels[0])
-            files += wheels
-        return [Path(shutil.move(file, into / file.name)) for file in files]
+        first, again = (_build_once(Path(name) / turn) for turn in ("first", "again"))
+        for file, other in zip(first, again, strict=True):
+            if file.read_bytes() != other.read_bytes():
+                raise ReleaseError(f"{file.name}: a second build gives other bytes")
+            if file.stat().st_size > MOST_BYTES:
+                raise ReleaseError(f"{file.name}: is larger than {MOST_BYTES} bytes")
+        return [Path(shutil.move(file, into / file.name)) for file in first]
+
+
+def _build_once(folder: Path) -> list[Path]:
+    """Build everything into folders of a folder, and return the source archive, then wheels."""
+    folder.mkdir()
+    (archive,) = _built("sdist", ROOT, folder / "sdist", {})
+    shutil.unpack_archive(archive, folder)
+    source = folder / archive.name.removesuffix(".tar.gz")
+    if any(source.rglob("libbubbleviz.*")):
+        raise ReleaseError(f"{archive.name}: holds a compiled library")
+    files = [archive]
+    for platform in (_PURE, *TARGETS):
+        wheels = _built("wheel", source, folder / platform, _environment(platform, folder))
+        if [wheel.stem.rpartition("-")[2] for wheel in wheels] != [platform]:
+            raise ReleaseError(f"{wheels} is no wheel of {platform}")
+        check_wheel(wheels[0])
+        files += wheels
+    return files
 
 
 def _environment(platform: str, folder: Path) -> Mapping[str, str]:
@@ -103,6 +129,9 @@ def _environment(platform: str, folder: Path) -> Mapping[str, str]:
     if platform == _PURE:
         return {"BUBBLEVIZ_PLATFORM": platform}
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[platform][0], "-s"]
+    if platform.startswith("macosx"):
+        # Such a library carries its own path, which must be the same in every build.
+        zig += [f"-Wl,-install_name,@rpath/{library_name(platform)}"]
     return {
         "BUBBLEVIZ_PLATFORM": platform,
         "CC": shlex.join(zig),

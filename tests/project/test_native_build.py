@@ -121,6 +121,9 @@ SIGNATURE = struct.pack("<4I", 0x1D, 16, 4096, 64)
         ("manylinux_2_17_aarch64", elf(183, "GLIBC_2.28"), False),
         ("macosx_11_0_arm64", mach_o(MACOS_11, SIGNATURE), True),
         ("macosx_11_0_arm64", mach_o(MACOS_11), False),
+        ("macosx_11_0_x86_64", mach_o(MACOS_11, cpu=0x01000007), True),
+        ("musllinux_1_2_x86_64", elf(62, "libc.so"), True),
+        ("musllinux_1_2_x86_64", elf(62, "libc.so.6"), False),
     ],
 )
 def test_a_wheel_holds_the_library_of_its_name(

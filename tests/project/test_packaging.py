@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli import app as cli
+from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import bare_name, understand
@@ -33,6 +34,22 @@ from tests.support.places import CHECKOUT
 def test_public_names_are_sorted_and_exist() -> None:
     assert bubbleviz.__all__ == sorted(bubbleviz.__all__)
     assert all(getattr(bubbleviz, name) is not None for name in bubbleviz.__all__)
+
+
+def test_the_recipe_of_conda_requires_what_the_package_does() -> None:
+    """The order and the comments are their own."""
+    project = toml_files.load((CHECKOUT / "pyproject.toml").read_text("utf-8"))
+    recipe = (CHECKOUT / "scripts/conda/recipe.yaml").read_text("utf-8")
+    run = recipe.partition("  run:\n")[2].partition("\ntests:")[0]
+    required = {one.partition(";")[0] for one in project["project"]["dependencies"]}
+
+    assert {re.sub(r" (?=[<>])", "", one) for one in re.findall(r"(?:- |then: )([a-z].*)", run)} - {
+        "python",
+        'if: match(python, "<3.11")',
+    } == required
+    assert all(
+        f"- {one.replace('>', ' >', 1)}" in recipe for one in project["build-system"]["requires"]
+    )
 
 
 def test_a_name_that_is_not_public_is_refused() -> None:
