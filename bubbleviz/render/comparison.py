@@ -73,8 +73,10 @@ COLUMNS = (
 )
 #: Of a run's title in the table, characters.
 _TITLE = 30
-#: On one screen: cells of all ratios, runs in the table, lines above it, notes below it.
-_MOST_CELLS, _MOST_RUNS, _MOST_SUMMARIES, _MOST_NOTES = 16, 12, 6, 3
+#: On one screen: runs in the table, lines above it, notes below it.
+_MOST_RUNS, _MOST_SUMMARIES, _MOST_NOTES = 6, 6, 3
+#: Causes of less time than this in every run are not listed, in ns.
+_LEAST_NS = 500.0
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
@@ -108,6 +110,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
                 ],
             }
             for name, cells in comparison.ratios.items()
+        ],
+        # What changed from the first run: what ranks spend time on, and why, in sentences.
+        "changes": [
+            {"run": run.title, "time_ns": run.saved.time_ns, "text": list(changes)}
+            for run, changes in zip(comparison.runs, comparison.changes, strict=True)
         ],
         # What became of the first run's advice in each other run.
         "advice": [
@@ -197,29 +204,73 @@ PICTURES = frozenset({"svg", "pdf", "png"})
 def sections(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
-    yield from _tables(list(_summary(comparison, titles)), comparison.ratios, titles)
+    yield doc.Sentence("\n".join(_summary(comparison, titles)), style="bold")
+    yield _lines(comparison, titles)
+    yield from _times(comparison, titles)
     yield _followed(comparison, titles, everything=True)
+    yield from _table(comparison.ratios, titles)
     yield doc.bullets([one_line(note, 600) for note in comparison.notes])
     yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
 
 
 def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
-    """Yield what fits one screen: of many runs the primary ratio alone, and the first of them."""
-    titles = _titles(comparison)
-    ratios, runs, notes = comparison.ratios, len(titles), comparison.notes
-    if len(ratios) * runs > _MOST_CELLS:
-        headline = comparison.runs[0].saved.headline
-        ratios = {headline: ratios[headline]}
+    """Yield what fits one screen: what came of the change, and why; of many runs the first."""
+    titles, notes = _titles(comparison), comparison.notes
     # What is restricted stands last.
     *summary, last = _summary(comparison, titles)
-    yield from _tables([*summary[:_MOST_SUMMARIES], last], ratios, titles[:_MOST_RUNS])
+    yield doc.Sentence("\n".join([*summary[:_MOST_SUMMARIES], last]), style="bold")
+    yield _lines(comparison, titles, _MOST_NOTES)
+    yield from _times(comparison, titles[:_MOST_RUNS])
     yield _followed(comparison, titles)
     yield doc.bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
-    yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
-    if runs > _MOST_RUNS or len(ratios) < len(comparison.ratios) or len(notes) > _MOST_NOTES:
-        more = f"{counted(runs, 'run')}, {counted(len(comparison.ratios), 'ratio')}"
-        notes_too = f", {counted(len(notes), 'note')}" if notes else ""
-        yield doc.Sentence(f"\nMore: -v ({more}{notes_too})", style="dim")
+    more = f"{counted(len(titles), 'run')}, {counted(len(comparison.ratios), 'ratio')}"
+    left = max(len(notes) - _MOST_NOTES, 0)
+    noted = f", {counted(left, 'more note')}" if left else ""
+    yield doc.Sentence(f"\nMore: -v ({more} with their spread and tests{noted})", style="dim")
+
+
+def _times(comparison: Comparison, titles: Sequence[str]) -> Iterator[doc.Block]:
+    """Yield what a rank spends its time on in some runs, and by how much that differs."""
+    runs = [run.saved for run in comparison.runs[: len(titles)]]
+    first, *others = times = [own.time_ns for own in runs]
+    if not first or not any(others):
+        return
+    names = dict.fromkeys(name for own in times for name in own)
+
+    def change(name: str) -> float:
+        return max(abs(own.get(name, 0.0) - first.get(name, 0.0)) for own in others)
+
+    rows = []
+    # Work stands first, then what changed most.
+    for name in sorted(names, key=lambda name: (name != "work", -change(name))):
+        spent = [own.get(name, 0.0) if own else None for own in times]
+        if name != "work" and not any(ns and ns >= _LEAST_NS for ns in spent):
+            continue
+        rows.append(_row(name, spent, titles))
+    whole = [sum(own.values()) if own else None for own in times]
+    rows += [{}, _row("in all", whole, titles)]
+    yield doc.Table("ms per rank and iteration", rows, left=("spent on",))
+
+
+def _row(name: str, spent: Sequence[float | None], titles: Sequence[str]) -> dict[str, str]:
+    """Return times of runs, and of two how far they are apart."""
+    row = {"spent on": one_line(name, 40)}
+    row |= {title: doc.milliseconds(ns) for title, ns in zip(titles, spent, strict=True)}
+    first, other = spent[0], spent[-1]
+    if len(spent) == 2 and first is not None and other is not None:
+        row["change"] = f"{(other - first) / 1e6:+,.3f}"
+        row["%"] = f"{100 * (other / first - 1):+.1f}" if first else ""
+    return row
+
+
+def _lines(comparison: Comparison, titles: Sequence[str], most: int | None = None) -> doc.Block:
+    """Return what changed in each run, some of it at most."""
+    lines = [
+        one_line(text if len(titles) == 2 else f"{title}: {text}", 300)
+        for title, changes in zip(titles, comparison.changes, strict=False)
+        for text in changes[:most]
+    ]
+    return doc.bullets(lines if most is None else lines[: 2 * most])
 
 
 def _followed(
@@ -236,14 +287,14 @@ def _followed(
 
 
 def _titles(comparison: Comparison) -> list[str]:
-    return [doc.shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
+    shown = [doc.shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
+    if len(set(shown)) == len(shown):
+        return shown
+    return [f"{place}: {title}" for place, title in enumerate(shown, 1)]
 
 
-def _tables(
-    summary: Sequence[str], ratios: Mapping[str, tuple[Cell, ...]], titles: list[str]
-) -> Iterator[doc.Block]:
-    """Yield a line for each run, and the table of some ratios of the first runs."""
-    yield doc.Sentence("\n".join(summary), style="bold")
+def _table(ratios: Mapping[str, tuple[Cell, ...]], titles: list[str]) -> Iterator[doc.Block]:
+    """Yield the table of ratios and windows."""
     yield doc.Sentence("\nBubble ratios in %; differences to the first run in percentage points")
     columns = ("mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %")
     rows = []
@@ -257,7 +308,7 @@ def _tables(
 
 
 def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
-    """Yield a line for each run but the first: its headline ratio against the first's."""
+    """Yield a line for each run but the first: its headline ratio and window by the first's."""
     headline = comparison.runs[0].saved.headline
     cells = comparison.ratios[headline]
     restricted = [
@@ -268,16 +319,26 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     before = cells[0].ratio
     for title, cell in zip(titles[1:], cells[1:], strict=True):
         old, new = (r.bubble.mean if r is not None else None for r in (before, cell.ratio))
-        apart = cell.bubble
-        line = f"{doc.percent(new)} in {title}, {doc.percent(old)} in {titles[0]}"
-        if apart is not None:
-            less = f"{100 * abs(apart.mean):.2f} points {'less' if apart.mean < 0 else 'more'}"
-            test = f"95 % CI {_between(apart)}, p {_probability(apart.p, ' = ')}"
-            line += f": {less if apart.mean else 'the same'}"
-            line += " (no test)" if apart.ci95 is None else f" ({test})"
-        yield f"bubble ratio ({one_line(headline, 40)}): {line}"
+        line = f"{doc.percent(old)} ({titles[0]}) -> {doc.percent(new)} ({title})"
+        line += f": {_apart(cell.bubble)}" if cell.bubble is not None else ""
+        if cell.window_ns is not None and before is not None and before.window_ns.mean:
+            by = cell.window_ns.mean / before.window_ns.mean
+            longer = f"{abs(100 * by):.2f} % {'shorter' if by < 0 else 'longer'}"
+            line += f"; iterations {longer if by else 'as long'}"
+        yield f"{one_line(headline, 40)} bubble ratio {line}"
     if restricted:
         yield f"! ({'; '.join(restricted)})"
+
+
+def _apart(apart: MeanDifference) -> str:
+    """Return how far ratios are apart, and whether chance may be all of it."""
+    if not apart.mean:
+        return "the same"
+    points = f"{100 * abs(apart.mean):.2f} points {'lower' if apart.mean < 0 else 'higher'}"
+    if apart.p is None:
+        return f"{points} (no test)"
+    chance = "" if apart.significant else ", may be chance"
+    return f"{points} (p {_probability(apart.p, ' = ')}{chance})"
 
 
 def _printed(first: Cell, cell: Cell) -> dict[str, str]:

@@ -9,10 +9,11 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.count import Spread
+from bubbleviz.errors import InputError
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts
-from bubbleviz.report.followed import FollowedAdvice, followed_advice
+from bubbleviz.report.followed import FollowedAdvice, followed_advice, saved_share
 from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import (
@@ -20,7 +21,8 @@ from bubbleviz.report.saved import (
     SavedAdvice,
     SavedRatio,
     SavedReport,
-    first_cause,
+    rank_name,
+    slowdowns_by_name,
     stage_times,
 )
 
@@ -36,6 +38,10 @@ ASSUMPTIONS = (
     "run to be independent and approximately normal: correlated neighbours make p too small, and "
     "variation between repeated runs is not included."
 )
+
+
+#: Below this, a difference is called significant.
+SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,13 @@ class MeanDifference:
     t: float | None = None
     df: float | None = None
     p: float | None = None
+
+    @property
+    def significant(self) -> int:
+        """1 for more, -1 for less, 0 where chance may be all of it; without a test, the sign."""
+        if not self.mean or (self.p is not None and self.p >= SIGNIFICANT):
+            return 0
+        return 1 if self.mean > 0 else -1
 
 
 def difference(first: Average, other: Average) -> MeanDifference | None:
@@ -82,10 +95,6 @@ def difference(first: Average, other: Average) -> MeanDifference | None:
     return MeanDifference(
         apart, (apart - half_width, apart + half_width), t, df, 2 * float(stdtr(df, -abs(t)))
     )
-
-
-#: Below this, a difference is called significant.
-SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -118,13 +127,36 @@ class Cell:
 class Comparison:
     """Runs, their ratios by name in the order of runs, and notes on them, in sentences.
 
-    ``followed`` holds what became of the first run's advice in each run.
+    ``changes`` holds what differs from the first run in each run, in a line each, what takes most
+    time first; ``followed`` what became of the first run's advice in it.
     """
 
     runs: tuple[ComparedRun, ...]
     ratios: Mapping[str, tuple[Cell, ...]]
     notes: tuple[str, ...]
+    changes: tuple[tuple[str, ...], ...]
     followed: tuple[tuple[FollowedAdvice, ...], ...]
+
+
+def worse_runs(comparison: Comparison) -> list[str]:
+    """Return the titles of the runs that are worse than the first, beyond chance.
+
+    They take longer, or bubble more in no less time.
+
+    Raises:
+        InputError: the primary ratio of a run is unknown.
+    """
+    worse, headline = [], comparison.runs[0].saved.headline
+    for run, cell in [*zip(comparison.runs, comparison.ratios[headline], strict=True)][1:]:
+        if cell.bubble is None or cell.window_ns is None:
+            raise InputError(
+                f"{run.path}: its {headline} ratio, or that of the first run, is unknown, so "
+                "neither is worse; see the limitations that analyze lists"
+            )
+        longer = cell.window_ns.significant
+        if longer > 0 or (longer == 0 and cell.bubble.significant > 0):
+            worse.append(run.title)
+    return worse
 
 
 _OF_ADVICE = tuple(own.name for own in fields(SavedAdvice))
@@ -151,7 +183,7 @@ def saved_of(report: Report) -> SavedReport:
         ),
         restrictions=report.restrictions,
         kernels=kernel_time_of(report).sentence,
-        first_cause=first_cause([(part.name, part.share) for part in bubble_parts(report)]),
+        bubble_parts=tuple((part.name, part.share) for part in bubble_parts(report)),
         advice=first_thing(report),
         advices=tuple(
             SavedAdvice(**{name: getattr(own, name) for name in _OF_ADVICE})
@@ -159,7 +191,22 @@ def saved_of(report: Report) -> SavedReport:
         ),
         stage_ns=stage_times(report.explanation.phase_times.kinds),
         schedule=None if report.schedule is None else report.schedule.name,
+        microbatches=next(
+            (i.microbatches for i in report.iterations if i.averaged and i.microbatches), None
+        ),
+        slowdowns=_slowdowns(report),
     )
+
+
+def _slowdowns(report: Report) -> dict[str, float]:
+    """Return the slowdowns of ranks and links by their names."""
+    found = report.slowdowns
+    if found is None:
+        return {}
+    names = {r.index: rank_name(r.global_rank, r.index, r.label) for r in report.ranks}
+    by_rank = {names[rank]: times for rank, times in found.by_rank.items()}
+    by_link = {f"{a}-{b}": times for (a, b), times in found.by_link.items()}
+    return slowdowns_by_name(by_rank, by_link, len(found.by_replica))
 
 
 def _average(spread: Spread) -> Average:
@@ -191,8 +238,76 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
     names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
     ratios = {name: _cells([run.saved.ratio(name) for run in runs]) for name in names}
     first, *others = (run.saved for run in runs)
+    changes = tuple(tuple(_changes(first, other)) for other in others)
     followed = tuple(followed_advice(first, other) for other in others)
-    return Comparison(tuple(runs), ratios, tuple(_notes(runs, ratios)), ((), *followed))
+    notes = tuple(_notes(runs, ratios))
+    return Comparison(tuple(runs), ratios, notes, ((), *changes), ((), *followed))
+
+
+# What changed: the schedule and its microbatches, then work of stages, ranks, links and advice.
+
+
+#: Times that change by less than this share, and slowdowns and advice by less than this share of
+#: an iteration, are not told.
+_CHANGED, _CHANGED_SLOWDOWN = 0.02, 0.01
+#: Stages whose times change alike, within this share, are told together.
+_ALIKE = 0.03
+
+
+def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
+    """Yield what differs from a first run, in a line each."""
+    for what, before, now in (
+        ("schedule", first.schedule, other.schedule),
+        ("microbatches", first.microbatches, other.microbatches),
+    ):
+        if before != now and None not in (before, now):
+            yield f"{what}: {before} -> {now}"
+    found = [*_times_changed(first.stage_ns, other.stage_ns), *_slowed(first, other)]
+    yield from (text for _, text in sorted(found, key=lambda own: -own[0]))
+    known = {own.place for own in first.advices}
+    for own in other.advices:
+        if own.place not in known and own.saving_ratio >= _CHANGED_SLOWDOWN:
+            saved = saved_share(own.kind, own.saving_ratio, own.error_ratio)
+            yield f"new advice: {own.action.partition('. ')[0]} ({saved})"
+
+
+def _times_changed(
+    before: Mapping[tuple[int, str], float], now: Mapping[tuple[int, str], float]
+) -> Iterator[tuple[float, str]]:
+    """Yield how far the median times of stages changed, in ns, and in words."""
+    factors = {key: now[key] / ns for key, ns in before.items() if ns and now.get(key)}
+
+    def told(key: tuple[int, str]) -> str:
+        ms = f"{before[key] / 1e6:,.3f} -> {now[key] / 1e6:,.3f} ms"
+        return f"{key[1]} {ms} ({factors[key]:.2f}x)"
+
+    changed: dict[int, list[tuple[int, str]]] = {}
+    for phase in dict.fromkeys(phase for _, phase in factors):
+        keys = sorted(key for key in factors if key[1] == phase)
+        own = [factors[key] for key in keys]
+        if len(own) > 1 and max(own) <= (1 + _ALIKE) * min(own):
+            middle = sorted(keys, key=factors.__getitem__)[len(keys) // 2]
+            if abs(factors[middle] - 1) >= _CHANGED:
+                apart = abs(now[middle] - before[middle])
+                yield apart, f"all {len(keys)} stages: {told(middle)}, median"
+            continue
+        for key in keys:
+            if abs(factors[key] - 1) >= _CHANGED:
+                changed.setdefault(key[0], []).append(key)
+    for stage, keys in changed.items():
+        apart = max(abs(now[key] - before[key]) for key in keys)
+        yield apart, f"stage {stage}: {', '.join(map(told, keys))}"
+
+
+def _slowed(first: SavedReport, other: SavedReport) -> Iterator[tuple[float, str]]:
+    """Yield what ranks and links cost more or less than before, in ns, and in words."""
+    ratio = other.ratio(other.headline)
+    window_ns = 0.0 if ratio is None else ratio.window_ns.mean or 0.0
+    for name, times in other.slowdowns.items():
+        before = first.slowdowns.get(name)
+        if before is not None and abs(times - before) >= _CHANGED_SLOWDOWN:
+            cost = f"cost {percent(times - 1)} of an iteration, {percent(before - 1)} before"
+            yield abs(times - before) * window_ns, f"{name}: {cost}"
 
 
 def _cells(ratios: Sequence[SavedRatio | None]) -> tuple[Cell, ...]:

@@ -21,6 +21,7 @@ from bubbleviz.model.texts import capitalised, counted, not_option, one_line
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import measure_of
 from bubbleviz.report.report import Report
+from bubbleviz.report.saved import rank_name
 
 #: Characters of a range's name in a sentence.
 _LONGEST_NAME = 60
@@ -67,9 +68,7 @@ def rank_label(report: Report, rank: int) -> str:
 def numbered_rank(report: Report, rank: int) -> str:
     """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
     own = report.ranks[rank]
-    # Where nothing but the number tells devices apart, labels end with it.
-    place = re.sub(r"rank \d+$", "", own.label).strip(" :")
-    return f"rank {own.number} ({place})" if place not in {"", "table"} else f"rank {own.number}"
+    return rank_name(own.global_rank, own.index, own.label)
 
 
 def shortened(name: str) -> str:

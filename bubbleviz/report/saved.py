@@ -5,7 +5,8 @@ Only the keys that are compared and checked are read; the rest of a report may g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -183,12 +184,14 @@ class SavedReport:
         ratios: in the report's order.
         restrictions: why the ratios are not those of a whole pipeline, what weighs most first.
         kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
-        first_cause: the largest part of the primary ratio's bubble, and its share of that; None
-            where the bubble has none.
+        bubble_parts: what the primary ratio's bubble is made of, as shares of its window, the
+            largest first.
         advice: what to do first; None where nothing is advised.
         advices: all that would shorten iterations, the largest saving first.
         stage_ns: median time of each stage and phase (by label), its chunks summed.
         schedule: name of the one that ran; None where it was not recognised.
+        microbatches: of an averaged iteration; None where that is unknown.
+        slowdowns: how many times longer iterations take for one rank or link, by its name.
     """
 
     version: str
@@ -199,17 +202,38 @@ class SavedReport:
     ratios: tuple[SavedRatio, ...]
     restrictions: tuple[Restriction, ...] = ()
     kernels: str | None = None
-    first_cause: tuple[str, float] | None = None
+    bubble_parts: tuple[tuple[str, float], ...] = ()
     advice: str | None = None
     advices: tuple[SavedAdvice, ...] = ()
     stage_ns: Mapping[tuple[int, str], float] = field(default_factory=dict)
     schedule: str | None = None
+    microbatches: int | None = None
+    slowdowns: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def first_cause(self) -> tuple[str, float] | None:
+        """The largest part of the bubble, and its share of that; None where it has none."""
+        total = sum(share for _, share in self.bubble_parts)
+        if not total:
+            return None
+        name, most = max(self.bubble_parts, key=lambda part: part[1])
+        return name, most / total
 
     @property
     def bubble_ratio(self) -> float | None:
         """Mean of the primary ratio; None where it is unknown."""
         ratio = self.ratio(self.headline)
         return None if ratio is None else ratio.bubble.mean
+
+    @property
+    def time_ns(self) -> dict[str, float]:
+        """What a rank spends the primary ratio's window on: work first, then its bubble."""
+        ratio = self.ratio(self.headline)
+        window_ns = None if ratio is None else ratio.window_ns.mean
+        if window_ns is None or self.bubble_ratio is None:
+            return {}
+        parts = {name: share * window_ns for name, share in self.bubble_parts}
+        return {"work": (1 - self.bubble_ratio) * window_ns, **parts}
 
     @property
     def no_pipeline(self) -> str | None:
@@ -276,16 +300,19 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class _Named:
-    """A schedule, a change, or a part of a bubble: what it is called, and how much it is."""
+    """A schedule, a change, a part of a bubble: what it is called, and how much it is."""
 
     name: str | None = None
+    sentence: str | None = None
     share: Positive = 0.0
     makespan_ns: Positive = 0.0
 
 
 @dataclass(frozen=True)
-class _KernelTime:
-    sentence: str | None = None
+class _Slowdown:
+    by_replica: dict[str, Positive]
+    by_rank: dict[str, Positive]
+    by_link: dict[str, Positive]
 
 
 @dataclass(frozen=True)
@@ -302,7 +329,7 @@ class _Summary:
     bubble_ratio: dict[str, Average]
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[Finite, Finite] | None] = field(default_factory=dict)
-    kernel_time: _KernelTime | None = None
+    kernel_time: _Named | None = None
     bubble_parts: list[_Named] = field(default_factory=list)
 
 
@@ -327,6 +354,7 @@ class _Document:
     what_to_do_first: str | None = None
     advice: tuple[SavedAdvice, ...] = ()
     parts: list[PartEntry] = field(default_factory=list)
+    slowdown: _Slowdown | None = None
 
 
 def looks_saved(path: str) -> bool:
@@ -427,11 +455,10 @@ def read_times(path: str) -> SavedTimes:
         )
     kinds = tuple(_time(path, time) for time in document.phase_times)
     virtual = {time.virtual_stage: time.stage for time in kinds}
-    counts = [i.microbatches for i in document.iterations if i.averaged and i.microbatches]
     return SavedTimes(
         kinds,
         document.transfer_ns,
-        counts[0] if counts else None,
+        _microbatches(document),
         restrictions,
         None if document.schedule is None else document.schedule.name,
         None if memory is None else measured_memory(memory, virtual),
@@ -500,19 +527,6 @@ def _no_report(path: str, why: object) -> InputError:
     )
 
 
-def first_cause(parts: Sequence[tuple[str, float]]) -> tuple[str, float] | None:
-    """Return the largest part of a bubble, and its share of the bubble; None for no bubble.
-
-    Args:
-        parts: name and share of the window of each; of equal ones, the first.
-    """
-    total = sum(share for _, share in parts)
-    if not total:
-        return None
-    name, most = max(parts, key=lambda part: part[1])
-    return name, most / total
-
-
 def _saved_report(path: str, document: _Document) -> SavedReport:
     summary = document.summary
     missing = sorted(set(summary.bubble_ratio) - set(summary.window_ns))
@@ -542,12 +556,49 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         ),
         restrictions=read_restrictions(document.restrictions),
         kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
-        first_cause=first_cause([(part.name or "", part.share) for part in summary.bubble_parts]),
+        bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         advice=document.what_to_do_first,
         advices=document.advice,
         stage_ns=stage_times(_time(path, time) for time in document.phase_times),
         schedule=None if document.schedule is None else document.schedule.name,
+        microbatches=_microbatches(document),
+        slowdowns=_slowdowns(document),
     )
+
+
+def _microbatches(document: _Document) -> int | None:
+    """Return the number of microbatches of the first averaged iteration that tells it."""
+    counts = (i.microbatches for i in document.iterations if i.averaged and i.microbatches)
+    return next(counts, None)
+
+
+def _slowdowns(document: _Document) -> dict[str, float]:
+    """Return the slowdowns of ranks and links by name; an index by parts names no ranks."""
+    told = document.slowdown
+    if told is None:
+        return {}
+    names = {
+        str(rank["index"]): rank_name(rank.get("global_rank"), rank["index"], str(rank["label"]))
+        for rank in document.ranks
+    }
+    by_rank = {names[key]: times for key, times in told.by_rank.items() if key in names}
+    return slowdowns_by_name(by_rank, told.by_link, len(told.by_replica))
+
+
+def rank_name(number: int | None, index: int, label: str) -> str:
+    """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
+    number = index if number is None else number
+    # Where nothing but the number tells devices apart, labels end with it.
+    place = re.sub(r"rank \d+$", "", label).strip(" :")
+    return f"rank {number} ({place})" if place not in {"", "table"} else f"rank {number}"
+
+
+def slowdowns_by_name(
+    by_rank: Mapping[str, float], by_link: Mapping[str, float], replicas: int
+) -> dict[str, float]:
+    """Return the slowdowns of ranks, where these are not those of stages, and of links."""
+    links = {f"transfers of stages {ends}": times for ends, times in by_link.items()}
+    return {**(by_rank if replicas > 1 else {}), **links}
 
 
 def stage_times(kinds: Iterable[SavedTime | PhaseTime]) -> dict[tuple[int, str], float]:

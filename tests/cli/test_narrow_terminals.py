@@ -58,4 +58,4 @@ def test_compare_fits(
 
     assert max(map(cell_width, lines)) <= width
     assert len(lines) <= MOST_LINES or width < 80
-    assert ("More: -v" in lines[-1]) == (runs == 20)
+    assert "More: -v" in lines[-1]

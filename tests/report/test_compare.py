@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.count.count import spread
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.limitations import Restriction
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
 from bubbleviz.render.text.terminal import plain_text
@@ -30,9 +30,10 @@ from bubbleviz.report.comparison import (
     difference,
     saved_of,
     titles_of,
+    worse_runs,
 )
 from bubbleviz.report.restrictions import RESTRICTIONS
-from bubbleviz.report.saved import Average, SavedRatio, SavedReport
+from bubbleviz.report.saved import Average, SavedAdvice, SavedRatio, SavedReport
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
 from tests.support.hostile import HOSTILE
@@ -40,6 +41,9 @@ from tests.support.places import FIXTURES
 
 ONE, OTHER = str(FIXTURES / "1f1b"), str(FIXTURES / "zb-v")
 NONE = Average(None, None, 0)
+LINK = SavedAdvice("link", 0.12, "Check the link. It is slow", "link-0-1", 0.01)
+STAGE = SavedAdvice("stage", 0.2, "Balance the stages", "stage-1")
+LITTLE = SavedAdvice("rank", 0.009, "Look at rank 3", "rank-3")
 MS = 1e6
 
 
@@ -86,7 +90,8 @@ def test_a_run_beside_itself_is_the_same() -> None:
     assert cell.bubble is not None
     assert (cell.bubble.mean, cell.bubble.t, cell.bubble.p) == (0.0, 0.0, 1.0)
     assert found.notes == ()
-    assert "25.00 % in a: the same (95 % CI" in " ".join(printed(found).split())
+    assert "25.00 % (a) -> 25.00 % (a (2)): the same" in " ".join(printed(found).split())
+    assert worse_runs(found) == []
 
 
 # Differences
@@ -105,23 +110,24 @@ def test_differences_are_those_to_the_first_run() -> None:
         assert cell.window_ns is not None
         assert cell.window_ns.mean == pytest.approx(window_ms * MS)
     assert found.notes == ()
-    first, second, *_ = printed(found).splitlines()
-    assert first.startswith(
-        "bubble ratio (schedule): 15.00 % in b, 25.00 % in a: 10.00 points less (95 % CI -11.73 to "
-        "-8.27, p"
+    assert printed(found).startswith(
+        "schedule bubble ratio 25.00 % (a) -> 15.00 % (b): 10.00 points lower (p < 0.0001); "
+        "iterations 9.09 % shorter\n"
     )
-    assert "< 0.0001)" in first + second
+    assert worse_runs(found) == ["c"]
 
 
 def test_one_iteration_gives_no_test_and_says_so() -> None:
     none = compare([run("a", None), run("b", None)])
-    assert "- in b, - in a" in printed(none)
+    assert "- (a) -> - (b)" in printed(none)
+    with pytest.raises(InputError, match="is unknown, so neither is worse"):
+        worse_runs(none)
     assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
     found = compare([run("a"), run("b", 0.2, n=1)])
     entry = document(found)["ratios"][0]["runs"][1]["difference"]
 
     assert entry == {"mean": pytest.approx(-0.05), "ci95": None, "t": None, "df": None, "p": None}
-    assert "5.00 points less (no test)" in printed(found)
+    assert "5.00 points lower (no test)" in printed(found)
     assert found.notes[-1] == "a test needs two iterations of each run; too few in b"
 
 
@@ -135,6 +141,44 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
         "the primary ratios differ (a schedule, b period); each ratio is compared with the same "
         "one",
     )
+
+
+# What changed
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ({}, ()),
+        ({"stage_ns": {(0, "F"): 1.01 * MS, (1, "F"): 2.02 * MS}}, ()),
+        (
+            {"stage_ns": {(0, "F"): 1.2 * MS, (1, "F"): 2.4 * MS}},
+            ("all 2 stages: F 2.000 -> 2.400 ms (1.20x), median",),
+        ),
+        (
+            {"stage_ns": {(0, "F"): 1 * MS, (1, "F"): 3 * MS}},
+            ("stage 1: F 2.000 -> 3.000 ms (1.50x)",),
+        ),
+        (
+            {"slowdowns": {"rank 13 (node3 GPU 1)": 1.25, "transfers of stages 0-1": 1.009}},
+            ("rank 13 (node3 GPU 1): cost 25.00 % of an iteration, 1.00 % before",),
+        ),
+        (
+            {"schedule": "zb-h1", "microbatches": 16, "advices": (LINK, STAGE, LITTLE)},
+            (
+                *("schedule: 1f1b -> zb-h1", "microbatches: 8 -> 16"),
+                "new advice: Check the link (-12.00 % ± 1.00)",
+            ),
+        ),
+    ],
+)
+def test_what_changed_is_told(now: dict[str, Any], told: tuple[str, ...]) -> None:
+    before: dict[str, Any] = {
+        "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS},
+        "slowdowns": {"rank 13 (node3 GPU 1)": 1.01, "transfers of stages 0-1": 1.0},
+        **{"schedule": "1f1b", "microbatches": 8, "advices": (STAGE,)},
+    }
+    assert compare([run("a", **before), run("b", **{**before, **now})]).changes == ((), told)
 
 
 # What makes a difference doubtful
@@ -196,7 +240,7 @@ def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) ->
 
     assert found.notes[0].startswith(f"b: {restriction}; its ratios are of what its profiles ")
     head, mark, *_ = " ".join(printed(found).split("\n\n")[0].split()).partition(" ! (")
-    assert head.startswith("bubble ratio (schedule): 25.00 % in ")
+    assert head.startswith("schedule bubble ratio 25.00 % (")
     assert mark
     assert f"! (b: {restriction})" in printed(found).replace("\n", " ")
     restrictions = {own["title"]: own["restriction"] for own in document(found)["runs"]}
@@ -243,7 +287,9 @@ def test_json_has_what_is_promised() -> None:
     found = json.loads(as_json(compare([run("a"), run("b", 0.2)])))
 
     assert found["schema"] == "bubbleviz.comparison/1"
-    assert set(found) == {"schema", "version", "runs", "ratios", "advice", "notes", "test"}
+    assert set(found) == {
+        *("schema", "version", "runs", "ratios", "changes", "advice", "notes", "test")
+    }
     assert [own["title"] for own in found["runs"]] == ["a", "b"]
     assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
     assert set(found["ratios"][0]["runs"][1]["difference"]) == {"mean", "ci95", "t", "df", "p"}
@@ -270,7 +316,15 @@ def test_profiles_and_saved_reports_give_the_same(cli: CommandLine, saved: tuple
     from_profiles = cli.printed("compare", ONE, OTHER)
 
     assert from_profiles == from_json == cli.printed("compare", saved[0], OTHER)
-    assert from_json.startswith("bubble ratio (schedule): 7.14 % in zb-v, 27.27 % in 1f1b: 20.14 ")
+    assert from_json.startswith("schedule bubble ratio 27.27 % (1f1b) -> 7.14 % (zb-v): 20.14 ")
+    for words in (
+        *("schedule: 1f1b -> zb-v", "work           24.000  24.030  +0.030"),
+        "in all         33.000  25.877  -7.123  -21.6",
+    ):
+        assert words in from_json
+    worse = "compare", saved[1], saved[0], "--fail-if-worse"
+    assert cli(*worse)[::2] == (3, "bubbleviz: worse than zb-v: 1f1b\n")
+    assert cli(*worse[:1], *saved, worse[3])[0] == 0
 
 
 def test_what_is_saved_is_what_is_read(saved: tuple[str, str]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
+import typer
+
+from bubbleviz.cli.help import ALL_DETAILS, argument, flag, tables_of
 from bubbleviz.cli.options import CSV, JSON, MARKDOWN, PICTURE_FILES, MeasurementOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
-from bubbleviz.cli.terminal import show
+from bubbleviz.cli.terminal import complain, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.report.saved import looks_saved, read_saved
@@ -16,6 +18,9 @@ from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
     from bubbleviz.report.comparison import ComparedRun
+
+#: Exit code where a run is worse than the first; 1 and 2 are bad input and wrong usage.
+WORSE = 3
 
 
 @command({**MARKDOWN, **JSON, **CSV, **PICTURE_FILES})
@@ -26,12 +31,20 @@ def compare(
         "file or a directory).",
     ),
     *,
+    fail_if_worse: bool = flag(
+        *("Exit with 3 where a run is worse than the first.", "Limits", "--fail-if-worse")
+    ),
     outputs: Outputs,
     paper: PaperOptions,
     measurement: MeasurementOptions,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
-    """Compare the bubble ratios of runs, with p values."""
+    """Tell what changed between runs, and why.
+
+    A run is worse where its iterations are longer than the first one's, or no shorter and with a
+    larger bubble ratio, by more than chance (p < 0.05). Exit codes: 0, 1 bad input, 2 wrong usage,
+    and with --fail-if-worse 3.
+    """
     everything = bool(tables_of(details))
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
@@ -46,6 +59,7 @@ def compare(
     outputs.check(inputs)
     from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.comparison import compare as compare_runs
+    from bubbleviz.report.comparison import worse_runs
 
     if comparison_report.PICTURES & set(outputs.formats.values()):
         comparison_report.check_drawable(saved)
@@ -57,6 +71,9 @@ def compare(
         lambda: show(parts(comparison)),
         inputs=inputs,
     )
+    if fail_if_worse and (worse := worse_runs(comparison)):
+        complain(f"worse than {comparison.runs[0].title}: {', '.join(worse)}", WORSE)
+        raise typer.Exit(WORSE)
 
 
 def _read(
