@@ -176,7 +176,9 @@ def test_what_changed_is_told(now: dict[str, Any], told: tuple[str, ...]) -> Non
     before: dict[str, Any] = {
         "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS},
         "slowdowns": {"rank 13 (node3 GPU 1)": 1.01, "transfers of stages 0-1": 1.0},
-        **{"schedule": "1f1b", "microbatches": 8, "advices": (STAGE,)},
+        "schedule": "1f1b",
+        "microbatches": 8,
+        "advices": (STAGE,),
     }
     assert compare([run("a", **before), run("b", **{**before, **now})]).changes == ((), told)
 
