@@ -18,8 +18,9 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, timebase
+from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.recording import Recordings
+from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, places_in, sorted_rows
@@ -34,7 +35,7 @@ from bubbleviz.model.operations import (
     RunningTimes,
 )
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import natural_key, some_of
 
@@ -232,6 +233,7 @@ class Run:
         limitations: what could not be determined.
         rank_of_local: for each profile, the rank of each of its own ranks.
         pauses: when nothing of a rank was recorded.
+        layers: what layers took on each virtual stage; empty where ranges tell none.
     """
 
     ranks: tuple[Rank, ...]
@@ -257,6 +259,7 @@ class Run:
     limitations: tuple[Limitation, ...]
     rank_of_local: tuple[Ints, ...]
     pauses: RankIntervals = field(default_factory=RankIntervals.none)
+    layers: tuple[StageLayers, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -342,7 +345,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         return found
 
     profiles = np.array([rank.profile for rank in joined.ranks], np.int64)
-    return Run(
+    run = Run(
         ranks=ranks,
         clocks=time.clocks,
         timebase=replace(time, machine=time.machine[np.argsort(place)]),
@@ -374,6 +377,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
         pauses=_placed(joined.pauses, place),
     )
+    return replace(run, layers=layers_of_stages(recordings, run))
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
@@ -422,3 +426,46 @@ def stages_of_chunks(
         if len(chunks) == len(stages):
             result |= {(own, c): s for c, s in zip(chunks, sorted(stages), strict=True)}
     return result
+
+
+# Layers of virtual stages: what kernels of each took, over all ranks that hold the stage.
+
+
+#: What ran on one virtual stage: nanoseconds of kernels by phase and layer, and first launches.
+StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, int]]
+
+
+def layers_of_stages(recordings: Sequence[Recording], run: Run) -> tuple[StageLayers, ...]:
+    """Return what layers took on each virtual stage; empty where no forward has ranges of any.
+
+    Args:
+        recordings: one a profile.
+        run: these, merged.
+    """
+    stages: list[StageLayers] = []
+    for recording, local in zip(recordings, run.rank_of_local, strict=True):
+        times = recording.layers
+        if times is None or not times.layers:
+            continue
+        stages = stages or [({}, {}) for _ in range(int(run.operations.virtual_stage.max()) + 1)]
+        stage_of = stages_of_chunks(times.rank, times.chunk, run, local)
+        columns = zip(
+            *(getattr(times, name).tolist() for name in ("rank", "chunk", "phase", "layer")),
+            times.kernel_ns.tolist(),
+            times.first_ns.tolist(),
+            strict=True,
+        )
+        # A row a layer, chunk and phase: a few hundred a rank.
+        for rank, chunk, phase, layer, kernel_ns, first_ns in columns:
+            number = stage_of.get((rank, chunk), NONE)
+            if number == NONE:
+                continue
+            (of_kernels, first), name = (
+                stages[number],
+                None if layer == NONE else times.layers[layer],
+            )
+            key = Phase(phase), name
+            of_kernels[key] = of_kernels.get(key, 0) + kernel_ns
+            if name is not None and phase == Phase.F:
+                first[name] = min(first.get(name, first_ns), first_ns)
+    return tuple(stages) if any(first for _, first in stages) else ()

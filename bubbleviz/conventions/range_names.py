@@ -220,6 +220,12 @@ def layer_globs() -> tuple[str, ...]:
     return tuple(dict.fromkeys(glob for table in layer_tables() for glob in table.get("globs", ())))
 
 
+def names_layers(names: Collection[str]) -> bool:
+    """Tell whether any of some names stands for a layer."""
+    fits = fitting(layer_globs(), names)
+    return any(layer_of(name) for name, fit in zip(names, fits, strict=True) if fit)
+
+
 @cache
 def layer_tables() -> list[dict[str, Any]]:
     """Return the patterns that come with bubbleviz, in the order in which they are tried.

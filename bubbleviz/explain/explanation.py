@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,9 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.window import Window
+
+if TYPE_CHECKING:
+    from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
 # The explanation of one stretch, and what it hands on to that of the run.
 #
@@ -146,6 +149,8 @@ class Explanation:
         replayed_source: the part of ``slowdown_source`` that these have; None for all of it.
         chunk_costs: how long forwards of so many tokens take, by virtual stage; empty where no
             name tells their tokens.
+        layout: the layers of the stages; None where they are not known.
+        ran: name of the schedule that ran; None where it is not known.
     """
 
     causes: CauseTimes
@@ -161,6 +166,8 @@ class Explanation:
     chunk_costs: tuple[ChunkCost, ...] = ()
     replayed_ranks: stretches.ReplayedRanks | None = None
     replayed_source: run_work.ReplayedRun | None = None
+    layout: LayoutQuestion | None = None
+    ran: str | None = None
 
     @property
     def bubbles(self) -> Bubbles:
@@ -194,7 +201,9 @@ class Explanation:
         """What makes the averaged iterations long; None where that is unknown."""
         part, source = self.replayed_source, self.replayed_source or self.slowdown_source
         scenarios = self.scenarios if part is None else scenarios_of_run(part)
-        return None if source is None or scenarios is None else diagnosis_of(source, scenarios)
+        if source is None or scenarios is None:
+            return None
+        return diagnosis_of(source, scenarios, self.layout, self.ran)
 
 
 def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
@@ -247,15 +256,20 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
             slack_ns[of_part] = path.slack_ns
             path = replace(path, operations=of_part[path.operations], slack_ns=slack_ns)
     causes = joined_ranks([own.idle_ns for own in parts])
+    times = phase_times.phase_times_of(operations, stage, averaged, [own.samples for own in parts])
+    layout: LayoutQuestion | None = None
+    if run.layers and shown is not None:
+        # Most profiles have no ranges of layers.
+        from bubbleviz.explain.stage_layers import layout_question
+
+        layout = layout_question(run.layers, times, shown.microbatches)
     return Explanation(
         causes=CauseTimes(dict(zip(parts[0].idle_ns, causes, strict=True))),
         explained=rows,
         listed_ratio=kept.bubbles.ratio,
         received=np.sum([own.received for own in parts], axis=0),
         communication=CommunicationTimes(*joined_ranks([vars(p.communication) for p in parts])),
-        phase_times=phase_times.phase_times_of(
-            operations, stage, averaged, [own.samples for own in parts]
-        ),
+        phase_times=times,
         path=path,
         what_if=changes,
         no_path_reason=reason,
@@ -263,6 +277,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         chunk_costs=phase_times.chunk_costs_of(operations, stage, averaged),
         replayed_ranks=part,
         replayed_source=None if part is None else replayed,
+        layout=layout,
     )
 
 

@@ -18,7 +18,7 @@ from bubbleviz.conventions.convention_file import (
     with_iterations,
 )
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, is_nccl
-from bubbleviz.conventions.range_names import layer_globs, understand
+from bubbleviz.conventions.range_names import layer_globs, names_layers, understand
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.recording import Recordings
@@ -62,7 +62,6 @@ class ReadOptions:
         drafted: tells whether a drafted convention works on an open profile whose names, and how
             often they occur in a sample of it, none understands; a function of a module, since it
             travels with the options.
-        layers: whether ranges of a model's layers are read, too.
         memory: whether memory events are.
     """
 
@@ -71,7 +70,6 @@ class ReadOptions:
     keep_export: bool = False
     jobs: int = 1
     drafted: Callable[[OpenFile, Mapping[str, int]], bool] = nothing_drafted
-    layers: bool = False
     memory: bool = False
 
 
@@ -222,8 +220,12 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     """Read and interpret an open file; see :func:`_record_export`."""
     chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with step("recognise names"):
-        candidates = chosen or _recognised(file)
-    further = (*OPERATION_GLOBS, *(layer_globs() if options.layers else ()))
+        known = chosen or tuple(built_in().values())
+        sampled = file.sample((*globs_of(known), *layer_globs()), _FEW_ROWS)
+        candidates = chosen or _recognised(file, known, sampled)
+        # Most profiles have no ranges of layers.
+        layers = names_layers(sampled)
+    further = (*OPERATION_GLOBS, *(layer_globs() if layers else ()))
     for conventions in (chosen,) if chosen else rounds(candidates):
         last = with_iterations(conventions)
         profile = file.read((*globs_of(last), *further))
@@ -235,9 +237,7 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
             linked = linked_profile(profile, names, kinds, cross_thread=options.cross_thread)
             # Of its work that keeps what linking alone needs.
             del profile
-            return interpret(
-                linked, last, names, kinds, layers=options.layers, memory=options.memory
-            )
+            return interpret(linked, last, names, kinds, layers=layers, memory=options.memory)
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]
@@ -246,10 +246,17 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     raise NothingToAnalyseError(f"{path}: {reason}")
 
 
-def _recognised(file: OpenFile) -> tuple[Convention, ...]:
-    """Return the conventions that names follow: a few rows tell, where most are operations."""
-    known = tuple(built_in().values())
-    scores = scores_of(file.sample(globs_of(known), _FEW_ROWS), known)
+def _recognised(
+    file: OpenFile, known: Sequence[Convention], names: Mapping[str, int]
+) -> tuple[Convention, ...]:
+    """Return the conventions that names follow: a few rows tell, where most are operations.
+
+    Args:
+        file: open.
+        known: conventions.
+        names: of these rows.
+    """
+    scores = scores_of(names, known)
     if max(score.whole for score in scores) < _ENOUGH:
         scores = scores_of(file.sample(globs_of(known)), known)
     return recognised(scores)

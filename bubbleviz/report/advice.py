@@ -10,7 +10,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
-from bubbleviz.report.followed import moves_work, saved_share
+from bubbleviz.report.followed import at_most, saved_share
 from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.rank_means import kernel_time_of
@@ -365,7 +365,7 @@ class Advice:
     @property
     def share(self) -> str:
         """What it saves, in percent, and how far that may be off."""
-        return saved_share(self.kind, self.saving_ratio, self.error_ratio)
+        return saved_share(self.kind, self.place, self.saving_ratio, self.error_ratio)
 
 
 def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
@@ -464,7 +464,8 @@ def _planned_order(report: Report) -> Advice | None:
         f"{counted(recognition.deviation_count, 'operation')} in {iterations} are not where it has "
         f"them ({where} in iteration {shortened(report.iterations[first.iteration].name)})"
     )
-    saves = _outcome("order", length_ns, saving_ns, len(report.ranks), error)
+    place = f"order-{recognition.name}"
+    saves = _outcome(("order", place), length_ns, saving_ns, len(report.ranks), error)
     stages = {report.ranks[rank].stage for rank in ranks}
     return Advice(
         kind="order",
@@ -475,7 +476,7 @@ def _planned_order(report: Report) -> Advice | None:
         saving_ratio=saving_ns / length_ns,
         error_ratio=error,
         iterations=int((planned_ns < measured_ns).sum()),
-        place=f"order-{recognition.name}",
+        place=place,
         measure=(("operations out of order", float(recognition.deviation_count)),),
         action=f"{action}. {evidence}",
         text=f"{action}: {saves}. {evidence}",
@@ -535,8 +536,9 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
     reasons = ". ".join(filter(None, (*evidence, *next_steps)))
     kind = "+".join(fault.kind for fault in faults)
+    place = "+".join(fault.name for fault in faults)
     error = None if finding.error_ns is None else finding.error_ns / max(finding.length_ns, 1.0)
-    saves = _outcome(kind, finding.length_ns, finding.saving_ns, len(report.ranks), error)
+    saves = _outcome((kind, place), finding.length_ns, finding.saving_ns, len(report.ranks), error)
     return Advice(
         kind=kind,
         ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
@@ -546,7 +548,7 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
         saving_ratio=finding.saving_ratio,
         error_ratio=error,
         iterations=finding.saved_iterations,
-        place="+".join(fault.name for fault in faults),
+        place=place,
         measure=tuple(pair for fault in faults for pair in fault.phases),
         action=f"{action}. {reasons}" if reasons else action,
         text=f"{action}: {saves}" + (f". {reasons}" if reasons else ""),
@@ -581,18 +583,19 @@ def _rank(report: Report, fault: Fault, seen: str) -> _Text:
 
 def _stage(report: Report, fault: Fault, seen: str) -> _Text:
     numbers = listed([str(stage) for stage in fault.stages], _NAMED)
+    moves = f"Move {listed(list(fault.moves), _NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:
         return (
             f"Balance the stages: stages {numbers} hold too much",
             f"{_phases(fault)} as long there as on the others, in {seen}",
-            "Move layers from them to the other stages",
+            moves or "Move layers from them to the other stages",
         )
     copies = sum(rank.stage == fault.stage for rank in report.ranks)
     where = f", {numbered_rank(report, fault.ranks[0])}," if copies == 1 else ""
     return (
         f"Balance the stages: stage {numbers} holds too much",
         f"{_phases(fault)} as long on stage {numbers}{where} as on the others, in {seen}",
-        "Move layers from it to the other stages",
+        moves or "Move layers from it to the other stages",
     )
 
 
@@ -743,11 +746,13 @@ def _phases(fault: Fault) -> str:
     return f"{joined} times"
 
 
-def _outcome(kind: str, length_ns: float, saving_ns: float, ranks: int, error: float | None) -> str:
+def _outcome(
+    what: tuple[str, str], length_ns: float, saving_ns: float, ranks: int, error: float | None
+) -> str:
     """Return what a saving is: in ms an iteration, percent, and GPU-hours a day.
 
     Args:
-        kind: of the advice.
+        what: kind and place of the advice.
         length_ns: of an iteration.
         saving_ns: the saving.
         ranks: of the run.
@@ -756,8 +761,8 @@ def _outcome(kind: str, length_ns: float, saving_ns: float, ranks: int, error: f
     share = saving_ns / length_ns if length_ns else 0.0
     hours = 24 * ranks * share
     return (
-        f"an iteration would take {'at least ' if moves_work(kind) else ''}"
+        f"an iteration would take {'at least ' if at_most(*what) else ''}"
         f"{(length_ns - saving_ns) / 1e6:,.3f} ms instead of {length_ns / 1e6:,.3f} ms "
-        f"({saved_share(kind, share, error)}; {hours:,.1f} GPU-hours a day on "
+        f"({saved_share(*what, share, error)}; {hours:,.1f} GPU-hours a day on "
         f"{counted(ranks, 'rank')})"
     )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 #: Kinds whose work is done elsewhere once advice is followed, spread evenly: layers on other
 #: stages, tokens in other microbatches. No division of whole layers or sequences is better.
 _MOVING = {"stage", "microbatch"}
+#: The place of advice on whole layers, which are known to go where they are said to.
+_WHOLE_LAYERS = "layers"
 #: A stage's time that changes by less than this share did not move, nor did what shows a fault.
 _MOVED = 0.02
 #: Savings within this much of an iteration are the same, whatever their intervals.
@@ -66,21 +68,22 @@ class FollowedAdvice:
             came = f"iterations are {percent(abs(self.saved_ratio))} {longer}"
         return (
             f"{self.action}: promised "
-            f"{saved_share(self.kind, self.promised_ratio, self.error_ratio)}; {self.change}; "
-            f"{came}: {self.verdict}"
+            f"{saved_share(self.kind, self.place, self.promised_ratio, self.error_ratio)}; "
+            f"{self.change}; {came}: {self.verdict}"
         )
 
 
-def moves_work(kind: str) -> bool:
-    """Tell whether advice of a kind moves work, so that what it saves is the most to be had."""
-    return not _MOVING.isdisjoint(kind.split("+"))
+def at_most(kind: str, place: str) -> bool:
+    """Tell whether advice moves work that is spread evenly at best, so that it saves no more."""
+    parts = zip(kind.split("+"), place.split("+"), strict=False)
+    return any(own in _MOVING and where != _WHOLE_LAYERS for own, where in parts)
 
 
-def saved_share(kind: str, saving_ratio: float, error_ratio: float | None) -> str:
-    """Return what advice of a kind saves, in percent, and how far that may be off."""
-    at_most = "at most " if moves_work(kind) else ""
+def saved_share(kind: str, place: str, saving_ratio: float, error_ratio: float | None) -> str:
+    """Return what advice saves, in percent, and how far that may be off."""
+    most = "at most " if at_most(kind, place) else ""
     error = "" if error_ratio is None else f" ± {100 * error_ratio:.2f}"
-    return f"{at_most}-{percent(saving_ratio)}{error}"
+    return f"{most}-{percent(saving_ratio)}{error}"
 
 
 def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAdvice, ...]:

@@ -390,7 +390,13 @@ def with_schedule(
         for note in report.limitations
         if not (schedule.exact and note.kind is LimitationKind.STAGES_MAY_BE_MISSING)
     )
-    return replace(report, limitations=limitations, schedule=schedule, plan=plan_comparison)
+    return replace(
+        report,
+        limitations=limitations,
+        schedule=schedule,
+        plan=plan_comparison,
+        explanation=replace(report.explanation, ran=schedule.name),
+    )
 
 
 def _profile_summaries(recordings: Sequence[Recording], run: Run) -> tuple[ProfileSummary, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import bubbleviz
 from bubbleviz.analyses.layout.inputs import of_profiles
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, read_layers, table_text
 from bubbleviz.analyses.layout.report import layouts_of
 from bubbleviz.errors import BubblevizError, MismatchError
+from bubbleviz.report.advice import advice_of
 from bubbleviz.schedules.layout.layers import LayerKind
 from bubbleviz.schedules.plan import v_placement
 from tests.planting import Planting, plant
@@ -145,6 +148,12 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     assert row.before_ns == pytest.approx(model.ran_ns, rel=1e-4)
     assert row.best.makespan_ns == pytest.approx(again.ran_ns, rel=1e-4)
     assert row.best.makespan_ns < 0.96 * row.before_ns
+    # The advice of analyze moves the same layers for the same saving.
+    first, *_ = advice_of(bubbleviz.analyze(tmp_path / "before"))
+    assert first.kind == "stage"
+    assert re.search(r"Move layers\.\d from (virtual )?stage \d to \d", first.text)
+    assert "at most" not in first.text
+    assert first.saving_ns == pytest.approx(row.before_ns - row.best.makespan_ns, rel=0.003)
 
 
 @pytest.mark.parametrize("modules", [False, True])

@@ -7,7 +7,8 @@ Slowness has a shape, by which its cause is told. Each function here that is lis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +23,10 @@ from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities
-from bubbleviz.model.phases import Phase
+from bubbleviz.model.phases import Phase, phase_of_label
+
+if TYPE_CHECKING:
+    from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
 #: So many ranks at most are faults of their own, where all that they compute is slow.
 _SLOW_RANKS = 8
@@ -39,6 +43,8 @@ _LEAST_GAPS = 0.05
 _GAPS_PAUSED = 2
 #: One more chunk in flight, or as many as it takes: more than requests may give.
 ONE_MORE, ENOUGH = "one", "enough"
+#: The name of the fault that whole layers stand on the wrong stages.
+WHOLE_LAYERS = "layers"
 
 
 def _nothing() -> Ints:
@@ -68,6 +74,7 @@ class Fault:
         collective: kind of collective that starts late for it; empty where operations lose more.
         host: the CUDA call and the range that a host was in at its longest, as rows of the
             operations' ``names``; -1 for none.
+        moves: which layers go where; empty where only an even split of work is known.
         bound: whether nothing is slow against its like: without the fault work takes no time at
             all, which is more than can be had.
     """
@@ -88,6 +95,7 @@ class Fault:
     late_ns: Ints = field(default_factory=_nothing)
     collective: str = ""
     host: tuple[int, int] = (NONE, NONE)
+    moves: tuple[str, ...] = ()
     bound: bool = False
 
     @property
@@ -111,6 +119,8 @@ class Evidence:
         profiler_ns: likewise since the profiler held its process up.
         gap_ns: how long no kernel ran inside each row; 0 for what is no operation.
         hosts: what hosts did before collectives that they launched late, and inside operations.
+        layout: the layers of the stages; None where they are not known.
+        schedule: that ran; None where it is not known.
     """
 
     work: Work
@@ -121,6 +131,8 @@ class Evidence:
     profiler_ns: Ints
     gap_ns: Ints
     hosts: HostActivities = field(default_factory=HostActivities.none)
+    layout: LayoutQuestion | None = None
+    schedule: str | None = None
 
 
 def slow_ranks(seen: Evidence) -> Iterator[Fault]:
@@ -171,7 +183,7 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
     """Yield the stages that hold more work than others; hosts that hold only such stages.
 
     A host is repaired, and its work takes the time of the others'. Layers of a stage move to other
-    stages, and take their time there::
+    stages, and take their time there: whole ones, where these are known::
 
         F of stages     10  14  10  22        14  14  14  14
     """
@@ -211,8 +223,43 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
             if alone and len(stages) > 1 and set(stages) <= set(slow):
                 yield fault("host", f"host-{number}", stages)
                 slow = [stage for stage in slow if stage not in stages]
-    if slow:
-        yield fault("stage", f"stage-{slow[0]}" if len(slow) == 1 else "stages", slow)
+    if not slow:
+        return
+    found = fault("stage", f"stage-{slow[0]}" if len(slow) == 1 else "stages", slow)
+    layers = None if seen.layout is None else _whole_layers(seen, found)
+    yield found if layers is None else layers
+
+
+def _whole_layers(seen: Evidence, fault: Fault) -> Fault | None:
+    """Return a fault of stages, of which whole layers move; None where it is not known which.
+
+    Where no layout is better, nothing moves.
+    """
+    # Most runs are without layers.
+    from bubbleviz.explain.stage_layers import best_layout, moves_of, stage_shares
+
+    question, work = seen.layout, seen.work
+    best = None if question is None else best_layout(question, seen.schedule)
+    if question is None or best is None:
+        return None
+    shares = stage_shares(question, best)
+    # What is computed again takes what the backward takes that needs it.
+    phases = [phase_of_label(kind.phase) for kind in work.kinds]
+    of_kind = np.ones((len(phases), len(best.placement)))
+    for kind, phase in enumerate(phases):
+        if work.kinds[kind].role in COMPUTING and phase is not None:
+            of_kind[kind] = shares.get(phase, shares[Phase.B])
+    rows = seen.effects.rows
+    at = np.flatnonzero(work.virtual_stage[rows] >= 0)
+    share = of_kind[work.kind[rows[at]], work.virtual_stage[rows[at]]]
+    at, share = at[share != 1], share[share != 1]
+    return replace(
+        fault,
+        name=WHOLE_LAYERS,
+        rows=rows[at],
+        scale=seen.effects.usual(at, share),
+        moves=moves_of(question, best),
+    )
 
 
 def slow_microbatches(seen: Evidence) -> Iterator[Fault]:

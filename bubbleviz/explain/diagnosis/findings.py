@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, Phase
+
+if TYPE_CHECKING:
+    from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
 #: What a first operation is launched later is late, as of other operations.
 _LATE_NS = 20_000
@@ -92,14 +96,21 @@ class Diagnosis:
     warm_up: float
 
 
-def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
+def diagnosis_of(
+    run: run_work.ReplayedRun,
+    scenarios: Scenarios,
+    layout: LayoutQuestion | None = None,
+    schedule: str | None = None,
+) -> Diagnosis:
     """Return what makes the iterations of a run long.
 
     Args:
         run: what its ranks did.
         scenarios: the replay of it.
+        layout: the layers of its stages; None where they are not known.
+        schedule: that ran; None where it is not known.
     """
-    seen, replay = _evidence(run, scenarios), scenarios.replay
+    seen, replay = _evidence(run, scenarios, layout, schedule), scenarios.replay
     delays_ns = scenarios.early_ns + seen.late_ns + seen.profiler_ns
 
     def lengths_without(scenarios: Sequence[Sequence[Fault]], replay: Replay = replay) -> Ints:
@@ -245,7 +256,12 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
     yield Finding((fault,), saving_ns, length_ns, int(paused.sum()), error_ns)
 
 
-def _evidence(run: run_work.ReplayedRun, scenarios: Scenarios) -> Evidence:
+def _evidence(
+    run: run_work.ReplayedRun,
+    scenarios: Scenarios,
+    layout: LayoutQuestion | None,
+    schedule: str | None,
+) -> Evidence:
     """Return what is known of a run beside times."""
     work, operations = scenarios.work, run.operations
     rows = run_work.computing_rows(operations, run.averaged)
@@ -266,6 +282,8 @@ def _evidence(run: run_work.ReplayedRun, scenarios: Scenarios) -> Evidence:
         profiler_ns,
         gap_ns,
         shapes.beside_operations(run.hosts, distinct(operations.name_id), operations.phase),
+        layout,
+        schedule,
     )
 
 
