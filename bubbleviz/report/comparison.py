@@ -267,7 +267,7 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
     known = {own.place for own in first.advices}
     for own in other.advices:
         if own.place not in known and own.saving_ratio >= _CHANGED_SLOWDOWN:
-            saved = saved_share(own.kind, own.saving_ratio, own.error_ratio)
+            saved = saved_share(own.kind, own.place, own.saving_ratio, own.error_ratio)
             yield f"new advice: {own.action.partition('. ')[0]} ({saved})"
 
 
