@@ -19,6 +19,7 @@ from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
+    from bubbleviz.report.saved import SavedReport
 
 RUN_PROFILES = argument(
     "PROFILES...",
@@ -150,6 +151,16 @@ class MeasurementOptions:
                 "--skip, --convention and --jobs apply to profiles; leave them out for a report"
             )
         return saved
+
+    def saved(self, paths: str | Sequence[str]) -> SavedReport:
+        """Return what a saved report on the profiles of one run would tell.
+
+        Raises:
+            BubblevizError: see :func:`bubbleviz.analyze`.
+        """
+        from bubbleviz.report.comparison import saved_of
+
+        return saved_of(self.measure(paths))
 
     def measure(self, paths: str | Sequence[str], *, memory: bool = False) -> Report:
         """Return the report on the profiles of one run, with progress on standard error.

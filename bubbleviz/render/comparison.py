@@ -40,16 +40,16 @@ def gate_markdown(
     """Return the checks of a report: the verdict, a row a limit, doubts, and the first cause."""
     failed = [check for check in checks if not check.passed]
     broken = not all(kept for _, kept in promises)
-    verdict = f"✅ {counted(len(checks), 'bubble ratio')} within the limit"
+    verdict = f"✅ {counted(len(checks), 'value')} within the limit"
     if failed:
-        verdict = (
-            f"❌ {counted(len(failed), 'bubble ratio')} above the limit, or not known to be below"
-        )
+        verdict = f"❌ {counted(len(failed), 'value')} above the limit, or not known to be below"
     rows = [
         {
-            "ratio": check.limit.ratio,
-            "mean": doc.in_percent(check.ratio.bubble.mean),
-            "SD": doc.in_percent(check.ratio.bubble.std),
+            "ratio": check.name,
+            "mean": doc.milliseconds(1e6 * check.value)
+            if check.limit.unit == "ms"
+            else doc.in_percent(check.value),
+            "SD": "" if check.limit.unit == "ms" else doc.in_percent(check.ratio.bubble.std),
             "limit": check.limit.written,
             "iterations": str(check.ratio.bubble.n),
             "verdict": "ok" if check.passed else "FAILED",
@@ -64,6 +64,34 @@ def gate_markdown(
         ),
     ]
     return markdown(blocks, f"Pipeline bubbles: {'FAILED' if failed or broken else 'ok'}")
+
+
+def gate_json(
+    saved: SavedReport, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
+) -> str:
+    """Return the checks of a report as JSON: values and limits as fractions, or in ms."""
+    lines = [*((check.line, check.passed) for check in checks), *promises]
+    return json_text(
+        {
+            "schema": "bubbleviz.gate/1",
+            "version": __version__,
+            "passed": all(passed for _, passed in lines),
+            "checks": [
+                {
+                    "ratio": check.limit.ratio,
+                    "of": "window" if check.limit.window else "bubble",
+                    "unit": "ms" if check.limit.unit == "ms" else None,
+                    "value": check.value,
+                    "most": check.limit.most,
+                    "passed": check.passed,
+                    "text": check.line,
+                }
+                for check in checks
+            ],
+            "promises": [{"text": text, "kept": kept} for text, kept in promises],
+            **written(saved.restrictions),
+        }
+    )
 
 
 SCHEMA = "bubbleviz.comparison/1"

@@ -1,10 +1,12 @@
-"""The gate: limits on the bubble ratios of a saved report, for continuous integration."""
+"""The gate: limits on bubbles and iterations of a report, for continuous integration."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
@@ -12,14 +14,29 @@ from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.report.followed import KEPT, NOT_FOLLOWED, followed_advice
 from bubbleviz.report.saved import SavedRatio, SavedReport
 
+#: A number with its unit, as limits are written; one that is not 1 has an exponent of ten.
+_NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
+#: What a baseline may be exceeded by where nothing else is said: noise of most runs.
+INCREASES = ("1pt", "2%")
+
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that the mean of a ratio may be, as a fraction of 1, and as it was written."""
+    """The most that a mean over iterations may be.
+
+    Attributes:
+        ratio: whose bubble or window it is of; "" for the primary ratio.
+        most: a fraction of 1, or milliseconds.
+        written: the same for people.
+        unit: ``%``, ``ms``, or "" for a fraction.
+        window: whether it is of the length of the window rather than of the bubble in it.
+    """
 
     ratio: str
     most: float
     written: str
+    unit: str = ""
+    window: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,35 +56,49 @@ class Check:
     allow_incomplete: bool = False
 
     @property
-    def mean(self) -> float:
-        """The mean of the ratio."""
-        return self.ratio.bubble.mean or 0.0
+    def value(self) -> float:
+        """What is compared with the limit, in its unit: a fraction, or milliseconds."""
+        window_ms = (self.ratio.window_ns.mean or 0.0) / 1e6
+        return window_ms if self.limit.window else self._bubble(self.ratio.bubble.mean or 0.0)
 
     @property
     def high(self) -> float | None:
         """The most that it may be within the bounds of the clocks; None where it is exact."""
         low, high = self.ratio.interval or (None, None)
-        return None if low == high else high
+        return None if low == high or high is None or self.limit.window else self._bubble(high)
+
+    def _bubble(self, ratio: float) -> float:
+        """Return a bubble in the unit of the limit."""
+        window_ms = (self.ratio.window_ns.mean or 0.0) / 1e6
+        return ratio * window_ms if self.limit.unit == "ms" else ratio
 
     @property
     def within(self) -> bool:
         """Whether the mean is at most the limit."""
-        return self.mean <= self.limit.most
+        return self.value <= self.limit.most
 
     @property
     def passed(self) -> bool:
-        """Whether the ratio is known to be at most the limit, and of what may be checked."""
+        """Whether the value is known to be at most the limit, and of what may be checked."""
         uncertain = self.high is not None and self.high > self.limit.most
         allowed = all(own.of_part and self.allow_incomplete for own in self.saved.restrictions)
         return self.within and not uncertain and allowed
+
+    @property
+    def name(self) -> str:
+        """What is limited."""
+        if self.limit.window:
+            return f"window of {one_line(self.limit.ratio)}"
+        in_ms = " bubble" if self.limit.unit == "ms" else ""
+        return one_line(self.limit.ratio) + in_ms
 
     @property
     def line(self) -> str:
         """The line to print: verdict, ratio, value, limit and n, and reasons to doubt it."""
         limit = self.limit
         parts = [
-            f"{'ok' if self.passed else 'FAILED'}: {one_line(limit.ratio)} "
-            f"{_written(self.mean, limit)} is {'at most' if self.within else 'above'} "
+            f"{'ok' if self.passed else 'FAILED'}: {self.name} "
+            f"{_written(self.value, limit)} is {'at most' if self.within else 'above'} "
             f"{limit.written} (mean of {counted(self.ratio.bubble.n, 'iteration')})"
         ]
         if self.within and self.high is not None and self.high > limit.most:
@@ -84,9 +115,9 @@ class Check:
 
 
 def _written(value: float, limit: Limit) -> str:
-    """Return a value as the limit is written, rounded so that it stays on its side of that."""
+    """Return a value in the unit of the limit, rounded so that it stays on its side of that."""
     above = value > limit.most
-    scale, unit, least = (2, " %", 2) if "%" in limit.written else (0, "", 4)
+    scale, unit, least = {"%": (2, " %", 2), "ms": (0, " ms", 3), "": (0, "", 4)}[limit.unit]
     for digits in range(least, 17 - scale):
         text = f"{value * 10**scale:.{digits}f}"
         if (float(f"{text}e-{scale}") > limit.most) == above:
@@ -115,37 +146,90 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
     )
 
 
-def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
-    """Return the limits that ``--max-bubble`` gives, as ``schedule=12%`` or ``schedule=0.12``.
+def limits_of(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:
+    """Return limits, as ``schedule=12%``, ``schedule=0.12`` or ``schedule=9ms`` gives them.
 
-    ``12%`` alone is that of the report's primary ratio; its name is empty.
+    One without a name is that of the report's primary ratio; its name is empty.
+
+    Args:
+        texts: as written.
+        option: that gives them: ``--max-time`` limits windows, in milliseconds.
 
     Raises:
-        UsageError: one is not of that form, or a ratio has two.
+        UsageError: one is not of that form, or a ratio has two in one unit.
     """
-    limits = tuple(_limit(text) for text in texts)
-    names = [limit.ratio for limit in limits]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    limits = tuple(_limit(text, option) for text in texts)
+    keys = [(limit.ratio, limit.unit == "ms") for limit in limits]
+    twice = next((name for name, in_ms in keys if keys.count((name, in_ms)) > 1), None)
     if twice is not None:
-        raise UsageError(f"--max-bubble: {twice!r} has two limits; give one for each ratio")
+        raise UsageError(f"{option}: {twice!r} has two limits; give one for each ratio")
     return limits
 
 
-def _limit(text: str) -> Limit:
+def _limit(text: str, option: str) -> Limit:
     name, named, written = (part.strip() for part in text.rpartition("="))
-    number = written.removesuffix("%").rstrip()
-    try:
-        # A percentage is shifted as decimals are, so that 7 % is the double nearest to 0.07.
-        most = float(f"{number}e-2" if "%" in written else number)
-    except ValueError:
-        most = math.nan
-    if (named and not name) or not 0 <= most <= 1:
-        meant = f"; did you mean {name[:40]}={number}%?" if name and 1 < most <= 100 else ""
-        raise UsageError(
-            f"--max-bubble {text[:60]!r}: not of the form schedule=12% or schedule=0.12, a ratio "
-            f"and its limit{meant}"
+    window = option == "--max-time"
+    amount, unit = _amount(written)
+    top = math.inf if unit == "ms" else 1
+    if (named and not name) or unit == "pt" or (window and unit != "ms") or not 0 <= amount <= top:
+        form = "step=120ms, a window and its limit"
+        meant = ""
+        if not window:
+            form = "schedule=12% or schedule=0.12, a ratio and its limit"
+            percent = f"{name[:40]}={written}%"
+            meant = f"; did you mean {percent}?" if name and 1 < amount <= 100 else ""
+        raise UsageError(f"{option} {text[:60]!r}: not of the form {form}{meant}")
+    number = written.removesuffix(unit).rstrip()
+    return Limit(name, amount, f"{number} {unit}".rstrip(), unit, window)
+
+
+def _amount(text: str) -> tuple[float, str]:
+    """Return a number and its unit; a percentage or points as a fraction, NaN for no number."""
+    match = _NUMBER.fullmatch(text)
+    if match is None or (match[2] and match[3]):
+        return math.nan, ""
+    unit = match[3] or ""
+    # A percentage is shifted as decimals are, so that 7 % is the double nearest to 0.07.
+    number = match[1] + ("e-2" if unit in ("%", "pt") else match[2] or "")
+    return float(number), unit
+
+
+def limits_above(baseline: SavedReport, increases: Sequence[str], path: str) -> tuple[Limit, ...]:
+    """Return limits so far above the primary ratio, or the window, of an earlier report.
+
+    Args:
+        baseline: the report.
+        increases: points of the ratio (``1pt``), or a share of the window (``2%``).
+        path: of the report, for sentences.
+
+    Raises:
+        InputError: its primary ratio is unknown.
+        UsageError: one is neither.
+    """
+    ratio = baseline.ratio(baseline.headline)
+    if ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
+        raise InputError(
+            f"{path}: its {baseline.headline} ratio is unknown, so nothing can be compared with "
+            "it; give another report with --baseline"
         )
-    return Limit(name, most, written)
+    limits = []
+    for text in increases:
+        amount, unit = _amount(text.strip())
+        if unit not in ("pt", "%"):
+            raise UsageError(
+                f"--max-increase {text[:60]!r}: not of the form 1pt, points of the ratio, or 2%, "
+                "of the length of iterations"
+            )
+        number = text.strip().removesuffix(unit).rstrip()
+        more = f"{number} {unit} above {one_line(PurePath(path).name, 60)}"
+        if unit == "pt":
+            most, in_unit = ratio.bubble.mean + amount, "%"
+            written = f"{100 * most:.2f} %"
+        else:
+            most, in_unit = ratio.window_ns.mean / 1e6 * (1 + amount), "ms"
+            written = f"{most:,.3f} ms"
+        limits.append(Limit(ratio.name, most, f"{written}, {more}", in_unit, unit == "%"))
+    return tuple(limits)
 
 
 def checks(

@@ -303,7 +303,6 @@ class _Named:
     """A schedule, a change, a part of a bubble: what it is called, and how much it is."""
 
     name: str | None = None
-    sentence: str | None = None
     share: Positive = 0.0
     makespan_ns: Positive = 0.0
 
@@ -329,7 +328,7 @@ class _Summary:
     bubble_ratio: dict[str, Average]
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[Finite, Finite] | None] = field(default_factory=dict)
-    kernel_time: _Named | None = None
+    kernel_time: dict[str, Any] | None = None
     bubble_parts: list[_Named] = field(default_factory=list)
 
 
@@ -535,6 +534,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         raise InputError(
             f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
         )
+    told = (summary.kernel_time or {}).get("sentence")
     contradicted = any(i.clocks_contradict for i in document.iterations)
     clock_set = any(i.clock_set for i in document.iterations)
     return SavedReport(
@@ -555,7 +555,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
             for name, bubble in summary.bubble_ratio.items()
         ),
         restrictions=read_restrictions(document.restrictions),
-        kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
+        kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         advice=document.what_to_do_first,
         advices=document.advice,

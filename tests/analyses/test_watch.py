@@ -244,7 +244,7 @@ def ratio(number: int, value: float | None) -> WatchedIteration:
 
 
 def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
-    exceeded = limit_watch(["schedule=20%"], 3)
+    exceeded = limit_watch(["20%"], 3)
     values = [0.3, 0.3, 0.1, 0.3, None, 0.3, 0.3, 0.3, 0.2, 0.3, 0.3, 0.3]
 
     said = [exceeded(ratio(n, value)) for n, value in enumerate(values)]

@@ -110,7 +110,7 @@ def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> No
             "no ratio '<script>'; the report has schedule, stage, step",
         ),
         (["shedule=12%"], 1, "did you mean schedule?"),
-        (["step=0.1", "schedule=0.1", " step = 0.2"], 2, "'step' has two limits"),
+        (["step=0.1", "schedule=0.1", "step=3ms", " step = 20%"], 2, "'step' has two limits"),
     ],
 )
 def test_limits_that_do_not_fit_are_refused(
@@ -187,11 +187,80 @@ def test_what_is_limited_in_percent_is_printed_in_percent(saved: Path, cli: Comm
     ]
 
     assert lines == [
-        (3, "FAILED: schedule 27.27 % is above 27% (mean of 3 iterations)\n"),
-        (3, "FAILED: schedule 27.273 % is above 27.2727% (mean of 3 iterations)\n"),
+        (3, "FAILED: schedule 27.27 % is above 27 % (mean of 3 iterations)\n"),
+        (3, "FAILED: schedule 27.273 % is above 27.2727 % (mean of 3 iterations)\n"),
         (0, "ok: schedule 27.27 % is at most 30 % (mean of 3 iterations)\n"),
         (0, "ok: schedule 0.2727 is at most 0.3 (mean of 3 iterations)\n"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "lines"),
+    [
+        (
+            ("--max-bubble", "9ms", "--max-bubble", "step=50%", "--max-time", "step=33 ms"),
+            3,
+            (
+                "ok: schedule bubble 9.000 ms is at most 9 ms",
+                "ok: step 26.87 % is at most 50 %",
+                "FAILED: window of step 33.500 ms is above 33 ms",
+            ),
+        ),
+        (
+            ("--baseline", "{saved}"),
+            0,
+            (
+                "ok: schedule 27.27 % is at most 28.27 %, 1 pt above report.json",
+                "ok: window of schedule 33.000 ms is at most 33.660 ms, 2 % above report.json",
+            ),
+        ),
+        (
+            ("--baseline", "{better}", "--max-increase", "2.5pt", "--max-increase", "1%"),
+            3,
+            (
+                "ok: schedule 27.27 % is at most 27.50 %, 2.5 pt above better.json",
+                "FAILED: window of schedule 33.000 ms is above 30.300 ms, 1 % above better.json",
+            ),
+        ),
+    ],
+)
+def test_times_and_baselines_are_limits_too(
+    options: tuple[str, ...],
+    code: int,
+    lines: tuple[str, ...],
+    saved: Path,
+    tmp_path: Path,
+    cli: CommandLine,
+) -> None:
+    document = json.loads(saved.read_text())
+    for what, mean in (("bubble_ratio", 0.25), ("window_ns", 30e6)):
+        document["summary"][what]["schedule"]["mean"] = mean
+    names = {"saved": str(saved), "better": str(tmp_path / "better.json")}
+    Path(names["better"]).write_text(json.dumps(document))
+    given = [word.format(**names) for word in options]
+
+    wanted = [f"{line} (mean of 3 iterations)" for line in lines]
+    assert cli("gate", str(saved), *given)[:2] == (code, "\n".join(wanted) + "\n")
+    # Profiles are checked as their report is, and JSON tells the same.
+    written = json.loads(cli("gate", str(FIXTURES / "1f1b"), *given, "--json", "-")[1])
+    assert [check["text"] for check in written["checks"]] == wanted
+    assert written["passed"] == (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--max-increase", "1pt"), "--max-increase needs --baseline"),
+        (("--baseline", "{saved}", "--max-increase", "1"), "not of the form 1pt, points of the"),
+        (("--max-time", "step=30%"), "not of the form step=120ms"),
+        (("--max-bubble", "1pt"), "not of the form schedule=12%"),
+    ],
+)
+def test_limits_of_times_and_baselines_of_another_form_are_refused(
+    options: tuple[str, ...], said: str, saved: Path, cli: CommandLine
+) -> None:
+    given = [word.format(saved=saved) for word in options]
+    assert said in cli.refused("gate", str(saved), *given, code=2)
 
 
 # Doubts

@@ -491,17 +491,20 @@ def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration],
     if most < 1:
         raise UsageError(f"--for {most}: must be 1 or more iterations")
     limits = gate.limits_of(texts) if texts else ()
+    if any(limit.unit == "ms" for limit in limits):
+        raise UsageError("--max-bubble: watch takes a share, such as 20% or schedule=0.2")
     above = [0] * len(limits)
 
     def exceeded(iteration: WatchedIteration) -> str:
         for place, limit in enumerate(limits):
-            value = iteration.ratios.get(limit.ratio)
+            name = limit.ratio or iteration.headline
+            value = iteration.ratios.get(name)
             if value is None:
                 continue
             above[place] = above[place] + 1 if value > limit.most else 0
             if above[place] == most:
                 return (
-                    f"{limit.ratio} is {percent(value)} in iteration {iteration.number}, and above "
+                    f"{name} is {percent(value)} in iteration {iteration.number}, and above "
                     f"{percent(limit.most)} for {counted(most, 'iteration')}"
                 )
         return ""

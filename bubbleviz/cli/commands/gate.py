@@ -1,4 +1,4 @@
-"""``bubbleviz gate``: fail a job where a bubble ratio is too large."""
+"""``bubbleviz gate``: fail a job where a bubble, or an iteration, is too large."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bubbleviz.cli.help import argument, flag, option
-from bubbleviz.cli.options import MARKDOWN, command, limit_beginnings
+from bubbleviz.cli.help import flag, option
+from bubbleviz.cli.options import (
+    JSON,
+    MARKDOWN,
+    REPORT_OR_PROFILES,
+    MeasurementOptions,
+    command,
+    limit_beginnings,
+)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.render.document import Sentence
-from bubbleviz.report.gate import checks, limits_of, promises
+from bubbleviz.report.gate import INCREASES, checks, limits_above, limits_of, promises
 from bubbleviz.report.saved import read_saved
 
 if TYPE_CHECKING:
@@ -25,18 +32,23 @@ if TYPE_CHECKING:
 TOO_LARGE = 3
 
 
-@command(MARKDOWN)
+@command({**MARKDOWN, **JSON})
 def gate(
-    report: str = argument("REPORT.json", "Report written by analyze --json."),
+    reports: list[str] = REPORT_OR_PROFILES,
+    *,
     max_bubble: list[str] | None = option(
-        *(
-            "RATIO=LIMIT",
-            "Most a mean may be: schedule=12%, or 12% of the primary ratio.",
-            "Limits",
-        ),
+        *("[RATIO=]LIMIT", "Most a bubble may be: 12%, step=12%, 9ms of a rank.", "Limits"),
         complete=limit_beginnings,
     ),
-    *,
+    max_time: list[str] | None = option(
+        "[RATIO=]MS", "Most an iteration may take: 120ms.", "Limits", complete=limit_beginnings
+    ),
+    baseline: str | None = option(
+        "MAIN.json", "Earlier report that may not be exceeded by more.", "Limits"
+    ),
+    max_increase: list[str] | None = option(
+        "1pt|2%", "Points of the ratio, % of the time, above --baseline.", "Limits"
+    ),
     promised_by: str | None = option(
         "BEFORE.json", "Advice that was followed kept its promise.", "Limits"
     ),
@@ -44,36 +56,45 @@ def gate(
         "Check the ranks here though some are missing.", "Limits", "--allow-incomplete"
     ),
     outputs: Outputs,
+    measurement: MeasurementOptions,
 ) -> None:
-    """Fail where a bubble ratio is, or may be, above its limit.
+    """Fail where a bubble ratio, or an iteration, is or may be above its limit.
 
     It may be where the bounds of the clocks reach above it, and where the report restricts its
     ratios: ranks, stages, kernels or operations are, or may be, missing, or nothing tells
-    iterations apart. --max-bubble is given for each ratio; with --allow-incomplete, lost kernels
-    and any other doubt of the profiled ranks still fail. --promised-by names an earlier report:
-    where advice of it was followed, iterations are to be as much shorter as it promised. Exit
-    codes: 0 all within limits, 3 one above, 1 a value or the pipeline is missing, 2 wrong usage.
+    iterations apart. Limits of bubbles and times may be several; with --allow-incomplete, lost
+    kernels and any other doubt of the profiled ranks still fail. --baseline alone allows 1pt and
+    2%. --promised-by names an earlier report: where advice of it was followed, iterations are to be
+    as much shorter as it promised. Exit codes: 0 all within limits, 3 one above, 1 a value or the
+    pipeline is missing, 2 wrong usage.
     """
-    limits = limits_of(max_bubble or ())
-    if not limits and promised_by is None:
+    limits = [*limits_of(max_bubble or ()), *limits_of(max_time or (), "--max-time")]
+    if max_increase and baseline is None:
+        raise UsageError("--max-increase needs --baseline, the report to compare with")
+    if not limits and promised_by is None and baseline is None:
         raise UsageError(
-            "nothing to check; give a limit with --max-bubble schedule=12%, or an earlier "
-            "report with --promised-by"
+            "nothing to check; give a limit with --max-bubble 12% or --max-time 120ms, or an "
+            "earlier report with --baseline or --promised-by"
         )
-    inputs = [report, *([] if promised_by is None else [promised_by])]
-    outputs.check(inputs)
-    saved = read_saved(report)
-    results = checks(saved, limits, report, allow_incomplete=allow_incomplete)
-    kept = () if promised_by is None else promises(read_saved(promised_by), saved, promised_by)
+    is_saved = measurement.is_saved(reports, "gate", "checks")
+    earlier = [path for path in (promised_by, baseline) if path is not None]
+    outputs.check([*(reports if is_saved else ()), *earlier])
+    if baseline is not None:
+        limits += limits_above(read_saved(baseline), max_increase or INCREASES, baseline)
+    promising = None if promised_by is None else read_saved(promised_by)
+    saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)
+    results = checks(saved, limits, reports[0], allow_incomplete=allow_incomplete)
+    kept = () if promising is None else promises(promising, saved, promised_by or "")
     lines = [*((check.line, check.passed) for check in results), *kept]
 
-    def markdown(*_: str) -> str:
-        from bubbleviz.render.comparison import gate_markdown
+    def content(name: str, _: str) -> str:
+        from bubbleviz.render.comparison import gate_json, gate_markdown
 
-        return anonymous(gate_markdown(saved, results, kept))
+        written = gate_json if name == "json" else gate_markdown
+        return anonymous(written(saved, results, kept))
 
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        outputs.deliver(markdown, lambda: _print(lines), inputs=inputs)
+        outputs.deliver(content, lambda: _print(lines), inputs=[*reports, *earlier])
     if not all(passed for _, passed in lines):
         raise typer.Exit(TOO_LARGE)
 
