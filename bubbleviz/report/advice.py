@@ -43,8 +43,8 @@ _ADVICE = {
 #: What may take more time than the bubble, and what to do about it.
 _GAPS = (
     "Launch gaps inside operations, in which no kernel runs, take",
-    "launch fewer, larger kernels (fused, or as graphs); bubbleviz idle attributes the gaps "
-    "to what the host did",
+    "launch fewer, larger kernels (fused, or as CUDA graphs); bubbleviz idle shows what the host "
+    "did in the gaps",
 )
 _UNATTRIBUTED = (
     "Compute outside every operation takes",
@@ -53,13 +53,13 @@ _UNATTRIBUTED = (
 )
 #: What to do where a rank is missing: without its work, no ratio shows what to change.
 _INCOMPLETE = (
-    "Ranks of the run are missing, so its bubble is not known: analyze the profiles of all ranks "
+    "Ranks of the run are missing, so its bubble is unknown: analyze the profiles of all ranks "
     "together"
 )
 #: What to do where one may be: its work would look like transfers between the others.
 _MAYBE_INCOMPLETE = (
     "Make sure that no profile is missing: between some stages every microbatch is away long "
-    "enough for one more; where all are here, --parallel says so, and transfers take that time"
+    "enough for one more stage. If none is, say so with --parallel; then transfers take that time"
 )
 
 
@@ -118,6 +118,18 @@ def further_advice(report: Report, first: str | None) -> tuple[str, ...]:
     )
 
 
+def culprits(report: Report, first: str | None) -> tuple[int, ...]:
+    """Return the ranks that the first advice is about, which pictures mark; none where most are.
+
+    Args:
+        report: of the run.
+        first: what :func:`first_thing` says of it.
+    """
+    told = next((advice for advice in advice_of(report) if advice.text in (first or "")), None)
+    ranks = () if told is None else told.ranks
+    return ranks if 2 * len(ranks) <= len(report.ranks) else ()
+
+
 def _warm_up(report: Report) -> str | None:
     """Return the advice to leave out an iteration that warms up; None where none does."""
     diagnosis = report.explanation.diagnosis
@@ -126,7 +138,7 @@ def _warm_up(report: Report) -> str | None:
     first = next(iteration for iteration in report.iterations if iteration.averaged)
     return (
         f"Iteration {shortened(first.name)} takes {diagnosis.warm_up:.1f} times as long as the "
-        "others, as a first one does: leave it out of averages with --skip 1; savings do"
+        "others (warm-up): leave it out of averages with --skip 1; savings do"
     )
 
 
@@ -136,8 +148,8 @@ def _unknown(report: Report) -> str | None:
     if report.no_pipeline is not None or source is None or not source.reason:
         return None
     return (
-        f"What would shorten iterations is unknown, since {source.reason}; the limitations say "
-        "what would tell (-v coverage)"
+        f"What would shorten iterations is unknown, since {source.reason}; -v coverage says what "
+        "is missing"
     )
 
 
@@ -151,9 +163,8 @@ def _lost_launches(report: Report) -> str | None:
     mean = report.summary.bubble_ratio[report.headline].mean
     return (
         "Record again without losses, from before the first iteration on: the launching calls of "
-        f"{lost:,} of {kernels:,} kernels ({percent(lost / kernels)}) are not in the profiles, so "
-        "it is unknown which operations these belong to, and the ratio lies between "
-        f"{percent(low)} and {_percent(mean)}"
+        f"{lost:,} of {kernels:,} kernels ({percent(lost / kernels)}) are missing, so their "
+        f"operations are unknown, and the ratio lies between {percent(low)} and {_percent(mean)}"
     )
 
 
@@ -217,7 +228,7 @@ def _first_advice(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     return (
         f"{_action(report, best)}: iteration {name} would take "
         f"{in_ms(best.makespan_ns)} instead of {in_ms(measured.makespan_ns)} "
-        f"({-100 * saved:.1f} %) from its first F to its last backward, {ratio} "
+        f"({-100 * saved:.1f} %) from first F to last backward, {ratio} "
         f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
     )
 
@@ -250,13 +261,13 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
         )
     elif report.single_stage and ratio >= _WORTH:
         told = (
-            "One stage is no pipeline, and no schedule makes it idle; bubbleviz idle attributes "
-            "its idle time to what its host did"
+            "One stage is no pipeline, so no schedule makes it idle; bubbleviz idle shows what its "
+            "host did then"
         )
     elif ratio < _WORTH and between >= _BETWEEN:
         told = (
             f"Almost no idle time lies inside iterations, but {percent(between)} of the time from "
-            "one to the next does (period); bubbleviz idle attributes it to what hosts did"
+            "one to the next does (period); bubbleviz idle shows what hosts did then"
         )
     elif RANKS_MISSING in report.restrictions and few_lacking(report) is None:
         told = _INCOMPLETE
@@ -410,9 +421,8 @@ def _schedule(report: Report) -> Advice | None:
     saving_ms = same_ms - best.makespan_ms
     action = f"Run the schedule {best.name}, which fits in the same memory"
     what = (
-        f"at the measured times and without any delay an iteration would take "
-        f"{best.makespan_ms:,.3f} ms instead of {same_ms:,.3f} ms "
-        f"(-{percent(saving_ms / same_ms)}) from its first F to its last backward"
+        f"at the measured times and without delays, {best.makespan_ms:,.3f} ms instead of "
+        f"{same_ms:,.3f} ms (-{percent(saving_ms / same_ms)}) from first F to last backward"
     )
     return Advice(
         kind="schedule",
@@ -461,8 +471,8 @@ def _planned_order(report: Report) -> Advice | None:
     iterations = counted(len({deviation.iteration for deviation in deviations}), "iteration")
     action = f"Run {_ranks(report, ranks)} in the order of {recognition.name}"
     evidence = (
-        f"{counted(recognition.deviation_count, 'operation')} in {iterations} are not where it has "
-        f"them ({where} in iteration {shortened(report.iterations[first.iteration].name)})"
+        f"{counted(recognition.deviation_count, 'operation')} in {iterations} are out of order "
+        f"({where} in iteration {shortened(report.iterations[first.iteration].name)})"
     )
     place = f"order-{recognition.name}"
     saves = _outcome(("order", place), length_ns, saving_ns, len(report.ranks), error)
@@ -479,7 +489,7 @@ def _planned_order(report: Report) -> Advice | None:
         place=place,
         measure=(("operations out of order", float(recognition.deviation_count)),),
         action=f"{action}. {evidence}",
-        text=f"{action}: {saves}. {evidence}",
+        text=f"{action} ({saves}). {evidence}",
     )
 
 
@@ -551,7 +561,7 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
         place=place,
         measure=tuple(pair for fault in faults for pair in fault.phases),
         action=f"{action}. {reasons}" if reasons else action,
-        text=f"{action}: {saves}" + (f". {reasons}" if reasons else ""),
+        text=f"{action} ({saves})" + (f". {reasons}" if reasons else ""),
     )
 
 
@@ -570,14 +580,14 @@ def _rank(report: Report, fault: Fault, seen: str) -> _Text:
         return (
             f"Find out why replica {report.ranks[fault.ranks[0]].pipeline} is slow, all of its "
             f"{counted(len(fault.ranks), 'rank')}",
-            f"{_phases(fault)} as long as on the other replicas, in {seen}",
-            "Look at what its hosts have in common",
+            f"{_phases(fault)} the other replicas, in {seen}",
+            "Check what its hosts have in common",
         )
     others = f"the other ranks of stage {fault.stage}" if fault.stage is not None else "its peers"
     return (
         f"Find out why {numbered_rank(report, fault.ranks[0])} is slow",
-        f"{_phases(fault)} as long as on {others}, in {seen}",
-        "Look at its clocks, its temperature and what else runs on its host",
+        f"{_phases(fault)} {others}, in {seen}",
+        "Check its clocks, its temperature and what else runs on its host",
     )
 
 
@@ -587,15 +597,15 @@ def _stage(report: Report, fault: Fault, seen: str) -> _Text:
     if len(fault.stages) > 1:
         return (
             f"Balance the stages: stages {numbers} hold too much",
-            f"{_phases(fault)} as long there as on the others, in {seen}",
-            moves or "Move layers from them to the other stages",
+            f"{_phases(fault)} the other stages, in {seen}",
+            moves or "Move layers to these",
         )
     copies = sum(rank.stage == fault.stage for rank in report.ranks)
     where = f", {numbered_rank(report, fault.ranks[0])}," if copies == 1 else ""
     return (
         f"Balance the stages: stage {numbers} holds too much",
-        f"{_phases(fault)} as long on stage {numbers}{where} as on the others, in {seen}",
-        moves or "Move layers from it to the other stages",
+        f"Stage {numbers}{where} takes {_phases(fault)} the others, in {seen}",
+        moves or "Move layers to them",
     )
 
 
@@ -603,36 +613,35 @@ def _microbatch(_: Report, fault: Fault, __: str) -> _Text:
     times = f"{fault.phases[0][1]:.2f} times"
     action = "Spread tokens evenly over the microbatches"
     if fault.what:
-        evidence = f"On every stage the longest twentieth takes {times} as long as the shortest"
+        evidence = f"On every stage the longest 5 % take {times} as long as the shortest"
         return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
     are_long = "microbatch {} is too long" if len(numbers) == 1 else "microbatches {} are too long"
     return (
         f"{action}: {are_long.format(listed(list(map(str, numbers)), _NAMED))}",
-        f"On every stage they take {times} as long as the others "
-        f"({len(fault.microbatches):,} in all)",
+        f"On every stage, {times} as long as the others ({len(fault.microbatches):,} in all)",
         "",
     )
 
 
 def _iteration(report: Report, fault: Fault, _: str) -> _Text:
     named = listed([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
-    times = f"{fault.phases[0][1]:.1f} times"
+    times = f"{fault.phases[0][1]:.1f}x the usual time"
     share = f"{counted(len(fault.iterations), 'iteration')} ({named})"
     state = _thread(report, fault)
     during = f"; in the longest{state}" if state else ""
     if not fault.what:
         return (
             f"Find out what slows all ranks in {share}",
-            f"Operations take {times} as long as in the others{during}",
+            f"Operations take {times}{during}",
             "",
         )
     some = counted(len(fault.ranks), "rank")
     who = numbered_rank(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
-    look = "Look for garbage collection, checkpoints and data loading at these times"
+    look = "Check garbage collection, checkpoints and data loading then"
     return (
         f"Find out why single operations of {who} are slow in {share}",
-        f"They take {times} as long as their like{during}",
+        f"They take {times}{during}",
         "" if fault.host != (NONE, NONE) else look,
     )
 
@@ -644,7 +653,7 @@ def _link(_: Report, fault: Fault, seen: str) -> _Text:
     where = f" of {fault.what}" if fault.what else ""
     return (
         f"Find out why the link between stages {low} and {high}{where} is slow",
-        f"Transfers take {fault.phases[0][1]:.1f} times as long as between others, in {seen}",
+        f"Transfers take {fault.phases[0][1]:.1f}x the time of other links, in {seen}",
         "",
     )
 
@@ -658,19 +667,19 @@ def _launch(report: Report, fault: Fault, seen: str) -> _Text:
             f"No rank computes between iterations, in {seen}",
             ""
             if fault.host != (NONE, NONE)
-            else "Look at data loading, checkpoints and evaluation there",
+            else "Check data loading, checkpoints and evaluation there",
         )
     where = f" on {_ranks(report, fault.ranks)}{_thread(report, fault)}"
     if fault.collective:
         return (
             f"Launch {fault.collective} earlier{where}",
-            f"The other members wait for it in {seen}",
+            f"The other members wait for it, in {seen}",
             "",
         )
     # Optimizers can be late outside the windows that bubbles are counted in.
     return (
         f"Launch earlier{latest_host(report, fault.ranks) or where}",
-        f"Operations start late in {seen}, though their input is there",
+        f"Operations start late although their input is ready, in {seen}",
         "",
     )
 
@@ -679,9 +688,9 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
     "rank": _rank,
     "host": lambda report, fault, seen: (
         f"Find out why host {report.ranks[fault.ranks[0]].host} is slow",
-        f"On all of its {counted(len(fault.ranks), 'rank')} {_phases(fault)} as long as elsewhere, "
+        f"{_phases(fault)} the other hosts on all of its {counted(len(fault.ranks), 'rank')}, "
         f"in {seen}",
-        "Look at its clocks, its cooling and what else runs on it",
+        "Check its clocks, its cooling and what else runs on it",
     ),
     "stage": _stage,
     "microbatch": _microbatch,
@@ -695,22 +704,21 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
     "drift": lambda report, fault, _: (
         f"Find out why {_who(report, fault)} "
         f"{'becomes' if len(fault.ranks) == 1 and not fault.what else 'become'} slower and slower",
-        f"Operations take {fault.phases[0][1]:.2f} times as long in the last iteration as in the "
-        "first",
-        "Look at temperature and clocks",
+        f"Operations take {fault.phases[0][1]:.2f}x as long in the last iteration as in the first",
+        "Check temperature and clocks",
     ),
     "slowed": lambda report, fault, _: (
         f"Find out what changed on {_who(report, fault)} before iteration "
         f"{shortened(report.iterations[fault.iterations[0]].name)}",
-        f"From then on operations take {fault.phases[0][1]:.2f} times as long as before",
-        "Look at clocks, temperature and what else began to run there",
+        f"From then on operations take {fault.phases[0][1]:.2f}x as long",
+        "Check clocks, temperature and what else began to run there",
     ),
     "launch": _launch,
     "launch-gaps": lambda report, fault, _: (
         "Launch fewer, larger kernels inside operations"
         f"{f' of {_ranks(report, fault.ranks)}' if len(fault.ranks) < len(report.ranks) else ''} "
-        "(fused, or as graphs)",
-        f"No kernel runs for {percent(fault.phases[0][1])} of their time",
+        "(fused, or as CUDA graphs)",
+        f"Kernels run for {percent(1 - fault.phases[0][1])} of their time",
         "",
     ),
     "token": lambda _, fault, seen: (
@@ -739,17 +747,14 @@ def _who(report: Report, fault: Fault) -> str:
 
 
 def _phases(fault: Fault) -> str:
-    """Return how much longer each phase takes: ``F takes 2.50 and BW 2.27 times``."""
-    first, *others = [f"{phase} takes {ratio:.2f}" for phase, ratio in fault.phases[:_NAMED]]
-    rest = [text.replace(" takes", "") for text in others]
-    joined = first if not rest else f"{', '.join([first, *rest[:-1]])} and {rest[-1]}"
-    return f"{joined} times"
+    """Return how much longer each phase takes: ``F 2.50x, BW 2.27x``."""
+    return ", ".join(f"{phase} {ratio:.2f}x" for phase, ratio in fault.phases[:_NAMED])
 
 
 def _outcome(
     what: tuple[str, str], length_ns: float, saving_ns: float, ranks: int, error: float | None
 ) -> str:
-    """Return what a saving is: in ms an iteration, percent, and GPU-hours a day.
+    """Return what a saving is: in percent, ms per iteration, and GPU-hours per day.
 
     Args:
         what: kind and place of the advice.
@@ -759,10 +764,9 @@ def _outcome(
         error: how far its share may be off; None where that is unknown.
     """
     share = saving_ns / length_ns if length_ns else 0.0
-    hours = 24 * ranks * share
+    at_least = "at least " if at_most(*what) else ""
+    left_ns, length_ns = round(length_ns - saving_ns), round(length_ns)
     return (
-        f"an iteration would take {'at least ' if at_most(*what) else ''}"
-        f"{(length_ns - saving_ns) / 1e6:,.3f} ms instead of {length_ns / 1e6:,.3f} ms "
-        f"({saved_share(*what, share, error)}; {hours:,.1f} GPU-hours a day on "
-        f"{counted(ranks, 'rank')})"
+        f"{saved_share(*what, share, error)}, {at_least}{in_ms(left_ns)} instead of "
+        f"{in_ms(length_ns)} per iteration, {24 * ranks * share:,.1f} GPU-hours per day"
     )

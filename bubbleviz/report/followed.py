@@ -81,7 +81,7 @@ def at_most(kind: str, place: str) -> bool:
 
 def saved_share(kind: str, place: str, saving_ratio: float, error_ratio: float | None) -> str:
     """Return what advice saves, in percent, and how far that may be off."""
-    most = "at most " if at_most(kind, place) else ""
+    most = "up to " if at_most(kind, place) else ""
     error = "" if error_ratio is None else f" ± {100 * error_ratio:.2f}"
     return f"{most}-{percent(saving_ratio)}{error}"
 
@@ -144,7 +144,7 @@ def _change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tup
         return True, "it does not stand out any more"
     if last is None or abs(last - first) <= _MOVED * first:
         return False, f"it still costs {percent(now.saving_ratio)}"
-    return True, f"{what or 'work'} takes {last:.2f} times as long as its norm, was {first:.2f}"
+    return True, f"{what or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
 
 
 def _moved(stages: tuple[int, ...], before: SavedReport, after: SavedReport) -> tuple[bool, str]:

@@ -31,17 +31,16 @@ WITHOUT_GPU_WORK = Restriction(
     "it is incomplete, since the GPU work of some stages was not recorded",
     of_part=True,
     kind=LimitationKind.STAGES_WITHOUT_GPU_WORK,
-    advice="Record the GPU work of all stages: of some the profiles hold the ranges and no kernel, "
-    "so the bubble of the pipeline is not known; trace GPU work in every process (limitations name "
-    "them)",
+    advice="Record the GPU work of all stages: some have ranges and no kernel in the profiles, so "
+    "the bubble is unknown; trace GPU work in every process (-v coverage names them)",
 )
 KERNELS_LOST = Restriction(
     "kernels-lost",
     "incomplete: kernels that were launched are not in the profile",
     "it is incomplete, since kernels that were launched are not in the profile",
     kind=LimitationKind.KERNELS_LOST,
-    advice="Profile again: kernels that were launched are not in the profile, so idle time may be "
-    "work; the limitations count them",
+    advice="Profile again: some launched kernels are not in the profile, so idle time may be work "
+    "(-v coverage counts them)",
 )
 MAYBE_INCOMPLETE = Restriction(
     "stages-may-be-missing",
@@ -66,11 +65,11 @@ RESTRICTIONS = (
     KERNELS_LOST,
     Restriction(
         "kernels-left-out",
-        "incomplete: kernels have impossible times",
-        "it is incomplete, since kernels were left out for their times",
+        "incomplete: kernels have invalid timestamps",
+        "it is incomplete, since kernels with invalid timestamps were left out",
         kind=LimitationKind.KERNELS_LEFT_OUT,
-        advice="Export or profile again: kernels were left out since their times cannot be, so "
-        "idle time may be work; the limitations count them",
+        advice="Export or profile again: kernels with invalid timestamps were left out, so idle "
+        "time may be work (-v coverage counts them)",
     ),
     Restriction(
         "ranks-without-operations",
@@ -79,8 +78,7 @@ RESTRICTIONS = (
         of_part=True,
         kind=LimitationKind.RANKS_WITHOUT_OPERATIONS,
         advice="Name the forwards and backwards of all GPUs: some computed as long as the others "
-        "outside every operation, so the bubble of the pipeline is not known; the limitations name "
-        "them",
+        "outside every operation, so the bubble is unknown (-v coverage names them)",
     ),
     MAYBE_INCOMPLETE,
     Restriction(
@@ -88,8 +86,8 @@ RESTRICTIONS = (
         "incomplete: the GPU work of some operations is not in the profile",
         "it is incomplete, since the GPU work of some operations is not in the profile",
         kind=LimitationKind.OPERATIONS_WITHOUT_WORK,
-        advice="Profile again: of some forwards and backwards no kernel is in the profile, so idle "
-        "time may be work; the limitations count them",
+        advice="Profile again: some forwards and backwards have no kernels in the profile, so idle "
+        "time may be work (-v coverage counts them)",
     ),
     Restriction(
         "operations-lacking",

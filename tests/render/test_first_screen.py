@@ -10,7 +10,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.count.iterations import Iterations
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.render.document import cell_width
 from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
@@ -67,21 +67,22 @@ def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
 
     assert all(cell_width(line) <= display.width for line in lines)
     assert display.unicode or all(line.isascii() for line in lines)
-    assert display.width < 80 or len(lines) <= MOST_LINES
-    assert 1 <= len(rows_of(lines)) <= 10
+    rows = len(rows_of(lines))
+    assert rows == min(ranks, 16)
+    assert display.width < 80 or len(lines) <= (MOST_LINES if rows <= 8 else MOST_LINES + rows - 4)
 
 
-def test_rows_that_are_left_out_are_counted() -> None:
+def test_very_many_stages_are_grouped() -> None:
     lines = lines_of(run_of(1024), Display())
     rows = rows_of(lines)
 
-    assert rows[0].startswith("stage 0 ")
-    assert rows[-1].startswith("stage 63 ")
-    assert any(f"({64 - len(rows)} of 64 rows left out)" in line for line in lines)
-    assert any("the median of its 16 ranks" in line for line in lines)
+    assert [row.split()[1] for row in rows] == [f"{4 * at}-{4 * at + 3}" for at in range(16)]
+    assert any(": one row per 4 stages, the most unusual drawn" in line for line in lines)
+    asked = rows_of(lines_of(run_of(64), Display(), View(rows="stage")))
+    assert [row.split()[1] for row in asked] == [str(stage) for stage in range(64)]
 
 
-def test_the_worst_and_the_busiest_rank_are_kept() -> None:
+def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
     report = run_of(64)
     (first,) = report.iterations
     ranks = tuple(
@@ -92,7 +93,8 @@ def test_the_worst_and_the_busiest_rank_are_kept() -> None:
 
     lines = lines_of(changed, Display())
 
-    assert {"stage 23", "stage 41"} <= {" ".join(row.split()[:2]) for row in rows_of(lines)}
+    drawn = {row.split()[1]: row.split()[-2] for row in rows_of(lines)}
+    assert (drawn["20-23"], drawn["40-43"], drawn["0-3"]) == ("62.25", "37.75", "50.00")
     assert any(line.startswith("Standing out: rank 23 ") for line in lines)
 
 
@@ -155,21 +157,24 @@ def test_colours_double_the_resolution() -> None:
     assert not any("#" in span.style for line in plain for span in line)
 
 
-def test_limitations_are_counted_and_the_first_is_shown() -> None:
-    notes = (Limitation("one thing", "it is so"), Limitation("another", "it is not"))
+def test_what_limits_a_ratio_is_named_on_one_line() -> None:
+    lost = Limitation("kernels", "they have no times", kind=LimitationKind.KERNELS_LOST)
+    notes = (lost, Limitation("a thing", "it is so"), Limitation("another", "it is not"))
 
-    (line,) = (
-        line
-        for line in lines_of(replace(run_of(4), limitations=notes), Display(100))
-        if line.startswith("Limitation:")
-    )
+    lines = lines_of(replace(run_of(4), limitations=notes), Display())
 
-    assert line == "Limitation: one thing: it is so (2 limitations: -v coverage)"
+    assert "Limits: kernels (-v coverage)" in lines
+    assert "-v coverage (3 notes)" in lines[-1]
 
 
-def test_all_of_a_few_stages_are_drawn(tmp_path: Path, cli: CommandLine) -> None:
-    job = simulated(Job(stages=16, microbatches=16, replicas=1, iterations=2))
+def test_a_culprit_is_marked_in_its_row_among_all_stages(tmp_path: Path, cli: CommandLine) -> None:
+    job = simulated(Job(stages=16, microbatches=16, replicas=2, iterations=3, rank={22: 1.5}))
     screen = cli.printed("analyze", str(job.written(tmp_path / "operations.csv")))
 
-    assert all(f"\nstage {stage} " in screen for stage in range(16))
-    assert "left out" not in screen
+    assert [line.split()[1] for line in rows_of(screen.splitlines())] == [
+        str(stage) for stage in range(16)
+    ]
+    assert "\nstage 6 ►" in screen
+    assert "► rank 22: see the advice" in screen
+    assert "(pipeline 1 of 2)" in screen
+    assert len(screen.splitlines()) <= 36

@@ -139,7 +139,7 @@ def test_nothing_is_advised_from_an_empty_average(
             "analyze", str(tmp_path), "--skip", "99", "--json", str(tmp_path / "r.json")
         ).split()
     )
-    assert "What to do first: nothing can be advised, since no iteration is averaged" in shown
+    assert "First: nothing can be advised, since no iteration is averaged" in shown
     assert "any kernel ran for" not in shown
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["what_to_do_first"] is None
 
@@ -155,4 +155,4 @@ def test_what_else_would_save_stands_below_what_to_do_first(
     assert len(further) == 1
     assert further[0].startswith("Find out why rank 6 is slow (-")
     assert f"Then: {further[0]}" in screen
-    assert "What to do first: Begin iterations earlier" in screen
+    assert "First: Begin iterations earlier" in screen

@@ -30,7 +30,7 @@ CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
     ),
     "rank": (SLOW, {"rank": {}}, "kept", "it does not stand out any more"),
     "rank as before": (SLOW, {"rank": {6: 1.49}}, "not followed", "it still costs"),
-    "rank half": (SLOW, {"rank": {6: 1.25}}, "kept in part", "times as long as its norm, was 1.5"),
+    "rank half": (SLOW, {"rank": {6: 1.25}}, "kept in part", "its usual time, was 1.50x"),
     "pauses": (PAUSING, {"between": 0.0}, "kept", "it does not stand out any more"),
 }
 
@@ -62,7 +62,7 @@ def test_each_advice_says_what_was_done_and_what_came_of_it(
     assert first["verdict"] == verdict
     assert words in first["change"]
     assert f"-{100 * first['promised_ratio']:.2f} % ±" in first["text"]
-    assert ("promised at most -" in first["text"]) == (first["kind"] == "stage")
+    assert ("promised up to -" in first["text"]) == (first["kind"] == "stage")
     capsys.readouterr()
     followed = verdict != "not followed"
     assert main(["compare", before, after]) == 0

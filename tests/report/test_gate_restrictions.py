@@ -40,7 +40,7 @@ RESTRICTED = {
             f"UPDATE {KERNELS} SET start = start - 20000000, end = end - 20000000 "
             "WHERE rowid % 47 = 1"
         ],
-        "incomplete: kernels have impossible times",
+        "incomplete: kernels have invalid timestamps",
     ),
     "operations-without-gpu-work": (
         [

@@ -213,7 +213,7 @@ def first_lines(report: Report, display: Display) -> list[doc.Line]:
     if len(found) > _NAMED:
         named.append(f"{len(found) - _NAMED:,} more (-v ranks)")
     if named:
-        lines += paragraph("; ".join(named), display, lead="Standing out:", most=3)
+        lines += paragraph("; ".join(named), display, lead="Standing out:", most=2)
     return lines
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import ProfileSummary
@@ -22,7 +21,7 @@ from bubbleviz.render.text import sections as own
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.terminal import Display, paragraph, plain_text
 from bubbleviz.report import bubbles
-from bubbleviz.report.advice import first_thing, further_advice
+from bubbleviz.report.advice import culprits, first_thing, further_advice
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, kernel_time_of, many_ranks, measure_of
 from bubbleviz.report.report import Report
@@ -49,6 +48,18 @@ def _spread(report: Report) -> str:
     return f" ± {doc.percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
 
 
+def _worst(report: Report) -> str:
+    """Return the worst iteration and its ratio, where that is far above the mean; else nothing."""
+    spread = report.summary.bubble_ratio[report.headline]
+    if spread.pair is not None or spread.max is None or spread.mean is None:
+        return ""
+    if spread.max - spread.mean < max(_FAR, _FAR_TIMES * spread.mean):
+        return ""
+    averaged = (iteration for iteration in report.iterations if iteration.averaged)
+    worst = next(i for i in averaged if i.ratios[report.headline].value == spread.max)
+    return f", {doc.percent(spread.max)} in iteration {one_line(worst.name, 30)}"
+
+
 def _restriction_marks(report: Report) -> tuple[str, ...]:
     """Return what restricts the primary ratio, what weighs most first."""
     marks = tuple(restriction.text for restriction in report.restrictions)
@@ -56,10 +67,17 @@ def _restriction_marks(report: Report) -> tuple[str, ...]:
     return (*marks, "clocks contradict each other") if contradicted else marks
 
 
-def _bounds(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield what bounds the primary ratio and what stands beside it, each with its joint."""
+def _bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield what bounds the primary ratio and what stands beside it, each with its joint.
+
+    Args:
+        report: any report.
+        narrow: whether clock bounds count that are narrower than the confidence interval.
+    """
     interval = report.summary.bubble_interval.get(report.headline)
-    if interval is not None and interval[0] < interval[1]:
+    ci95 = report.summary.bubble_ratio[report.headline].ci95
+    least = 0.0 if narrow else max(2 * (ci95 or 0.0), _CLOCK_BOUNDS)
+    if interval is not None and interval[1] - interval[0] > least:
         yield ", ", f"clock bounds {doc.between(interval)} %"
     low = report.lower_bound(report.headline)
     if low is not None:
@@ -71,11 +89,10 @@ def _bounds(report: Report) -> Iterator[tuple[str, str]]:
 def _run(report: Report) -> str:
     """Return the ranks, hosts and iterations that the primary ratio is of."""
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
-    nvtx = "NVTX " if all(profile.format == "nsys" for profile in report.profiles) else ""
     return (
-        f"{counted(ranks, 'rank')} on {counted(hosts, 'host')}, {report.summary.iterations} of "
+        f"{counted(ranks, 'rank')} of {counted(hosts, 'host')}, {report.summary.iterations} of "
         f"{counted(len(report.iterations), 'iteration')} averaged, "
-        f"{nvtx}convention: {one_line(report.convention, 60)}"
+        f"convention: {one_line(report.convention, 60)}"
     )
 
 
@@ -90,20 +107,23 @@ def _advice_sentence(report: Report, first: str | None) -> str | None:
     return f"nothing can be advised, since no iteration is averaged; {remedy}"
 
 
-# The first screen: what one wants to know of a run, in at most 40 lines of 80 columns.
+# The first screen: what one wants to know of a run, without scrolling.
 #
-# From top to bottom: the headline with its definition, what restricts it, the run; the typical
-# iteration; what the bubble is made of; what to do first; which ranks stand out; what else matters.
+# From top to bottom: the ratio and the run, what restricts the ratio; the typical iteration; what
+# the bubble is made of; what to do; what limits all that.
 
 
-#: Lines of the screen, where it has 80 columns or more; more than ten rows come on top.
-MOST_LINES = 40
-#: Rows of the timeline, from the fullest screen to the barest one; up to so many all are drawn.
-_FITS, _ALL = (10, 8, 6, 5, 4, 2), 32
+#: Lines of the screen for up to eight rows, where it has 80 columns; more rows come on top, and
+#: some lines with them.
+MOST_LINES, _ROWS, _MORE_LINES = 24, 8, 4
+#: Lines of a timeline beside its rows: title, axis and legend.
+_AROUND = 3
 #: Share of compute time attributed to operations, below which coverage matters.
 _COVERED = 0.95
-#: How much clocks may leave open before they matter.
+#: How much clocks may leave open before it matters, where the confidence interval is narrower.
 _CLOCK_BOUNDS = 0.005
+#: Where an iteration is further above the mean, in points and as a share of it, it is named.
+_FAR, _FAR_TIMES = 0.02, 0.1
 #: Colour of a restriction.
 _WARNING = "bold yellow"
 
@@ -116,59 +136,51 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
         view: the iteration and the ranks to draw.
         display: where they are shown.
     """
-    iteration = own.shown_iteration(report, view)
-    selection = None if iteration is None else timeline.timeline_selection(report, view, iteration)
-    first = first_thing(report)
-    advice = _advice_sentence(report, first)
-    more = (
-        "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
-        "slowdown, clocks, coverage; -o bubbles.svg draws it"
+    iteration, first = own.shown_iteration(report, view), first_thing(report)
+    marked = culprits(report, first)
+    selection = (
+        None if iteration is None else timeline.timeline_selection(report, view, iteration, marked)
     )
-    blocks = [
-        [*_headline(report, display)],
-        [],
-        _bubble(report, display),
-        paragraph(advice, display, lead="What to do first:", most=7) if advice else [],
-        [
-            line
-            for further in further_advice(report, first)
-            for line in paragraph(one_line(further, 200), display, lead="Then:", most=2)
-        ],
-        ranks.first_lines(report, display),
-        [*_doubts(report, display)],
-        paragraph(more, display, lead="More:", style="dim"),
-    ]
+    drawn: list[doc.Line] = []
+    if selection is not None:
+        asked = bool(view.ranks or view.rows)
+        drawn = timeline.terminal_timeline(report, selection, display, marked, whole=asked)
+    to_do = paragraph(_advice_sentence(report, first) or "", display, lead="First:", most=4)
+    if not marked:
+        to_do = [*ranks.first_lines(report, display), *to_do]
+    for text in further_advice(report, first):
+        to_do += paragraph(one_line(text, 200), display, lead="Then:", most=2)
+    notes = f", -v coverage ({counted(len(report.limitations), 'note')})"
+    more = f"-v (all tables), -v ranks{notes if report.limitations else ''}, -o bubbles.svg, --help"
+    last = [*_limits(report, display), *paragraph(more, display, lead="More:", style="dim")]
+    headline, bubble = [*_headline(report, display)], _bubble(report, display)
+    # An empty line stands between two blocks, as far as the screen has room for it.
+    blocks = [block for block in (headline, drawn, bubble, to_do, last) if block]
+    above = max(len(drawn) - _ROWS - _AROUND, 0)
+    most = MOST_LINES + (above + _MORE_LINES if above else 0)
+    blank = max(min(most - sum(map(len, blocks)), len(blocks) - 1), 0)
     lines: list[doc.Line] = []
-    stages = 0 if selection is None else len(selection.rows)
-    for rows in _FITS if not _FITS[0] < stages <= _ALL else (stages,):
-        if selection is not None:
-            blocks[1] = timeline.terminal_timeline(report, selection, display, rows)
-        # An empty line stands between two blocks.
-        lines = [line for block in filter(None, blocks) for line in ((), *block)][1:]
-        if len(lines) <= MOST_LINES + (rows if rows > _FITS[0] else 0):
-            return lines
-    return [line for line in lines if line]
+    for at, block in enumerate(blocks):
+        lines += [(), *block] if 0 < at <= blank else block
+    return lines
 
 
 def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
-    """Yield the primary ratio, what it means, bounds or restricts it, and the run that it is of."""
+    """Yield the primary ratio, the run that it is of, and what restricts or bounds it."""
     mean = report.summary.bubble_ratio[report.headline].mean
     value = "unknown" if mean is None else doc.percent(mean)
     lead = f"{capitalised(measure_of(report))}: {value}"
-    yield from paragraph(_spread(report).strip(), display, lead=lead)
-    definition = next((r for r in ratio_definitions() if r.name == report.headline), None)
-    words = "" if definition is None else definition.words_for(report.kind)
-    reason = one_line(report.headline_reason, 200)
-    means = f"{capitalised(words)} ({report.headline} is quoted: {reason})"
-    yield from paragraph(means, display, most=4)
-    for mark in _restriction_marks(report):
-        yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
-    beside = "; ".join(text for _, text in _bounds(report))
-    yield from paragraph(one_line(beside, 400), display, most=4)
-    yield from paragraph(_run(report), display, most=2)
-    for title, order in (("schedule", report.schedule), ("plan", report.plan)):
+    yield from paragraph(f"{_spread(report).strip()}{_worst(report)}", display, lead=lead)
+    ran, run = report.schedule, _run(report)
+    if ran is not None and ran.exact and ran.name is not None and not ran.also:
+        run = f"{one_line(ran.name, 30)} on {run}"
+        ran = None
+    yield from paragraph(run, display, most=2)
+    for title, order in (("schedule", ran), ("plan", report.plan)):
         if order is not None and order.reason not in NO_PIPELINE:
             yield from paragraph(own.recognised(order), display, lead=f"{title}:", most=2)
+    for mark in _restriction_marks(report):
+        yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
 
 
 def _bubble(report: Report, display: Display) -> list[doc.Line]:
@@ -187,31 +199,22 @@ def _bubble(report: Report, display: Display) -> list[doc.Line]:
     return [*paragraph(title, display, style="bold"), *timeline.stacked_bar(bar, display)]
 
 
-def _doubts(report: Report, display: Display) -> Iterator[doc.Line]:
-    """Yield how much is attributed, how far clocks agree, where in doubt, and a limitation."""
+def _limits(report: Report, display: Display) -> list[doc.Line]:
+    """Return a line on what limits the ratio: coverage, clocks, and what is unknown."""
+    limits = [text for _, text in _bounds(report, narrow=False)]
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
     attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)
     if gpu_ns and attributed_ns < _COVERED * gpu_ns:
-        sentence = (
-            f"{doc.percent(attributed_ns / gpu_ns)} of compute-kernel time is attributed to "
-            "operations (-v coverage)"
-        )
-        yield from paragraph(sentence, display, lead="Coverage:", most=2)
+        limits.append(f"{doc.percent(attributed_ns / gpu_ns)} of kernel time attributed")
     clocks = {report.clock(number) for number in range(len(report.profiles))}
-    interval = report.summary.bubble_interval.get(report.headline)
-    loose = interval is not None and interval[1] - interval[0] > _CLOCK_BOUNDS
-    known = [uncertainty for _, _, uncertainty in clocks if uncertainty is not None]
-    if len(clocks) > 1 and (loose or len(known) < len(clocks)):
-        off = "unknown" if len(known) < len(clocks) else f"up to ± {max(known) / 1e3:,.1f} us"
-        sentence = f"offsets of {len(clocks)} hosts are {off} (-v clocks)"
-        yield from paragraph(sentence, display, lead="Clocks:", most=1)
-    if not report.limitations:
-        return
+    if any(uncertainty is None for _, _, uncertainty in clocks) and len(clocks) > 1:
+        limits.append(f"offsets of {len(clocks)} clocks unknown")
     weighty = [each for each in report.limitations if each.kind is not LimitationKind.OTHER]
-    (line, *_) = own.limitation_lines(report, (weighty or report.limitations)[:1])
-    count = len(own.limitation_lines(report, most=None))
-    where = "" if count == 1 else f" ({counted(count, 'limitation')}: -v coverage)"
-    yield from paragraph(f"{line}{where}", display, lead="Limitation:", lead_style=_WARNING, most=4)
+    limits += dict.fromkeys(one_line(each.what, 60) for each in weighty)
+    if not limits:
+        return []
+    text = f"{'; '.join(limits)} (-v coverage)"
+    return paragraph(text, display, lead="Limits:", lead_style=_WARNING, most=3)
 
 
 # Sections.
@@ -411,6 +414,7 @@ def summary(report: Report) -> list[doc.Block]:
         doc.Sentence(bounds, lead=value),
         doc.Sentence(f"{run}; {why}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
+        *(doc.Sentence(f"Then: {text}") for text in further_advice(report, first)),
         own.ratios(report),
         causes(report),
     ]

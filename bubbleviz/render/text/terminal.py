@@ -20,8 +20,8 @@ _LONGEST_LINE = 100
 #: What stands for a sign where the output has ASCII alone, dashes and quotation marks among them.
 _ASCII = (
     str.maketrans(
-        "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019",
-        "~.xu---*\"\"''",
+        "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019\u25ba",
+        "~.xu---*\"\"''>",
     )
     | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
     | str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")

@@ -1,19 +1,20 @@
-"""The timeline of one iteration in a terminal: a row a stage, drawn to scale with characters.
+"""The timeline of one iteration in a terminal: one row per stage, drawn to scale with characters.
 
 With colours a cell holds two halves; without, a shade a phase, and in ASCII a letter::
 
-    stage 0  ████████▒▒██▒▒██▒▒██·····▒▒······▒▒   27.3 %
-    stage 1  ··██████▒▒██▒▒██▒▒██▒▒···▒▒···▒▒···   27.3 %
-             |0        |10       |20        33 ms
+    stage 0 ████████▒▒██▒▒██▒▒██·····▒▒······▒▒   27.3 %
+    stage 1►··██████▒▒██▒▒██▒▒██▒▒···▒▒···▒▒···   27.3 %
+            |0        |10       |20        33 ms
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import floor, log10
+from statistics import fmean, median
 from typing import TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import indices_of
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step
 from bubbleviz.render.marks import (
     OTHER_ITERATION,
@@ -74,15 +75,28 @@ _CALLED = {
 }
 #: Characters of a row's label, and of the ratio behind it.
 _LONGEST_LABEL, _RATIO = 18, 8
+#: Up to so many rows are all drawn; more are grouped, into at most so many.
+_ALL, _GROUPS = 32, 16
+#: In front of the row of a rank that advice is about.
+_MARK = "►"
 #: Columns between two labels of the axis, at least.
 _BETWEEN_TICKS = 9
 
-#: A row that is drawn, the mean ratio of its ranks (None where unknown), and what each cell shows.
-_CellRow: TypeAlias = "tuple[RankRow, float | None, list[int]]"
+#: A row that is drawn, its label, and the mean ratio of its ranks (None where unknown).
+_Labelled: TypeAlias = "tuple[RankRow, str, float | None]"
 
 
-def timeline_selection(report: Report, view: View, iteration: Iteration) -> Selection | None:
-    """Return the rows of an iteration, a row a stage where stages are known; None without any."""
+def timeline_selection(
+    report: Report, view: View, iteration: Iteration, marked: Collection[int] = ()
+) -> Selection | None:
+    """Return the rows of an iteration, one per stage where stages are known; None without any.
+
+    Args:
+        report: any report.
+        view: the ranks, and what a row is.
+        iteration: which is drawn.
+        marked: ranks whose pipeline is drawn, of the first that is in any.
+    """
     ranks = [rank for rank in report.ranks if not view.ranks or rank.index in view.ranks]
     staged = any(rank.stage is not None for rank in ranks)
     rows = view.rows or ("stage" if staged else "rank")
@@ -90,28 +104,40 @@ def timeline_selection(report: Report, view: View, iteration: Iteration) -> Sele
     selection = select(report, replace(view, iterations=(iteration.index,), rows=rows))
     if selection is None:
         return None
-    shown = tuple(row for row in selection.rows if {*row.replicas} & at_work)
-    return replace(selection, rows=shown) if shown else None
+    shown = [row for row in selection.rows if {*row.replicas} & at_work]
+    pipeline = report.ranks[min(marked)].pipeline if marked else None
+    for at, row in enumerate(shown if pipeline is not None else ()):
+        own = [rank for rank in row.replicas if report.ranks[rank].pipeline == pipeline]
+        for rank in sorted(own, key=lambda rank: rank not in marked)[:1]:
+            shown[at] = replace(row, rank=report.ranks[rank], spread=False)
+    return replace(selection, rows=tuple(shown)) if shown else None
 
 
 def terminal_timeline(
-    report: Report, selection: Selection, display: Display, most_rows: int
+    report: Report,
+    selection: Selection,
+    display: Display,
+    marked: Collection[int] = (),
+    *,
+    whole: bool = False,
 ) -> list[Line]:
-    """Return the timeline of one iteration, its legend and its axis.
+    """Return the timeline of one iteration, its axis and its legend.
 
     Args:
         report: any report.
         selection: the rows of one iteration.
         display: where it is shown.
-        most_rows: rows, at most; two at least.
+        marked: ranks whose rows are marked, as those that advice is about.
+        whole: whether all rows are drawn, however many; else those of very many are grouped.
     """
-    named = map(display.shown, _labels(report, selection.rows))
-    labels = dict(zip((row.rank.index for row in selection.rows), named, strict=True))
-    gutter = max(map(cell_width, labels.values())) + 1
+    size = 1 if whole or len(selection.rows) <= _ALL else -(-len(selection.rows) // _GROUPS)
+    rows = _grouped(report, selection, marked, size)
+    selection = replace(selection, rows=tuple(row for row, *_ in rows))
+    gutter = max(cell_width(display.shown(label)) for _, label, _ in rows) + 1
     columns = max(display.width - gutter - _RATIO, 10)
     halves = display.colour and display.unicode
-    rows = _cells(report, selection, max(most_rows, 2), columns * (1 + halves))
-    kinds = sorted({kind for *_, cells in rows for kind in cells} - {_OUTSIDE})
+    cells = _diffused(_shares(report, selection, columns * (1 + halves)))
+    kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
     glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
     if halves:
         glyphs |= {kind: "█" for kind in glyphs if kind not in {_BUBBLE, _OUTSIDE}}
@@ -119,58 +145,60 @@ def terminal_timeline(
         # Where no B is shown, BW is the backward.
         glyphs[Phase.BW] = "B"
     styles = {kind: _colour(kind) if display.colour else "" for kind in _KINDS}
-    lines: list[Line] = [_title(selection, rows, idle_of(report), display)]
-    for row, known, cells in rows:
-        label = labels[row.rank.index]
-        drawn = (_halves if halves else _characters)(cells, glyphs, styles)
+    lines: list[Line] = [_title(selection, size, idle_of(report), display)]
+    sign, of_marked = display.shown(_MARK), []
+    for (row, label, known), own in zip(rows, cells.tolist(), strict=True):
+        if is_marked := row.rank.index in marked:
+            of_marked.append(str(row.rank.number))
+        drawn = (_halves if halves else _characters)(own, glyphs, styles)
         ratio = "-" if known is None else percent(known)
-        blank = " " * (gutter - cell_width(label))
-        lines.append((Span(label + blank), *drawn, Span(f"{ratio:>{_RATIO}}")))
+        shown = display.shown(label)
+        head = shown + " " * (gutter - 1 - cell_width(shown)) + (sign if is_marked else " ")
+        style = "bold" if is_marked else ""
+        lines.append((Span(head, style), *drawn, Span(f"{ratio:>{_RATIO}}", style)))
     lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
     legend: list[Line] = [
         (Span(glyphs[kind], styles[kind]), Span(f" {_CALLED.get(kind) or Phase(kind).label}"))
         for kind in kinds
     ]
-    if len(selection.rows) > len(rows):
-        omitted = len(selection.rows) - len(rows)
-        legend.append((Span(f"({omitted:,} of {len(selection.rows):,} rows left out)", "dim"),))
+    if of_marked:
+        legend.append((Span(sign, "bold"), Span(f" rank {listed(of_marked, 3)}: see the advice")))
     return lines + flowing(legend, display)
 
 
 # What each cell shows, row by row.
 
 
-def _cells(report: Report, selection: Selection, most_rows: int, columns: int) -> list[_CellRow]:
-    """Return the cells of a selection of one iteration.
+def _grouped(
+    report: Report, selection: Selection, marked: Collection[int], size: int
+) -> list[_Labelled]:
+    """Return the rows that are drawn, with their labels and ratios.
 
-    Args:
-        report: any report.
-        selection: its rows.
-        most_rows: rows that are kept: first, last, those with the most and the least bubble, some
-            evenly spaced between.
-        columns: cells of a row.
+    A row of several stages, or ranks, has their mean ratio, and shows the marked one, or else the
+    one whose ratio is furthest from the median.
     """
+    rows, labels = selection.rows, _labels(report, selection.rows)
     ratios = [ratio for ratio, _ in row_ratios(report, selection)]
-    kept = _kept(ratios, most_rows)
-    rows = tuple(selection.rows[at] for at in kept)
-    kinds = _diffused(_shares(report, replace(selection, rows=rows), columns)).tolist()
-    return [(row, ratios[at], own) for row, at, own in zip(rows, kept, kinds, strict=True)]
-
-
-def _kept(ratios: list[float | None], most: int) -> list[int]:
-    """Return which rows are kept, ascending."""
-    count = len(ratios)
-    if count <= most:
-        return list(range(count))
-    known = sorted((ratio, at) for at, ratio in enumerate(ratios) if ratio is not None)
-    kept = {0, count - 1}
-    # The busiest rank is the one that others wait for.
-    kept |= {known[-1][1], known[0][1]} if known and most >= len(kept) + 2 else set()
-    for places in range(most, 1, -1):
-        spread = {round(place * (count - 1) / (places - 1)) for place in range(places)}
-        if len(kept | spread) <= most:
-            return sorted(kept | spread)
-    return sorted(kept)
+    if size == 1:
+        return list(zip(rows, labels, ratios, strict=True))
+    known = [ratio for ratio in ratios if ratio is not None]
+    middle = median(known) if known else 0.0
+    groups: list[_Labelled] = []
+    for first in range(0, len(rows), size):
+        places = range(first, min(first + size, len(rows)))
+        own = [ratio for at in places if (ratio := ratios[at]) is not None]
+        drawn = max(
+            places,
+            key=lambda at: (rows[at].rank.index in marked, abs((ratios[at] or middle) - middle)),
+        )
+        ends = [
+            rank.number if rank.stage is None else rank.stage
+            for rank in (rows[places[0]].rank, rows[places[-1]].rank)
+        ]
+        what = "rank" if rows[first].rank.stage is None else "stage"
+        label = f"{what} {ends[0]}-{ends[1]}"
+        groups.append((rows[drawn], label, fmean(own) if own else None))
+    return groups
 
 
 def _shares(report: Report, selection: Selection, columns: int) -> Floats:
@@ -217,15 +245,20 @@ def _diffused(shares: Floats) -> Ints:
     return codes
 
 
-def _title(selection: Selection, rows: Sequence[_CellRow], share: str, display: Display) -> Line:
+def _title(selection: Selection, size: int, share: str, display: Display) -> Line:
     """Return which iteration is drawn, what a row is, and what the numbers behind rows are of."""
-    most = max(len(row.replicas) for row, *_ in rows)
-    what = "rank" if rows[0][0].rank.stage is None else "stage"
-    which = "median" if any(row.spread for row, *_ in rows) else "first"
-    of = f", the {which} of its {counted(most, 'rank')}" if most > 1 else ""
+    rows = selection.rows
+    most = max(len(row.replicas) for row in rows)
+    what = "rank" if rows[0].rank.stage is None else "stage"
+    which = "median" if any(row.spread for row in rows) else "first"
+    (pipeline, *several) = dict.fromkeys(row.rank.pipeline for row in rows)
+    of = f" ({which} of its {counted(most, 'rank')})" if most > 1 else ""
+    if of and pipeline and not several:
+        of = f" (pipeline {pipeline} of {most})"
+    per = f"{size} {what}s, the most unusual drawn" if size > 1 else f"{what}{of}"
     title = (
         f"Iteration {one_line(selection.iterations[0].name, 30)}, "
-        f"{selection.span_ns / 1e6:,.3f} ms: a row a {what}{of}"
+        f"{selection.span_ns / 1e6:,.3f} ms: one row per {per}"
     )
     room = display.width - len(share) - 1
     title = display.shown(fitting(display.shown(title), room))
