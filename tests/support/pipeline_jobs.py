@@ -51,6 +51,7 @@ class Job:
         pause: how much longer the third F of ranks takes.
         slows: factors of ranks from an iteration on.
         drift: by how much ranks have slowed in the last iteration.
+        gaps: of ranks, how long no kernel runs in each operation, as a share of its time.
         between: how much later iterations begin.
         even_stages: whether all stages have the mean work.
         even_microbatches: whether all microbatches of an iteration have the mean length.
@@ -78,6 +79,7 @@ class Job:
     pause: Mapping[int, float] = field(default_factory=dict)
     slows: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     drift: Mapping[int, float] = field(default_factory=dict)
+    gaps: Mapping[int, float] = field(default_factory=dict)
     between: float = 0.0
     even_stages: bool = False
     even_microbatches: bool = False
@@ -221,9 +223,11 @@ def _replica(
         length *= math.exp(job.noise * random_of.gauss(0, 1))
         if phase == "F" and m == 2 and plan.chunk_of(virtual) == 0:
             length += job.pause.get(rank, 0.0)
+        active_ns, length = round(length * MS), length * (1 + job.gaps.get(rank, 0.0))
         free_ns[stage] = ended[phase, virtual, m] = start_ns + length * MS
         row = _timed(place | chunk, phase, start_ns, free_ns[stage])
         row["launched_ns"] = round(min(launch_ns, start_ns - 5_000))
+        row |= {"active_ns": active_ns, "kernels": 9} if job.gaps else {}
         rows[stage].append(row)
         left[stage].pop(0)
     return {first + s: (free_ns[s], rows[s]) for s in range(job.stages)}

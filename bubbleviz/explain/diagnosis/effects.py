@@ -26,6 +26,8 @@ from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_ro
 _LEAST, _SURE = 0.02, 4.0
 #: A compute that takes this many times as long as its like paused.
 _PAUSED = 1.5
+#: What takes this many times the launch gaps of its like is a pause.
+_GAPS_PAUSED = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER, Role.AFTER_COMPUTE)
 #: A trend makes this change of a logarithm from the first iteration to the last.
 _CHANGE = 0.03
@@ -46,7 +48,8 @@ class Effects:
 
     Attributes:
         rows: of the work table that compute.
-        time_ns: how long each of these took.
+        gap_ns: how long no kernel ran in each of these, as far as that is usual for its cell.
+        time_ns: how long each took beside that.
         cells: computes of one kind, virtual stage and rank.
         cell_ns: the median time of each cell, before its rank slowed.
         copies: cells of one kind and virtual stage, which do the same work; one row a cell.
@@ -76,6 +79,7 @@ class Effects:
     """
 
     rows: Ints
+    gap_ns: Floats
     time_ns: Floats
     cells: Groups
     cell_ns: Floats
@@ -117,7 +121,17 @@ class Effects:
             at: of the computes.
             scale: what is left of the usual part of each.
         """
-        return np.asarray(1 - (1 - scale) / self.paused[at], np.float64)
+        return self.with_gaps(at, 1 - (1 - scale) / self.paused[at])
+
+    def with_gaps(self, at: Ints, scale: Floats) -> Floats:
+        """Return the shares of some computes' times that are left where launch gaps stay.
+
+        Args:
+            at: of the computes.
+            scale: what is left of each beside its gaps.
+        """
+        time_ns = self.time_ns[at]
+        return np.asarray(1 - (1 - scale) * time_ns / (time_ns + self.gap_ns[at]), np.float64)
 
     def stands_out(self, effect: Floats, of: Ints, against: Floats | float = 1.0) -> Bools:
         """Tell which effects are larger than chance and small differences of like hardware.
@@ -133,19 +147,24 @@ class Effects:
         return np.nan_to_num(np.log(effect)) > np.maximum(_LEAST, _SURE * error)
 
 
-def effects_of(work: Work) -> Effects:
+def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
     """Return the effects of a run.
 
     Args:
         work: of all ranks, in the iterations that count.
+        gap_ns: how long no kernel ran inside each row; None for no time.
     """
     length_ns = work.end_ns - work.start_ns
     rows = np.flatnonzero(np.isin(work.role, _TIMED) & (length_ns > 0))
-    time_ns = length_ns[rows].astype(np.float64)
     kind, stage, rank = work.kind[rows], work.stage[rows], work.rank[rows]
     iteration, microbatch = work.iteration[rows], work.microbatch[rows]
 
     cells = groups_of(kind, work.virtual_stage[rows], rank)
+    # Hosts that launch slowly slow no hardware, and are no work of a stage.
+    gaps_ns = np.zeros(len(rows)) if gap_ns is None else gap_ns[rows].astype(np.float64)
+    usual_ns = group_medians(cells.of_row, len(cells), gaps_ns)[cells.of_row]
+    gaps_ns = np.minimum(gaps_ns, _GAPS_PAUSED * usual_ns)
+    time_ns = np.maximum(length_ns[rows] - gaps_ns, 1.0)
     cell_ns = group_medians(cells.of_row, len(cells), time_ns)
     left = time_ns / np.maximum(cell_ns[cells.of_row], 1)
     iterations, paces = groups_of(iteration), groups_of(rank, iteration)
@@ -193,6 +212,7 @@ def effects_of(work: Work) -> Effects:
     even_ns = np.bincount(kinds, stage_ns) / np.bincount(kinds)
     return Effects(
         rows=rows,
+        gap_ns=gaps_ns,
         time_ns=time_ns,
         cells=cells,
         cell_ns=cell_ns,

@@ -39,8 +39,6 @@ _MANY, _SOME_NUMBERS, _ALWAYS = 0.2, 0.5, 0.8
 _SLOW_LINK = 1.3
 #: Ranks whose launch gaps take less of their computes than this have none to speak of.
 _LEAST_GAPS = 0.05
-#: What takes this many times the gaps of its like is a pause.
-_GAPS_PAUSED = 2
 #: One more chunk in flight, or as many as it takes: more than requests may give.
 ONE_MORE, ENOUGH = "one", "enough"
 #: The name of the fault that whole layers stand on the wrong stages.
@@ -117,7 +115,6 @@ class Evidence:
         host_of_rank: number of the host of each rank.
         late_ns: how late each row started since the host had not launched it; 0 elsewhere.
         profiler_ns: likewise since the profiler held its process up.
-        gap_ns: how long no kernel ran inside each row; 0 for what is no operation.
         hosts: what hosts did before collectives that they launched late, and inside operations.
         layout: the layers of the stages; None where they are not known.
         schedule: that ran; None where it is not known.
@@ -129,7 +126,6 @@ class Evidence:
     host_of_rank: Ints
     late_ns: Ints
     profiler_ns: Ints
-    gap_ns: Ints
     hosts: HostActivities = field(default_factory=HostActivities.none)
     layout: LayoutQuestion | None = None
     schedule: str | None = None
@@ -309,11 +305,15 @@ def slow_iterations(seen: Evidence) -> Iterator[Fault]:
     """Yield the iterations that are slow on all ranks."""
     effects, work = seen.effects, seen.work
     groups, effect = effects.iterations, effects.iteration_effect / effects.trend
+    if effects.slowed.any() and effects.slowed.all():
+        # From some iteration on all take longer, which is one change, and no slow iterations.
+        change = np.exp(effects.jump_change.min())
+        effect = effect / np.where(np.arange(len(groups)) >= effects.jump_begin.max(), change, 1.0)
     size = np.bincount(groups.of_row, minlength=len(groups))
     out = effects.stands_out(effect, size, against=0.0)
     if out.any():
         at = np.flatnonzero(out[groups.of_row])
-        scale = 1 / effect[groups.of_row[at]]
+        scale = effects.with_gaps(at, 1 / effect[groups.of_row[at]])
         yield Fault(
             "iteration",
             "iterations",
@@ -340,17 +340,17 @@ def pauses(seen: Evidence) -> Iterator[Fault]:
     named = [(f"pauses-{one}", [one]) for one in ranks[:_PAUSING_RANKS]]
     for name, some in (*named, *([("pauses", sorted(ranks))] if len(ranks) > 1 else ())):
         at = np.flatnonzero((factor > 1) & np.isin(rank, some))
-        rows = effects.rows[at]
+        rows, scale = effects.rows[at], effects.with_gaps(at, 1 / factor[at])
         yield Fault(
             "iteration",
             name,
             rows,
-            1 / factor[at],
+            scale,
             ranks=tuple(some),
             iterations=tuple(distinct(work.iteration[rows]).tolist()),
             phases=(("", quantile_of(factor[at], 0.5)),),
             what="pause",
-            host=_host_in_longest(seen, rows, 1 / factor[at]),
+            host=_host_in_longest(seen, rows, scale),
         )
 
 
@@ -470,24 +470,19 @@ def launch_gaps(seen: Evidence) -> Iterator[Fault]:
 
     Inside operations no kernel runs, since launches take longer than the kernels do.
     """
-    effects, work = seen.effects, seen.work
-    rows, cell = effects.rows, effects.cells.of_row
-    gap_ns = seen.gap_ns[rows].astype(np.float64)
-    usual_ns = group_medians(cell, len(effects.cells), gap_ns)[cell]
-    gap_ns = np.minimum(gap_ns, _GAPS_PAUSED * usual_ns)
-    rank = work.rank[rows]
-    lost_ns, time_ns = np.bincount(rank, gap_ns), np.bincount(rank, effects.time_ns)
-    at = np.flatnonzero((gap_ns > 0) & (lost_ns > _LEAST_GAPS * time_ns)[rank])
+    effects, rank = seen.effects, seen.work.rank[seen.effects.rows]
+    gap_ns, length_ns = effects.gap_ns, effects.gap_ns + effects.time_ns
+    lost_ns, whole_ns = np.bincount(rank, gap_ns), np.bincount(rank, length_ns)
+    at = np.flatnonzero((gap_ns > 0) & (lost_ns > _LEAST_GAPS * whole_ns)[rank])
     if len(at):
-        share = float(gap_ns[at].sum() / effects.time_ns[at].sum())
         yield Fault(
             "launch-gaps",
             "launch-gaps",
-            rows[at],
-            np.maximum(1 - gap_ns[at] / effects.time_ns[at], 0.0),
+            effects.rows[at],
+            1 - gap_ns[at] / length_ns[at],
             ranks=tuple(distinct(rank[at]).tolist()),
-            phases=(("", share),),
-            bound=True,
+            phases=(("", float(gap_ns[at].sum() / length_ns[at].sum())),),
+            bound=len(distinct(rank[at])) == len(distinct(rank)),
         )
 
 

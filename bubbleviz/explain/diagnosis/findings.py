@@ -276,11 +276,10 @@ def _evidence(
     return Evidence(
         work,
         scenarios.bounded_ns,
-        effects_of(work),
+        effects_of(work, gap_ns),
         np.array([hosts.index(rank.host) for rank in run.ranks], np.int64),
         late_ns,
         profiler_ns,
-        gap_ns,
         shapes.beside_operations(run.hosts, distinct(operations.name_id), operations.phase),
         layout,
         schedule,

@@ -64,7 +64,7 @@ def work_of(factor: Factor, replicas: int = REPLICAS) -> Work:
 def seen(work: Work, host_of_rank: Ints) -> Evidence:
     """Return the evidence of computes alone."""
     never = np.zeros(len(work), np.int64)
-    return Evidence(work, work.own_ns, effects_of(work), host_of_rank, never, never, never)
+    return Evidence(work, work.own_ns, effects_of(work), host_of_rank, never, never)
 
 
 @pytest.mark.parametrize(

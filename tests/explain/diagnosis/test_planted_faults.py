@@ -64,7 +64,6 @@ def _first(planting: Planting) -> Advice:
 FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
     (BASE, {"slow_rank": 6}, "rank", "rank 6 (node1 GPU 1) is slow"),
     (BASE, {"slow_rank": 6, "slow_rank_factor": 1.1}, "rank", "x the other ranks of stage 2"),
-    (replace(BASE, replicas=2), {"slow_rank": 6}, "rank", "rank 6 (node1 GPU 1) is slow"),
     (
         BASE,
         {"slow_pipeline": 2, "slow_factor": 1.4},

@@ -102,6 +102,8 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
     ),
     "drift": (LONG, {"drift": {3: 0.5}}, {}, "drift", (3,)),
     "drift of two stages": (replace(LONG, stages=2), {"drift": {3: 0.4}}, {}, "drift", (3,)),
+    "change": (LONG, {"iteration": dict.fromkeys(range(6, 10), 1.5)}, {}, "slowed", ()),
+    "launch gaps": (BASE, {"gaps": {5: 0.5}}, {}, "launch-gaps", (5,)),
     "between": (BASE, {"between": 30.0}, {}, "launch", ()),
 }
 SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zb-v")
@@ -131,12 +133,15 @@ def test_a_fault_is_named_first_and_its_removal_saves_what_is_promised(
     assert (first.error_ratio or 0) < max(0.02, first.saving_ratio)
     if name == "link of a replica":
         assert "between stages 0 and 1 of replica 1 is slow" in first.text
+    if name == "change":
+        assert "what changed on all ranks before iteration 6" in first.text
 
 
 #: Two faults at once, and what both cost alone.
 PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
     "rank, link": (BASE, {"rank": {6: 1.1}}, {"link": {(-1, 0): 20.0}}, "link"),
     "stage, pause": (BASE, {"rank": {6: 1.3}}, {"pause": {6: 40.0}}, "iteration"),
+    "rank, its gaps": (BASE, {"rank": {5: 1.2}}, {"gaps": {5: 0.5}}, "launch-gaps"),
     "rank, its pause": (BASE, {"rank": {6: 1.7}}, {"pause": {6: 20.0}}, "rank"),
     "lengths, rank": (FOUR, {"rank": {9: 1.6}}, {"lengths": 0.05}, "rank"),
 }
