@@ -1,0 +1,101 @@
+"""Build the site into ``build/site``: pages written by hand, the guides, and what they show.
+
+The guides are those that ``bubbleviz guide`` shows; commands, options and docstrings are asked of
+the package; runs of the gallery are planted, analysed and drawn. A link to nothing fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from latex2mathml.converter import convert
+
+from scripts.pages import gallery, reference
+
+ROOT = gallery.ROOT
+_HERE = Path(__file__).parent
+#: What is built from, and the site.
+_WORK, _SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
+#: A formula of its own line, or one in a line of a page that has such.
+_BLOCK, _INLINE = re.compile(r"\$\$(.+?)\$\$", re.DOTALL), re.compile(r"\$([^$\n]+)\$")
+_SHOWN = re.compile(r"^<!-- screen: (bubbleviz .+) -->$", re.MULTILINE)
+#: A guide as text names it, which is a link here.
+_GUIDE = re.compile(r"`bubbleviz guide ([a-z-]+)`")
+_REPOSITORY = "https://github.com/bubbleviz/bubbleviz/blob/main/"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the site, and print where it is; return the exit status."""
+    parser = argparse.ArgumentParser(prog="scripts/site", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="take the gallery of the last build")
+    options = parser.parse_args(arguments)
+    docs = _WORK / "docs"
+    if not options.keep:
+        shutil.rmtree(_WORK, ignore_errors=True)
+    shutil.copytree(_HERE / "docs", docs, dirs_exist_ok=True)
+    if not options.keep or not (docs / "gallery").exists():
+        for name in gallery.write(_WORK / "runs", docs):
+            print(f"planted and shown: {name}", flush=True)
+    commands = reference.write(docs)
+    _write_guides(docs)
+    for page in docs.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        shown = _SHOWN.sub(lambda match: gallery.terminal(ROOT, match[1]), text)
+        if _BLOCK.search(shown):
+            shown = _BLOCK.sub(lambda match: convert(match[1], display="block"), shown)
+            shown = _INLINE.sub(lambda match: convert(match[1]), shown)
+        if shown != text:
+            page.write_text(shown, encoding="utf-8")
+    settings = (_HERE / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = "".join(f"\n      - gallery/{one.name}.md" for one in gallery.RUNS)
+    settings = settings.replace("- gallery/index.md", f"- gallery/index.md{pages}")
+    pages = "".join(f"\n      - {name}: reference/{name}.md" for name in commands)
+    settings = settings.replace("- reference/index.md", f"- reference/index.md{pages}")
+    (_WORK / "mkdocs.yml").write_text(settings, encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean"]
+    # Which successors its theme has is no concern of a build.
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run([*command, "-f", str(_WORK / "mkdocs.yml")], env=quiet, check=False)
+    if not done.returncode:
+        print(f"Site: {_SITE / 'index.html'}")
+    return done.returncode
+
+
+def _write_guides(docs: Path) -> None:
+    """Put the guides, the changelog and what is read and run where the site has them."""
+    (docs / "guides").mkdir(exist_ok=True)
+    guides = sorted((ROOT / "bubbleviz" / "guides").glob("*.md"))
+    names = {guide.stem for guide in guides}
+    rows = []
+    for guide in guides:
+        text = guide.read_text(encoding="utf-8")
+        title = text.partition("\n")[0].removeprefix("# ")
+        rows.append(f"| [{guide.stem}]({guide.name}) | {title} |")
+        linked = _GUIDE.sub(lambda m: f"[{m[1]}]({m[1]}.md)" if m[1] in names else m[0], text)
+        (docs / "guides" / guide.name).write_text(linked, encoding="utf-8")
+    index = (
+        "# Guides",
+        "",
+        "The same pages are in the terminal: `bubbleviz guide NAME`.",
+        "",
+        *("| guide | title |", "|---|---|"),
+        *rows,
+        "",
+    )
+    (docs / "guides" / "index.md").write_text("\n".join(index), encoding="utf-8")
+    for name, source in {"changelog": "CHANGELOG.md", "security": ".github/SECURITY.md"}.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        text = re.sub(r"\]\((?!https?:)(?:\.\./)?([^)]+)\)", rf"]({_REPOSITORY}\1)", text)
+        (docs / f"{name}.md").write_text(text, encoding="utf-8")
+    shutil.copy(ROOT / "fixtures" / "1f1b.svg", docs / "1f1b.svg")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

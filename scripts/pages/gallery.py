@@ -1,0 +1,230 @@
+"""The gallery: runs with a known fault or schedule, each as terminal screen, picture and page."""
+
+from __future__ import annotations
+
+import html
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Columns of terminal screens.
+_WIDTH = 82
+_PLANT = "python scripts/make_fixture.py"
+#: Real kernels and links never take exactly the same time.
+_USUAL = "--iterations 4 --jitter 0.02 --transfer-ns 20000"
+#: The window of style.css, and colours that have a contrast of 4.5 or more on it.
+_THEME = TerminalTheme(
+    (28, 33, 40),
+    (208, 215, 222),
+    [
+        *[(139, 148, 158), (255, 123, 114), (86, 211, 100), (227, 179, 65)],
+        *[(121, 192, 255), (210, 168, 255), (86, 212, 221), (208, 215, 222)],
+    ],
+    [
+        *[(139, 148, 158), (255, 161, 152), (126, 231, 135), (242, 204, 96)],
+        *[(165, 214, 255), (226, 197, 255), (179, 240, 255), (255, 255, 255)],
+    ],
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run of the gallery.
+
+    Attributes:
+        name: of its page and folder.
+        title: of its page.
+        text: what it shows.
+        planted: the command that writes the run; the folder follows it.
+        run: folder of the run in the one that is written to.
+        options: of ``bubbleviz analyze``, beside the outputs.
+    """
+
+    name: str
+    title: str
+    text: str
+    planted: str
+    run: str = ""
+    options: str = ""
+
+
+RUNS = (
+    Shown(
+        "slow-rank",
+        "A slow rank",
+        "One GPU of eight computes 1.3 times as long as its replica. Seven GPUs wait for it, those "
+        "of the other replica in the gradients' reduce-scatter.",
+        f"{_PLANT} --replicas 2 --reduce-ns 400000 --slow-rank 5 --slow-rank-factor 1.3 {_USUAL}",
+    ),
+    Shown(
+        "uneven-stage",
+        "An uneven stage",
+        "Stage 2 holds 1.4 times the work of the others, and sets the pace of all.",
+        f"{_PLANT} --slow-stage 2 --slow-factor 1.4 {_USUAL}",
+    ),
+    Shown(
+        "long-sequences",
+        "Long sequences",
+        "Two microbatches of eight are two and three times as long as the others. Each delays all "
+        "stages in turn.",
+        f"{_PLANT} --lengths 1 1 3 1 1 2 1 1 {_USUAL}",
+    ),
+    Shown(
+        "slow-link",
+        "A slow link",
+        "Transfers between stages 1 and 2 take 20 times as long as between the others.",
+        f"{_PLANT} --slow-link 1 --slow-link-factor 20 --iterations 4 --jitter 0.02 "
+        "--transfer-ns 60000",
+    ),
+    Shown(
+        "late-host",
+        "A late host",
+        "The process of stage 2 launches every forward 0.6 ms late, though its input is there.",
+        f"{_PLANT} --late-stage 2 --late-ns 600000 {_USUAL}",
+    ),
+    Shown(
+        "gpipe",
+        "GPipe",
+        "All forwards, then all backwards: the textbook's bubble of (p-1)/(m+p-1), at the memory "
+        "of all microbatches.",
+        f"{_PLANT} --schedule gpipe --iterations 3 --jitter 0.02",
+    ),
+    Shown(
+        "zb-v",
+        "ZB-V",
+        "Two chunks a GPU in the shape of a V, and backwards split into B and W: W fills what 1F1B "
+        "leaves idle.",
+        f"{_PLANT} --recipe zb-v",
+    ),
+    Shown(
+        "dualpipe",
+        "DualPipe",
+        "Microbatches enter at both ends of the pipeline and cross in its middle.",
+        f"{_PLANT} --schedule dualpipe --stages 8 --microbatches 20 --iterations 2 --jitter 0.02 "
+        "--iteration-ranges",
+    ),
+    Shown(
+        "1024-ranks",
+        "1,024 ranks",
+        "64 replicas of 16 stages on 128 hosts, as a table of operations. Outputs show how ranks "
+        "are spread, and which stand out.",
+        "python -m scripts.benchmark.ranks 1024 --kinds told --folder",
+        "1024-told/run",
+    ),
+)
+
+
+def terminal(folder: Path, command: str) -> str:
+    """Return the screen that a command of bubbleviz prints in a folder, as HTML.
+
+    Raises:
+        CalledProcessError: the command fails.
+    """
+    words = [sys.executable, "-m", "bubbleviz", *shlex.split(command)[1:]]
+    variables = {"COLUMNS": str(_WIDTH), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    console = Console(record=True, width=_WIDTH, file=io.StringIO(), legacy_windows=False)
+    console.print(Text.from_ansi(done.stdout), soft_wrap=True)
+    code = console.export_html(inline_styles=True, code_format="{code}", theme=_THEME)
+    # No line is blank, or Markdown would take the block for ended.
+    lines = "\n".join(line or " " for line in code.rstrip().splitlines())
+    return f'<pre class="terminal" tabindex="0">{lines}</pre>'
+
+
+def write(runs: Path, docs: Path, shown: Sequence[Shown] = RUNS) -> Iterator[str]:
+    """Plant the runs, write their pages, and yield the name of each as it is done.
+
+    Args:
+        runs: folder of the planted runs.
+        docs: folder of the site's pages.
+        shown: what to show.
+    """
+    pages = docs / "gallery"
+    pages.mkdir(parents=True, exist_ok=True)
+    for one in shown:
+        folder = runs / one.name
+        folder.mkdir(parents=True, exist_ok=True)
+        _plant(one, folder)
+        run = f"{one.name}/"
+        command = f"bubbleviz analyze {run} {one.options}-o {one.name}.svg -o {one.name}.html"
+        screen = terminal(runs, f"{command} --force")
+        for suffix in (".svg", ".html"):
+            shutil.move(runs / f"{one.name}{suffix}", pages / f"{one.name}-report{suffix}")
+        _write_page(one, command, screen, pages)
+        yield one.name
+    (pages / "index.md").write_text(_index(shown), encoding="utf-8")
+
+
+def _plant(one: Shown, folder: Path) -> None:
+    """Write the profiles of a run straight into its folder."""
+    written = folder.with_name(f".{folder.name}")
+    words = [*shlex.split(one.planted), str(written)]
+    words[0] = sys.executable
+    # Lists of numbers end where the folder begins.
+    words = [*words[:2], str(written), *words[2:-1]] if words[1].endswith(".py") else words
+    subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    shutil.rmtree(folder)
+    shutil.move(written / one.run if one.run else written, folder)
+    shutil.rmtree(written, ignore_errors=True)
+
+
+def _write_page(one: Shown, command: str, screen: str, pages: Path) -> None:
+    words = one.planted.split(maxsplit=2)
+    planted = (
+        f"{words[0]} {words[1]} {one.name}/ {words[2]}"
+        if words[1].endswith(".py")
+        else f"{one.planted} {one.name}/"
+    )
+    text = f"""# {one.title}
+
+{one.text}
+
+    {command}
+
+{screen}
+
+<div class="picture" markdown="span">[![{html.escape(one.title)}: operations of each stage to \
+scale]({one.name}-report.svg)]({one.name}-report.svg)</div>
+
+[Open the interactive page]({one.name}-report.html){{ .md-button }}
+
+The run is planted, so that what is wrong with it is known. In a checkout, this writes it:
+
+    {planted}
+"""
+    (pages / f"{one.name}.md").write_text(text, encoding="utf-8")
+
+
+def _index(shown: Sequence[Shown]) -> str:
+    cards = "\n".join(
+        f'<a href="{one.name}.html"><img src="{one.name}-report.svg" alt="" loading="lazy">'
+        f"<strong>{one.title}</strong>{one.text}</a>"
+        for one in shown
+    )
+    return f"""# Gallery
+
+Nine runs, each with one thing to see. The build of this site plants them and runs bubbleviz
+on them: every number, picture and page is what the command above it gives.
+
+<div class="gallery">
+{cards}
+</div>
+"""

@@ -1,0 +1,91 @@
+"""The reference: every command by its own parameters, and every public name of Python."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import bubbleviz
+from bubbleviz.cli.app import application
+
+#: Heads of tables that do not list options.
+_HEADS = {"Arguments": "argument"}
+
+
+def write(docs: Path) -> list[str]:
+    """Write the pages of all commands and of Python; return the names of the commands."""
+    folder = docs / "reference"
+    folder.mkdir(parents=True, exist_ok=True)
+    group: Any = typer.main.get_command(application())
+    commands = {name: one for name, one in group.commands.items() if not one.hidden}
+    rows = []
+    for name, command in commands.items():
+        (folder / f"{name}.md").write_text("\n".join(_page(name, command)), encoding="utf-8")
+        summary = command.help.strip().partition("\n")[0]
+        rows.append(f"| [`bubbleviz {name}`]({name}.md) | {summary} |")
+    index = ("# Commands", "", "| command | what it does |", "|---|---|", *rows, "")
+    (folder / "index.md").write_text("\n".join(index), encoding="utf-8")
+    (folder / "python.md").write_text("\n".join(_python()), encoding="utf-8")
+    return list(commands)
+
+
+def _page(name: str, command: Any) -> Iterator[str]:
+    """Yield the lines of the page of a command."""
+    context = typer.Context(command, info_name=f"bubbleviz {name}")
+    pieces = [piece for piece in command.collect_usage_pieces(context) if piece]
+    yield from (f"# bubbleviz {name}", "", command.help.strip().replace("\b", ""), "")
+    yield f"    bubbleviz {name} {' '.join(pieces)}"
+    yield from (
+        "",
+        (command.epilog or "").replace("\\*", "*").replace("Example: ", "Example:\n\n    "),
+    )
+    panels = [(getattr(one, "rich_help_panel", None) or _panel(one), one) for one in command.params]
+    order = list(dict.fromkeys(panel for panel, _ in panels))
+    for panel, group in groupby(sorted(panels, key=lambda e: order.index(e[0])), lambda e: e[0]):
+        yield from (
+            "",
+            f"## {panel}",
+            "",
+            f"| {_HEADS.get(panel, 'option')} | meaning |",
+            "|---|---|",
+        )
+        yield from (f"| {_names(one, context)} | {_cell(one.help or '')} |" for _, one in group)
+    yield ""
+
+
+def _panel(parameter: Any) -> str:
+    return "Arguments" if parameter.param_type_name == "argument" else "Options"
+
+
+def _names(parameter: Any, context: Any) -> str:
+    """Return how a parameter is written, and what it takes."""
+    if parameter.param_type_name == "argument":
+        return f"`{_cell(parameter.make_metavar(context))}`"
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    takes = "" if parameter.is_flag else f" `{_cell(parameter.make_metavar(context))}`"
+    return names + takes
+
+
+def _cell(text: str) -> str:
+    """Return a text as one cell of a table."""
+    return " ".join(html.escape(text, quote=False).split()).replace("|", "\\|")
+
+
+def _python() -> Iterator[str]:
+    """Yield the lines of the page of the library: its names where they are defined."""
+    yield from (
+        "# Python",
+        "",
+        "Everything below is in `bubbleviz`, whichever module defines it.",
+        "",
+    )
+    public = [name for name in bubbleviz.__all__ if not name.startswith("__")]
+    # Functions first: they are where a program begins.
+    for name in sorted(public, key=lambda name: (not name.islower(), name)):
+        home = getattr(bubbleviz, name).__module__
+        yield from (f"::: {home}.{name}", "    options:", f"      heading: bubbleviz.{name}", "")
