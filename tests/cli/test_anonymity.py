@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import zlib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -56,6 +58,26 @@ def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
     written = legible(file)
     assert not SECRET.search(written)
     assert str(tmp_path) not in written
+
+
+def test_a_bundle_reproduces_the_numbers_and_names_nothing(
+    profile: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    """Nor does it name ranges, which say what the program is; a table that differs is told of."""
+    bundles = [tmp_path / "one.zip", tmp_path / "two.zip"]
+    for file in bundles:
+        assert cli.printed("inspect", profile, "--report", file)
+    with ZipFile(bundles[0]) as archive:
+        table, numbers = (archive.read(name).decode() for name in archive.namelist())
+    (tmp_path / "operations.csv").write_text(table)
+    measured = cli.json("analyze", profile, "--json", "-")["summary"]["bubble_ratio"]
+    again = cli.json("analyze", tmp_path / "operations.csv", "--json", "-")
+
+    assert bundles[0].read_bytes() == bundles[1].read_bytes()
+    assert not SECRET.search(table + numbers)
+    assert "F0.0.0" not in table
+    assert again["summary"]["bubble_ratio"] == measured
+    assert json.loads(numbers)["ratios"] == measured
 
 
 @pytest.mark.parametrize(

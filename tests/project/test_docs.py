@@ -23,12 +23,14 @@ from tests.support.places import CHECKOUT, FIXTURES
 
 README = CHECKOUT / "README.md"
 PAGES = [README, *sorted(GUIDES.glob("*.md"))]
+#: Pages of the site alone, whose commands run on the same files.
+SITE = sorted((CHECKOUT / "scripts" / "pages" / "docs").rglob("*.md"))
 #: Commands that need what no test has: a cluster.
 NEEDS_MORE = ("--dask",)
 #: Commands that run until they are interrupted.
 ENDLESS = ("view", "watch")
 #: Commands that write files, of which several pages may write the same.
-WRITERS = ("analyze", "compare", "simulate", "plan", "layout", "idle", "nccl", "pgle")
+WRITERS = ("analyze", "inspect", "compare", "simulate", "plan", "layout", "idle", "nccl", "pgle")
 
 
 def text_of(name: str) -> str:
@@ -167,7 +169,7 @@ def documented_jax(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, *SITE], ids=lambda page: page.stem)
 def test_every_command_runs(
     page: Path,
     documented: Path,
@@ -203,7 +205,7 @@ def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
         written |= outputs
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, *SITE], ids=lambda page: page.stem)
 def test_options_in_text_exist(page: Path) -> None:
     """Options that a page names by themselves are options of some command of bubbleviz."""
     named = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))

@@ -24,21 +24,27 @@ from bubbleviz.report.view import View
 def render(report: Report, view: View) -> str:
     """Return all operations as CSV, whatever the view."""
     del view
-    further = {
-        name: _numbers(column, column != -1) if isinstance(column, np.ndarray) else column.listed()
-        for name, column in further_columns(report).items()
-    }
-    return _written({**operation_columns(report), **further})
+    return written(columns(report))
 
 
 def render_bubbles(report: Report, view: View) -> str:
     """Return all idle intervals as CSV, whatever the view."""
     del view
-    return _written(bubble_columns(report))
+    return written(bubble_columns(report))
 
 
-def _written(columns: Mapping[str, Sequence[object]]) -> str:
-    return csv_text(tuple(columns), zip(*columns.values(), strict=True))
+def written(table: Mapping[str, Sequence[object]]) -> str:
+    """Return columns as CSV."""
+    return csv_text(tuple(table), zip(*table.values(), strict=True))
+
+
+def columns(report: Report) -> dict[str, Sequence[object]]:
+    """Return all columns of operations: those that people read, and those that measure again."""
+    further = {
+        name: _numbers(column, column != -1) if isinstance(column, np.ndarray) else column.listed()
+        for name, column in further_columns(report).items()
+    }
+    return {**operation_columns(report), **further}
 
 
 def operation_columns(report: Report) -> dict[str, Sequence[object]]:
