@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import itertools
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,9 +38,11 @@ class Annotations:
         active: whether ranges are opened.
     """
 
-    def __init__(self, framework: str) -> None:
+    def __init__(self, framework: str, written_for: str = "") -> None:
         self.framework = framework
         self.active = True
+        self._written_for = written_for
+        self._version = ""
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> Annotations:
@@ -131,9 +135,12 @@ class Annotations:
             AnnotationError: it cannot be.
         """
         try:
-            return importlib.import_module(name)
+            found = importlib.import_module(name)
         except ImportError as error:
             raise self._lacking(f" has no module {name} here ({error})") from error
+        for parent in itertools.accumulate(name.split("."), "{}.{}".format):
+            self._version = getattr(sys.modules[parent], "__version__", self._version)
+        return found
 
     def argument(
         self, function: Any, name: str, default: Any = None
@@ -160,9 +167,11 @@ class Annotations:
         return pick
 
     def _lacking(self, what: str) -> AnnotationError:
+        version = f" {self._version}" if self._version else ""
+        another = f"a version from {self._written_for}" if self._written_for else "another version"
         return AnnotationError(
-            f"annotate: {self.framework}{what}; name ranges yourself with annotate.phase, or "
-            "install another version"
+            f"annotate: {self.framework}{version}{what}; install {another}, or name ranges "
+            "yourself with annotate.phase and annotate.iteration"
         )
 
     def _give_up(self, where: str, error: Exception) -> None:
@@ -177,7 +186,10 @@ class Annotations:
 
 
 def once(
-    framework: str, wrap_all: Callable[[Annotations], None], folder: Folder = None
+    framework: str,
+    wrap_all: Callable[[Annotations], None],
+    folder: Folder = None,
+    written_for: str = "",
 ) -> Annotations:
     """Return the annotations of a framework, and wrap it unless it is wrapped already.
 
@@ -185,6 +197,7 @@ def once(
         framework: its name.
         wrap_all: wraps everything, or raises; then nothing stays wrapped.
         folder: where its ranges are recorded until they are removed; None for nowhere.
+        written_for: its first and last version that are known to be as expected.
 
     Raises:
         AnnotationError: the framework is not as expected.
@@ -192,7 +205,7 @@ def once(
     if framework in _wrapped_frameworks:
         _wrapped_frameworks[framework].record(folder)
         return _wrapped_frameworks[framework]
-    annotations = Annotations(framework)
+    annotations = Annotations(framework, written_for)
     try:
         wrap_all(annotations)
     except BaseException:

@@ -22,7 +22,7 @@ _FORWARD = (Phase.F, Phase.FB)
 _MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
 #: What a rank may lack to have a ratio, by its code; 0 lacks nothing.
-LACKS = (None, "no F with GPU work", "no B or BW with GPU work")
+LACKS = (None, "no F with GPU work", "no backward with GPU work")
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,9 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     forward, gradient = among(phase, _FORWARD), among(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
     microbatches, ran = _forwards(keys.microbatch[forward], cell[forward], present.size)
-    lacks = np.where(any_of(spanned & gradient), 0, 2)
+    # A stage whose input needs no gradient runs its whole backward in W.
+    backward = any_of(spanned & (gradient | (phase == Phase.W)))
+    lacks = np.where(backward, 0, 2)
     return Evidence(
         present=present,
         microbatches=microbatches.reshape(shape).T,

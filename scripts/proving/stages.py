@@ -3,51 +3,103 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-_WIDTH = 4
-_ROWS = 2
+#: Numbers of a row, and rows of a microbatch.
+WIDTH = 4
+ROWS = 2
+
+
+class Worked(NamedTuple):
+    """When a stage worked, on the monotonic clock: it slept, and computed its layers.
+
+    Attributes:
+        phase: F, B or W.
+        stage: virtual stage.
+        microbatch: counted from 0.
+        start_ns: from when.
+        end_ns: until when.
+    """
+
+    phase: str
+    stage: int
+    microbatch: int
+    start_ns: int
+    end_ns: int
 
 
 class Switch:
-    """Whether stages sleep; they do not while a job is set up."""
+    """Whether stages sleep, which they do not while a job is set up; and when they worked.
+
+    Attributes:
+        asleep: whether they sleep, and write down when they work.
+        worked: what this process did.
+    """
 
     asleep = False
+    worked: list[Worked] = []  # noqa: RUF012  # one process is one rank
+    #: When the gradient of an output came, by stage and microbatch.
+    _came_ns: dict[tuple[int, int], int] = {}  # noqa: RUF012  # likewise
 
+    @classmethod
+    def comes(cls, place: tuple[int, int]) -> None:
+        """Note that a backward begins."""
+        cls._came_ns[place] = time.monotonic_ns()
 
-def _sleep(seconds: float) -> None:
-    if Switch.asleep and seconds > 0:
-        time.sleep(seconds)
+    @classmethod
+    def sleep(cls, phase: str, seconds: float, place: tuple[int, int]) -> None:
+        """Sleep in a backward, and write down that it worked since its gradient came."""
+        if cls.asleep and seconds > 0:
+            begun = cls._came_ns.pop(place, time.monotonic_ns())
+            time.sleep(seconds)
+            cls.worked.append(Worked(phase, *place, begun, time.monotonic_ns()))
 
 
 class _Activation(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has no types here
     """Takes T_F forwards, and T_B where the gradient of the input is computed."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Any, forward_s: float, backward_s: float) -> Any:
-        ctx.backward_s = backward_s
-        _sleep(forward_s)
+    def forward(
+        ctx: Any, rows: Any, forward_s: float, backward_s: float, place: tuple[int, int]
+    ) -> Any:
+        ctx.backward_s, ctx.place = backward_s, place
+        if Switch.asleep:
+            time.sleep(forward_s)
         return rows.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        _sleep(ctx.backward_s)
-        return gradients[0], None, None
+        Switch.sleep("B", ctx.backward_s, ctx.place)
+        return gradients[0], None, None, None
 
 
 class _Weight(torch.autograd.Function):  # type: ignore[misc]  # likewise
     """Takes T_W where the gradient of the weight is computed, and nothing forwards."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Any, weight_s: float) -> Any:
-        ctx.weight_s = weight_s
+    def forward(ctx: Any, weight: Any, weight_s: float, place: tuple[int, int]) -> Any:
+        ctx.weight_s, ctx.place = weight_s, place
         return weight.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        _sleep(ctx.weight_s)
+        Switch.sleep("W", ctx.weight_s, ctx.place)
+        return gradients[0], None, None
+
+
+class _Output(torch.autograd.Function):  # type: ignore[misc]  # likewise
+    """Notes when the gradient of the output comes."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, place: tuple[int, int]) -> Any:
+        ctx.place = place
+        return rows.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        Switch.comes(ctx.place)
         return gradients[0], None
 
 
@@ -55,7 +107,8 @@ class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
     """A layer; PyTorch runs its B and W apart, or both where the schedule does not split them.
 
     The first stage has an embedding below it, so that it has a B at all. PyTorch runs both halves
-    of that stage's backward in its W.
+    of that stage's backward in its W. The first number of each row is that of its microbatch, and
+    passes through every stage as it is.
     """
 
     def __init__(self, stage: int, times_ms: tuple[float, float, float]) -> None:
@@ -63,26 +116,36 @@ class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
         draw = torch.Generator().manual_seed(1000 + stage)
 
         def weights() -> Any:
-            drawn = torch.randn(_WIDTH, _WIDTH, generator=draw, dtype=torch.float64)
+            drawn = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
             return torch.nn.Parameter(drawn / 2)
 
         self.weight = weights()
         self.embedding = weights() if stage == 0 else None
+        self._stage = stage
         self._forward_s, self._backward_s, self._weight_s = (ms / 1e3 for ms in times_ms)
 
     def forward(self, rows: Any) -> Any:
         """Return the output of a microbatch."""
+        begun = time.monotonic_ns()
+        number = rows[..., :1].detach()
+        # A stage that is tried with made-up rows gets no microbatch at all.
+        place = (self._stage, 0 if number.is_meta else int(number.flatten()[0].item()))
         if self.embedding is not None:
             rows = rows @ self.embedding
-        rows = _Activation.apply(rows, self._forward_s, self._backward_s)
-        return torch.tanh(rows @ _Weight.apply(self.weight, self._weight_s))
+        rows = _Activation.apply(rows, self._forward_s, self._backward_s, place)
+        rows = torch.tanh(rows @ _Weight.apply(self.weight, self._weight_s, place))
+        rows = _Output.apply(torch.cat((number, rows[..., 1:]), dim=-1), place)
+        if Switch.asleep:
+            Switch.worked.append(Worked("F", *place, begun, time.monotonic_ns()))
+        return rows
 
 
 def batch(microbatches: int) -> tuple[Any, Any]:
     """Return inputs and targets, the same on every rank."""
     draw = torch.Generator().manual_seed(7)
-    shape = (_ROWS * microbatches, _WIDTH)
+    shape = (ROWS * microbatches, WIDTH)
     inputs = torch.randn(shape, generator=draw, dtype=torch.float64)
+    inputs[:, 0] = torch.arange(microbatches).repeat_interleave(ROWS)
     return inputs, torch.randn(shape, generator=draw, dtype=torch.float64)
 
 

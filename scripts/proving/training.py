@@ -72,7 +72,7 @@ class Ranks:
     def __init__(self, job: Job) -> None:
         self._job = job
         context = multiprocessing.get_context("fork")
-        port = _free_port()
+        port = free_port()
         self._pipes, self._processes = [], []
         for rank in range(job.ranks):
             here, there = context.Pipe()
@@ -182,7 +182,8 @@ def _schedule(stages: list[Any], job: Job, order: Order) -> Any:
     return kind(stages if several else stages[0], job.microbatches, loss_fn=loss)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nothing listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -16,6 +16,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import EXAMPLE
 from tests.support.report_texts import text_of
 
@@ -151,8 +152,23 @@ def test_what_ranks_lack_is_said(tmp_path: Path) -> None:
     assert lacking(whole.ranks) == [None, None]
     assert lacking(cut.ranks) == [
         "the capture does not hold all of the iteration",
-        "no B or BW with GPU work",
+        "no backward with GPU work",
     ]
+
+
+def test_a_first_stage_may_run_its_whole_backward_in_its_w(tmp_path: Path) -> None:
+    # Its input needs no gradient, so PyTorch launches nothing in its B.
+    ran = [(0, "F", 0), (1, "F", 100), (1, "B", 200), (1, "W", 300), (0, "B", 300), (0, "W", 320)]
+    ranges = [R(at, at + 9, f"bubbleviz:{p} mb=0 stage={r}", pid=r + 1) for r, p, at in ran]
+    launched = [(r, at, number) for number, (r, p, at) in enumerate(ran) if (r, p) != (0, "B")]
+    calls = [C(at + 1, at + 2, number, pid=r + 1) for r, at, number in launched]
+    kernels = [K(at + 3, at + 83, number, pid=r + 1, device=r) for r, at, number in launched]
+
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    assert lacking(report.iteration(0).ranks) == [None, None]
+    # Rank 0 is busy for 160 ns, rank 1 for 240, of 400.
+    assert report.iteration(0).ratios["schedule"].value == pytest.approx(0.5)
 
 
 def test_ranks_are_like_a_tuple(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,3 @@ def ran(*arguments: str | Path) -> str:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
-
-
-def trained(folder: Path, schedules: Iterable[str], *options: str) -> Path:
-    """Train four ranks under each schedule; return where they are recorded."""
-    named = [word for name in schedules for word in ("--schedule", name)]
-    ran("scripts/record_torch_pipeline.py", *named, "--width", "32", *options, folder)
-    return folder

@@ -44,7 +44,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     Raises:
         AnnotationError: DeepSpeed cannot be imported, or is not as expected.
     """
-    return wrapping.once("DeepSpeed", _wrap, record)
+    return wrapping.once("DeepSpeed", _wrap, record, "0.14 to 0.19")
 
 
 def _wrap(annotations: Annotations) -> None:

@@ -5,12 +5,13 @@ microbatch. Here ``forward_step`` and ``backward_step`` are wrapped, which its s
 the step that overlaps both. A forward has its microbatch and chunk as arguments; a backward is that
 of the forward whose output it takes.
 
-Written for Megatron-Core 0.5 to 0.16, megatron/core/pipeline_parallel/schedules.py,
+Written for Megatron-Core 0.5 to 0.19, megatron/core/pipeline_parallel/schedules.py,
 p2p_communication.py, combined_1f1b.py, and megatron/core/optimizer/optimizer.py.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 from collections import Counter
@@ -50,7 +51,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     Raises:
         AnnotationError: Megatron-Core cannot be imported, or is not as expected.
     """
-    return wrapping.once("Megatron-Core", _wrap, record)
+    return wrapping.once("Megatron-Core", _wrap, record, "0.5 to 0.19")
 
 
 class _Batch:
@@ -207,7 +208,12 @@ def _wrap_transfers(annotations: Annotations) -> None:
 
 
 def _wrap_optimizers(annotations: Annotations) -> None:
-    """Name the step of every class of optimizers; that of a chain is one range."""
+    """Name the step of every class of optimizers; that of a chain is one range.
+
+    Up to 0.5 they are not part of Megatron-Core.
+    """
+    if importlib.util.find_spec(f"{_CORE}.optimizer") is None:
+        return
     base = annotations.attribute(
         annotations.module(f"{_CORE}.optimizer.optimizer"), "MegatronOptimizer"
     )

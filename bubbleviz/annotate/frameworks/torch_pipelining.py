@@ -4,7 +4,7 @@ PyTorch names the operations of some schedules only (``PP:0F3``, ``Forward 3``; 
 none of the loss or the optimizer. Here the stage's own methods are wrapped, which every schedule
 calls: a forward with its loss, a backward as BW, its input half as B, its weight half as W.
 
-Written for PyTorch 2.5 to 2.13, torch/distributed/pipelining/stage.py and schedules.py.
+Written for PyTorch 2.5 to 2.14, torch/distributed/pipelining/stage.py and schedules.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     Raises:
         AnnotationError: PyTorch lacks it, or it is not as expected.
     """
-    return wrapping.once("torch.distributed.pipelining", _wrap, record)
+    return wrapping.once("torch.distributed.pipelining", _wrap, record, "2.5 to 2.14")
 
 
 def _wrap(annotations: Annotations) -> None:

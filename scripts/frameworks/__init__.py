@@ -1,0 +1,1 @@
+"""What `bubbleviz.annotate` names, held against frameworks that run."""

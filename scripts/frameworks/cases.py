@@ -1,0 +1,126 @@
+"""Cases: which schedule of which framework trains which job, and what must come out.
+
+Only the standard library is imported, since every environment reads this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from scripts.proving.jobs import Job
+
+MEGATRON, TORCH, DEEPSPEED = "megatron", "torch_pipelining", "deepspeed"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A schedule of a framework, and the job that it trains.
+
+    Attributes:
+        name: for people, tables and folders.
+        framework: as :mod:`bubbleviz.annotate` calls it.
+        job: placement of stages and what they take.
+        recognised: the schedule that the order must be found to be; empty where it has no name.
+        schedule: as the framework calls it; empty where there is nothing to choose.
+        forward_only: whether nothing goes backward.
+        options: of the framework's schedule or configuration.
+        since: the first version of the framework that has it.
+        planned: name of a schedule whose plan bubbleviz writes, for the framework to run.
+    """
+
+    name: str
+    framework: str
+    job: Job
+    recognised: str
+    schedule: str = ""
+    forward_only: bool = False
+    options: tuple[tuple[str, object], ...] = ()
+    since: tuple[int, ...] = ()
+    planned: str = ""
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages a rank."""
+        return len(self.job.placement) // self.job.ranks
+
+
+def _job(
+    placement: tuple[int, ...], microbatches: int, *, uneven: bool = False, ms: float = 120.0
+) -> Job:
+    """Return a job whose stages differ; with uneven ones, the ends take twice as long.
+
+    Args:
+        placement: rank of each stage.
+        microbatches: m.
+        uneven: whether the first and the last stage take twice as long.
+        ms: of a forward and its backward. The more a framework does around its layers, the longer
+            they must sleep for what it does not to matter.
+    """
+    count = len(placement)
+    last = count - 1
+    factors = [
+        (2.0 if uneven and stage in {0, last} else 1.0) + 0.05 * (stage % 3)
+        for stage in range(count)
+    ]
+    forward, backward, weight = (
+        tuple(share * ms * factor for factor in factors) for share in (0.5, 0.6, 0.4)
+    )
+    return Job("frameworks", placement, microbatches, forward, backward, weight)
+
+
+def _looped(ranks: int, chunks: int = 2) -> tuple[int, ...]:
+    return tuple(range(ranks)) * chunks
+
+
+def _v(ranks: int) -> tuple[int, ...]:
+    return (*range(ranks), *reversed(range(ranks)))
+
+
+_ONE, _TWO = (_job(p, 8) for p in (tuple(range(4)), _looped(4)))
+_LONG, _LONG_TWO, _LONG_V = (_job(p, 8, ms=240.0) for p in (tuple(range(4)), _looped(4), _v(4)))
+_UNEVEN, _UNEVEN_TWO = (_job(p, 8, uneven=True) for p in (tuple(range(4)), _looped(4)))
+_LONG_UNEVEN = _job(tuple(range(4)), 8, uneven=True, ms=240.0)
+_P2P = (("overlap_p2p_comm", True), ("batch_p2p_comm", False))
+
+_MEGATRON = (
+    Case("1F1B", MEGATRON, _ONE, "1f1b"),
+    Case("interleaved 1F1B", MEGATRON, _TWO, "interleaved-1f1b"),
+    Case("interleaved 1F1B, P2P overlapped", MEGATRON, _TWO, "interleaved-1f1b", options=_P2P),
+    Case("1F1B, uneven ends", MEGATRON, _UNEVEN, "1f1b"),
+    Case("interleaved 1F1B, uneven ends", MEGATRON, _UNEVEN_TWO, "interleaved-1f1b"),
+    Case("1F1B, forward only", MEGATRON, _ONE, "", forward_only=True),
+    Case("interleaved, forward only", MEGATRON, _TWO, "", forward_only=True),
+)
+_TORCH = (
+    Case("GPipe", TORCH, _ONE, "gpipe", "GPipe"),
+    Case("1F1B", TORCH, _ONE, "1f1b", "1F1B"),
+    Case("1F1B, uneven ends", TORCH, _UNEVEN, "1f1b", "1F1B"),
+    Case("interleaved 1F1B", TORCH, _TWO, "interleaved-1f1b", "Interleaved1F1B"),
+    Case("looped BFS", TORCH, _TWO, "looped-bfs", "LoopedBFS"),
+    Case("interleaved zero bubble", TORCH, _LONG_TWO, "interleaved-zb", "InterleavedZeroBubble"),
+    Case("ZB-V", TORCH, _LONG_V, "zb-v", "ZBVZeroBubble", since=(2, 6)),
+    Case("DualPipeV", TORCH, _LONG_V, "dualpipev", "DualPipeV", since=(2, 9)),
+    Case("GPipe, forward only", TORCH, _ONE, "", "GPipe", forward_only=True, since=(2, 8)),
+    Case("plan of ZB-H1 (CSV)", TORCH, _LONG, "zb-h1", "", planned="zb-h1", since=(2, 6)),
+    Case(
+        "interleaved 1F1B, receives deferred",
+        TORCH,
+        _TWO,
+        "interleaved-1f1b",
+        "Interleaved1F1B",
+        options=(("defer_pp_recv", True),),
+        since=(2, 13),
+    ),
+)
+_DEEPSPEED = (
+    Case("1F1B", DEEPSPEED, _LONG, "1f1b"),
+    Case("1F1B, uneven ends", DEEPSPEED, _LONG_UNEVEN, "1f1b"),
+    Case("forward only", DEEPSPEED, _LONG, "", forward_only=True),
+)
+CASES = (*_MEGATRON, *_TORCH, *_DEEPSPEED)
+#: What runs in a minute: two ranks. Megatron-Core interleaves on two with P2P overlapped alone.
+_SHORT, _SHORT_TWO = _job((0, 1), 4, ms=200.0), _job(_looped(2), 4, ms=200.0)
+QUICK = tuple(
+    replace(case, job=_SHORT if case.chunks == 1 else _SHORT_TWO)
+    for case in (_MEGATRON[0], _MEGATRON[2], _TORCH[1], _TORCH[3])
+)

@@ -1,0 +1,180 @@
+"""Ranks: processes that train a case plainly and annotated, and write what they saw.
+
+Runs in the environment of a framework, with the checkout on the path:
+
+    python -m scripts.frameworks.ranks FOLDER CASE.pickle
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import pickle
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import distributed
+from torch.profiler import ProfilerActivity, profile
+
+from bubbleviz import annotate
+from scripts.frameworks.cases import Case
+from scripts.proving.stages import Stage, Switch
+from scripts.proving.training import free_port
+
+#: Iterations that are recorded alone, and with PyTorch's profiler beside the recording.
+RECORDED, TWICE = 3, 2
+_PLAIN, _PAIRS = 2, 7
+
+
+class Trainer(Protocol):
+    """A framework's training of a case, on one rank.
+
+    Attributes:
+        roots: packages in which nothing may stay wrapped.
+        stages: models of this rank.
+    """
+
+    roots: tuple[str, ...]
+    stages: list[Stage]
+
+    def __init__(self, case: Case, rank: int, folder: Path) -> None: ...
+
+    def iterate(self) -> list[float]:
+        """Train one batch, optimizer included; return its losses, on the rank that knows them."""
+
+
+def main() -> None:
+    """Run all ranks of a case; fail where one does."""
+    folder, file = map(Path, sys.argv[1:])
+    case = pickle.loads(file.read_bytes())  # written by who started this
+    module = importlib.import_module(f"scripts.frameworks.training.{case.framework}")
+    # Loaded once, and shared by all ranks.
+    context, port = multiprocessing.get_context("fork"), free_port()
+    processes = [
+        context.Process(target=_be, args=(rank, case, folder, port, module.Training))
+        for rank in range(case.job.ranks)
+    ]
+    for process in processes:
+        process.start()
+    while any(process.is_alive() for process in processes):
+        if any(process.exitcode for process in processes):
+            for process in processes:
+                process.terminate()
+            sys.exit(1)
+        time.sleep(0.05)
+    sys.exit(int(any(process.exitcode for process in processes)))
+
+
+def _be(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> None:
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(case.job.ranks),
+    )
+    torch.set_num_threads(1)
+    # What an annotation could no longer name is a failure here.
+    warnings.filterwarnings("error", message="annotate: ", category=RuntimeWarning)
+    trainer = kind(case, rank, folder)
+    wrap: Callable[..., annotate.Annotations] = getattr(annotate, case.framework)
+    trainer.iterate()
+    start = _weights(trainer)
+    found: dict[str, Any] = {"rank": rank}
+    plain, _ = _train(trainer, start, _PLAIN)
+    before = _callables(trainer.roots)
+    Switch.asleep = True
+    with wrap(record=folder / "recording"):
+        annotated, found["spans"] = _train(trainer, start, RECORDED)
+    found["worked"], Switch.worked = Switch.worked, []
+    with wrap(record=folder / "twice"), profile(activities=[ProfilerActivity.CPU]) as profiler:
+        _, found["twice"] = _train(trainer, start, TWICE)
+    profiler.export_chrome_trace(str(folder / f"trace{rank}.json"))
+    Switch.asleep = False
+    found["unchanged"] = plain == annotated[:_PLAIN]
+    after = _callables(trainer.roots)
+    found["left"] = sorted(
+        name for name, (_, last) in after.items() if name in before and before[name][1] is not last
+    )
+    found["cost_ns"] = _cost_ns(trainer, lambda: wrap(record=folder / "cost"))
+    distributed.barrier()
+    (folder / f"rank{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    # Threads of a framework may wait for ever.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _train(
+    trainer: Trainer, start: list[Any], iterations: int
+) -> tuple[list[tuple[list[float], list[Any]]], list[tuple[int, int]]]:
+    """Return losses and weights after each iteration, and when each ran."""
+    with torch.no_grad():
+        for weight, value in zip(_parameters(trainer), start, strict=True):
+            weight.copy_(value)
+            weight.grad = None
+    results, spans = [], []
+    for _ in range(iterations):
+        distributed.barrier()
+        begun = time.monotonic_ns()
+        losses = trainer.iterate()
+        spans.append((begun, time.monotonic_ns()))
+        # The step of an optimizer without a state is the gradient.
+        results.append((losses, [weight.tolist() for weight in _weights(trainer)]))
+    return results, spans
+
+
+def _parameters(trainer: Trainer) -> Iterator[Any]:
+    for stage in trainer.stages:
+        yield from stage.parameters()
+
+
+def _weights(trainer: Trainer) -> list[Any]:
+    return [weight.detach().clone() for weight in _parameters(trainer)]
+
+
+def _callables(roots: tuple[str, ...]) -> dict[str, tuple[str, Any]]:
+    """Return every function, class and table of the loaded modules of packages, by its path."""
+    owners: dict[str, Any] = {
+        name: module for name, module in list(sys.modules.items()) if name.startswith(roots)
+    }
+    for name, module in list(owners.items()):
+        for attribute, value in list(vars(module).items()):
+            if isinstance(value, type) and value.__module__ == name:
+                owners[f"{name}.{attribute}"] = value
+    return {
+        f"{path}.{attribute}": (path, value)
+        for path, owner in owners.items()
+        for attribute, value in list(vars(owner).items())
+        if callable(value) or isinstance(value, dict)
+    }
+
+
+def _cost_ns(trainer: Trainer, wrap: Callable[[], AbstractContextManager[object]]) -> float:
+    """Return what annotating and recording adds to this rank's processor time of an iteration."""
+    differences = []
+    for _ in range(_PAIRS):
+        taken = []
+        for context in (nullcontext, wrap):
+            with context():
+                # The first operations of a recording open its files.
+                trainer.iterate()
+                distributed.barrier()
+                begun = time.thread_time_ns()
+                trainer.iterate()
+                taken.append(time.thread_time_ns() - begun)
+        differences.append(taken[1] - taken[0])
+    return statistics.median(differences)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How each framework trains: one module each, named as `bubbleviz.annotate` names it."""

@@ -1,0 +1,130 @@
+"""Megatron-Core's schedules, of models that it did not make.
+
+It wants GPUs; what it would put there is put on the CPU instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import (  # type: ignore[import-not-found]  # a framework that only its users have
+    parallel_state,
+    pipeline_parallel,
+)
+from megatron.core.enums import ModelType  # type: ignore[import-not-found]  # likewise
+from megatron.core.transformer import (  # type: ignore[import-not-found]  # likewise
+    TransformerConfig,
+)
+from torch import distributed
+from torch.overrides import TorchFunctionMode
+
+from bubbleviz import annotate
+from scripts.frameworks.cases import Case
+from scripts.proving.stages import ROWS, WIDTH, Stage, batch
+
+
+class _OnTheCpu(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not there to be checked
+    """Puts on the CPU what is made for a GPU."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        _types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        options = dict(kwargs or {})
+        if str(options.get("device", "")).startswith("cuda"):
+            options["device"] = "cpu"
+        return function(*args, **options)
+
+
+class _Chunk(torch.nn.Module):  # type: ignore[misc]  # likewise
+    """A stage; Megatron-Core hands it its input beside the call."""
+
+    def __init__(self, stage: Stage, config: Any, number: int | None) -> None:
+        super().__init__()
+        self.stage, self.config, self.vp_stage = stage, config, number
+        self.model_type = ModelType.encoder_or_decoder
+        self._input: Any = None
+
+    def set_input_tensor(self, tensor: Any) -> None:
+        """Take the activation; None on the first stage."""
+        self._input = tensor[0] if isinstance(tensor, list) else tensor
+
+    def forward(self, rows: Any) -> Any:
+        """Return the output: a copy, since Megatron-Core frees what it sent, and no views."""
+        return self.stage(rows if self._input is None else self._input) * 1.0
+
+
+class Training:
+    """One rank."""
+
+    roots = ("megatron.core",)
+
+    def __init__(self, case: Case, rank: int, _folder: Path) -> None:
+        _OnTheCpu().__enter__()
+        torch.cuda.current_device = lambda: "cpu"
+        torch.cuda.synchronize = lambda *_: None
+        distributed.init_process_group("gloo")
+        self._case, job = case, case.job
+        virtual = case.chunks if case.chunks > 1 else None
+        sizes = {"virtual_pipeline_model_parallel_size": virtual}
+        parallel_state.initialize_model_parallel(1, job.ranks, **sizes)
+        config = TransformerConfig(
+            num_layers=len(job.placement),
+            hidden_size=WIDTH,
+            num_attention_heads=1,
+            pipeline_model_parallel_size=job.ranks,
+            pipeline_dtype=torch.float64,
+            **sizes,
+            **dict(case.options),
+        )
+        times = list(zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True))
+        mine = [stage for stage, at in enumerate(job.placement) if at == rank]
+        self.stages = [Stage(stage, times[stage]) for stage in mine]
+        self._models = [
+            _Chunk(stage, config, None if virtual is None else number)
+            for number, stage in enumerate(self.stages)
+        ]
+        self._inputs, self._target = (
+            rows.chunk(job.microbatches) for rows in batch(job.microbatches)
+        )
+        weights = [weight for model in self.stages for weight in model.parameters()]
+        self._optimizer = torch.optim.SGD(weights, lr=0.01)
+
+    def iterate(self) -> list[float]:
+        """Train one batch."""
+        # A training loop asks for the schedule after it was annotated.
+        schedule = pipeline_parallel.get_forward_backward_func()
+        count = self._case.job.microbatches
+        virtual = self._case.chunks > 1
+        data = [iter(self._inputs) for _ in self._models]
+        results = schedule(
+            forward_step_func=self._forward,
+            data_iterator=data if virtual else data[0],
+            model=self._models if virtual else self._models[0],
+            num_microbatches=count,
+            seq_length=ROWS,
+            micro_batch_size=1,
+            decoder_seq_length=ROWS,
+            forward_only=self._case.forward_only,
+        )
+        if not self._case.forward_only:
+            with annotate.phase("Optimizer"):
+                self._optimizer.step()
+                self._optimizer.zero_grad()
+        return [float(result["loss"]) for result in results]
+
+    def _forward(self, data: Any, model: Any, *_: object) -> tuple[Any, Callable[[Any], Any]]:
+        rows = next(data)
+        wanted = self._target[int(rows[0, 0])]
+
+        def loss(output: Any) -> tuple[Any, dict[str, Any]]:
+            value = torch.nn.functional.mse_loss(output[:, 0], wanted)
+            return value, {"loss": value.detach()}
+
+        return model(rows[:, None]), loss

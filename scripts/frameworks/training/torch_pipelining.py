@@ -1,0 +1,68 @@
+"""torch.distributed.pipelining: every schedule, and orders from a file."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from scripts.frameworks.cases import Case
+from scripts.proving.stages import ROWS, WIDTH, Stage, batch
+
+
+class Training:
+    """One rank."""
+
+    roots = ("torch.distributed.pipelining", "torch.optim")
+
+    def __init__(self, case: Case, rank: int, folder: Path) -> None:
+        distributed.init_process_group("gloo")
+        self._case, job = case, case.job
+        times = list(zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True))
+        mine = [stage for stage, at in enumerate(job.placement) if at == rank]
+        self.stages = [Stage(stage, times[stage]) for stage in mine]
+        count = len(job.placement)
+        stages = [
+            PipelineStage(model, stage, count, torch.device("cpu"), **_shapes())
+            for model, stage in zip(self.stages, mine, strict=True)
+        ]
+        loss = torch.nn.functional.mse_loss
+        if case.planned:
+            self._schedule = schedules._PipelineScheduleRuntime(
+                stages, job.microbatches, loss_fn=loss
+            )
+            self._schedule._load_csv(str(folder / "plan.csv"), format="compute_only")
+        else:
+            kind = schedules.get_schedule_class(case.schedule)
+            several = issubclass(kind, schedules.PipelineScheduleMulti)
+            given = stages if several else stages[0]
+            self._schedule = kind(given, job.microbatches, loss_fn=loss, **dict(case.options))
+        inputs, target = batch(job.microbatches)
+        self._inputs = (inputs,) if 0 in mine else ()
+        self._target = {"target": target} if count - 1 in mine else {}
+        weights = [weight for model in self.stages for weight in model.parameters()]
+        self._optimizer = torch.optim.SGD(weights, lr=0.01)
+
+    def iterate(self) -> list[float]:
+        """Train one batch."""
+        losses: list[Any] = []
+        if self._case.forward_only:
+            with torch.no_grad():
+                self._schedule.eval(*self._inputs, **self._target, losses=losses)
+        else:
+            self._schedule.step(*self._inputs, **self._target, losses=losses)
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        return [float(loss) for loss in losses]
+
+
+def _shapes() -> dict[str, Any]:
+    """Return what a stage is made with where it does not find out by itself, as in PyTorch 2.5."""
+    if inspect.signature(PipelineStage).parameters["input_args"].default is None:
+        return {}
+    rows = torch.zeros(ROWS, WIDTH, dtype=torch.float64)
+    return {"input_args": rows, "output_args": rows}

@@ -1,0 +1,26 @@
+"""Megatron-Core and PyTorch, installed and run: what is said of a run is what its stages did.
+
+`python -m scripts.frameworks` does so for all of their schedules and versions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.frameworks.__main__ import run
+from scripts.frameworks.cases import QUICK, Case
+from scripts.frameworks.environments import ENVIRONMENTS, NotInstalledError, python_of
+
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.framework}, {case.name}")
+def test_a_framework_is_named_as_it_ran(case: Case, tmp_path: Path) -> None:
+    try:
+        # It comes with PyTorch.
+        python = python_of(ENVIRONMENTS[0])
+    except NotInstalledError as error:
+        pytest.skip(f"{ENVIRONMENTS[0].name} cannot be installed: {error}")
+
+    # Other tests keep ranks from their cores.
+    assert run(python, case, tmp_path / "run", wider=4.0).wrong == ()
