@@ -5,8 +5,8 @@ columns, read block by block by pyarrow. ``sql/`` stays the reference: queries o
 read as columns, and all others run as they are, on small tables that are loaded into an SQLite
 database in memory when a query first reads them.
 
-Where a newer nsys writes names themselves instead of numbers of ``StringIds``, they get the numbers
-that they have there, or new ones, so that all that follows knows numbers alone.
+Where a newer nsys writes names themselves instead of numbers of ``StringIds``, they get numbers
+beyond those, so that all that follows knows numbers alone.
 """
 
 from __future__ import annotations
@@ -37,23 +37,16 @@ from bubbleviz.sources.tables.files import check_pyarrow
 _ResultT = TypeVar("_ResultT")
 Rows = list[tuple[object, ...]]
 
-#: Queries that give columns of one table, some rows at a time, or whole.
-STRETCHES = ("gpu_work/kernels", "gpu_work/kernel_streams", "calls/all")
-WHOLE = (
-    "gpu_work/copies",
-    "gpu_work/copy_streams",
-    "gpu_work/memsets",
-    "gpu_work/memset_streams",
-    "gpu_work/graphs",
-    "gpu_work/graph_streams",
-    "memory/usage",
-    "synchronisation/waits",
-    "synchronisation/event_records",
-)
+#: The number of a row, as queries call it; the first row of each table is 1.
+_ROW = "_rowid_"
+#: What queries select rows by: a column, and the parameter that holds its wanted values.
+_SELECTED_BY = {"calls/at": (_ROW, "rows"), "calls/named": ("nameId", "name_ids")}
 #: What files of these endings are, in words.
 _FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".arrows": "Arrow"}
 #: Columns that refer to texts by their numbers in StringIds.
 _NUMBERS_OF_TEXTS = ("nameId", "demangledName", "textId")
+#: Names that stand where their numbers belong get numbers from here on.
+_MADE_UP = 1 << 40
 #: Rows of a batch: enough that its parts cost little, few enough to stay in the cache.
 _BATCH_ROWS = 1 << 15
 #: Bytes of a column's pages that are read at a time, where one part of a file has all rows.
@@ -203,11 +196,10 @@ class ColumnarExport(export.Export):
     ) -> None:
         self.path, self._files, self._small = path, files, small
         # Of names that stand where their numbers belong.
-        self._numbers: dict[str, int] | None = None
-        self._made_up: dict[int, str] = {}
-        self._number_texts()
+        self._numbers: dict[str, int] = {}
+        self._numbers = self._numbers_of_names()
         schema = {table: frozenset(file.names) for table, file in files.items()}
-        if self._made_up:
+        if self._numbers:
             schema[export.STRINGS] = frozenset(("id", "value"))
         # Parts follow one another, so that one thread reads them; pyarrow has threads of its own.
         super().__init__(path, schema, "a directory of tables", 1, watch)
@@ -228,15 +220,19 @@ class ColumnarExport(export.Export):
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""
-        made_up = len(self._made_up) if table == export.STRINGS else 0
+        made_up = len(self._numbers) if table == export.STRINGS else 0
         return made_up + (self._files[table].rows if table in self._files else 0)
-
-    # Blocks: some rows of a table, with the number of the first, which is 1 in each table.
 
     def _blocks(
         self, table: str, columns: Iterable[str], first: int = 1, last: int = 1 << 62
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Iterator[Any]:
         """Yield blocks of some columns of a table, in order; without those that it lacks.
+
+        Args:
+            table: its name.
+            columns: the numbers of the rows may be among them.
+            first: number of the first row.
+            last: number of the last row.
 
         Raises:
             ProfileError: the file is damaged.
@@ -244,7 +240,8 @@ class ColumnarExport(export.Export):
         if table not in self._files:
             return
         file = self._files[table]
-        names = [name for name in dict.fromkeys(columns) if name in file.names]
+        columns = dict.fromkeys(columns)
+        names = [name for name in columns if name in file.names]
         # Without a column, a batch would not say how many rows it has.
         batches = file.batches(names or file.names[:1], max(first - 1, 0))
         end = 0
@@ -258,61 +255,58 @@ class ColumnarExport(export.Export):
             if begin or end > last:
                 batch = batch.slice(begin, min(end, last) - place - begin)
             if batch.num_rows:
-                yield place + begin + 1, self._plain(batch)
+                number = place + begin + 1 if _ROW in columns else None
+                yield self._plain(batch, number)
         if first <= file.rows and end != file.rows and end < last:
             raise ProfileError(
                 f"{self.path}: {file.path.name} ends after {end:,} of {file.rows:,} rows, so it "
                 f"is damaged; {EXPORT_AGAIN}"
             )
 
-    def _plain(self, batch: Any) -> Any:
-        """Return a batch of plain columns: values instead of codes, and numbers of names."""
+    def _plain(self, batch: Any, first: int | None) -> Any:
+        """Return a batch of plain columns: values instead of codes, and numbers of names.
+
+        Args:
+            batch: as it is in the file.
+            first: number of its first row, where a column is to hold these; None for no such.
+        """
         import pyarrow as pa
 
-        columns, known = list(map(_decoded, batch.columns)), self._numbers
-        for place, name in enumerate(batch.schema.names) if known is not None else ():
+        names, columns = list(batch.schema.names), list(map(_decoded, batch.columns))
+        for place, name in enumerate(names) if self._numbers else ():
             if name in _NUMBERS_OF_TEXTS and _is_text(columns[place].type):
                 codes = columns[place].dictionary_encode()
-                numbers = [(known or {}).get(text) for text in _texts(codes.dictionary)]
+                numbers = [self._numbers.get(text) for text in _texts(codes.dictionary)]
                 columns[place] = pa.array(numbers, pa.int64()).take(codes.indices)
-        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+        if first is not None:
+            names.append(_ROW)
+            columns.append(pa.array(np.arange(first, first + batch.num_rows)))
+        return pa.RecordBatch.from_arrays(columns, names)
 
-    def _number_texts(self) -> None:
-        """Number the names that stand where their numbers belong."""
-        named = [
-            (table, column)
-            for table, file in self._files.items()
-            for column in _NUMBERS_OF_TEXTS
-            if column in file.names
-            and column in queries.QUERIES.columns_read.get(table, ())
-            and _is_text(file.schema.field(column).type)
-        ]
+    def _numbers_of_names(self) -> dict[str, int]:
+        """Return numbers of the names that stand where their numbers belong."""
         numbers: dict[str, int] = {}
-        for _, block in self._blocks(export.STRINGS, ("id", "value")) if named else ():
-            ids = _every(_numbers(block, "id")).tolist()
-            for number, text in zip(ids, _texts_in(block, "value"), strict=True):
-                numbers.setdefault(str(text), number)
-        after = max(numbers.values(), default=-1) + 1
-        for table, column in named:
-            for _, block in self._blocks(table, (column,)):
-                for text in _texts(block.column(0).unique()):
-                    if text is not None and text not in numbers:
-                        numbers[text] = after
-                        self._made_up[after] = text
-                        after += 1
-        self._numbers = numbers
+        for table, file in self._files.items():
+            read = queries.QUERIES.columns_read.get(table, frozenset())
+            for column in read.intersection(_NUMBERS_OF_TEXTS, file.names):
+                if _is_text(file.schema.field(column).type):
+                    for block in self._blocks(table, (column,)):
+                        for text in _texts(block.column(0).unique()):
+                            if text is not None:
+                                numbers.setdefault(text, _MADE_UP + len(numbers))
+        return numbers
 
     def _strings(self) -> Iterator[tuple[Ints, Any]]:
         """Yield the numbers and the column of texts of StringIds, and those made up, in blocks."""
         # As in the view of strings, what lacks either is none.
         whole = {"id", "value"} <= self.schema.get(export.STRINGS, frozenset())
-        for _, block in self._blocks(export.STRINGS, ("id", "value")) if whole else ():
+        for block in self._blocks(export.STRINGS, ("id", "value")) if whole else ():
             yield _every(_numbers(block, "id")), _column(block, "value")
-        if self._made_up:
+        if self._numbers:
             import pyarrow as pa
 
-            texts = pa.array([*self._made_up.values()], pa.string())
-            yield np.array([*self._made_up], np.int64), texts
+            texts = pa.array([*self._numbers], pa.string())
+            yield np.array([*self._numbers.values()], np.int64), texts
 
     # Queries: those of large tables as columns, others by SQLite.
 
@@ -323,40 +317,40 @@ class ColumnarExport(export.Export):
             rows = self.count(queries.table_of(name))
             # Of the last row only its number is used.
             return [(1, rows, None)] if rows else []
-        answers: Mapping[str, Callable[[Binds], Rows]] = {
-            "strings/by_id": self._by_id,
-            "calls/any": lambda _: self._first(
-                export.RUNTIME, "correlationId", lambda v: v != queries.ABSENT
+        answers: Mapping[str, Callable[[], Rows]] = {
+            "strings/by_id": lambda: self._by_id(binds),
+            "calls/any": lambda: self._any(name, "correlationId", lambda v: v != queries.ABSENT),
+            "ranges/any": lambda: self._any(
+                name, "eventType", lambda v: np.isin(v, [int(binds[k] or 0) for k in export.KINDS])
             ),
-            "ranges/any": lambda given: self._first(
-                export.NVTX,
-                "eventType",
-                lambda v: np.isin(v, [int(given[kind] or 0) for kind in export.KINDS]),
-            ),
-            "ranges/payloads": self._payloads,
+            "ranges/payloads": lambda: self._payloads(binds),
         }
-        if name in answers:
-            return self._reported(name, lambda: answers[name](binds))
-        return self._small_rows(name, binds)
+        return self._reported(name, answers.get(name, lambda: self._small_rows(name, binds)))
 
     def _columns(self, name: str, binds: Binds) -> Ints:
-        if name in ("calls/at", "calls/named"):
-            return self._reported(name, lambda: self._calls(name, binds))
-        if name in STRETCHES or name in WHOLE:
-            return self._reported(name, lambda: self._whole(name, binds))
+        if not name.startswith("target/"):
+            return self._reported(name, lambda: self._selected(name, binds))
         found = self._small_rows(name, binds)
         if {type(value) for row in found for value in row} - {int}:
             raise damage(self.path, queries.query(name), NO_NUMBER)
         return np.array(found, np.int64).reshape(len(found), len(queries.query(name).columns)).T
 
-    def _whole(self, name: str, binds: Binds) -> Ints:
-        """Return the columns of a query that gives those of one table."""
+    def _selected(self, name: str, binds: Binds) -> Ints:
+        """Return the columns of a query of one table, in the rows that it selects."""
         table, columns = queries.plain_columns(name, self.views)
-        rows = (int(binds[end] or 0) for end in ("first", "last")) if name in STRETCHES else ()
-        parts = [
-            _values(block, columns) for _, block in self._blocks(table, _names(columns), *rows)
-        ]
-        return np.concatenate([np.empty((len(columns), 0), np.int64), *parts], axis=1)
+        parts, read = [np.empty((len(columns), 0), np.int64)], _names(columns)
+        if name not in _SELECTED_BY:
+            parts += [_values(block, columns) for block in self._blocks(table, read)]
+            return np.concatenate(parts, axis=1)
+        by, given = _SELECTED_BY[name]
+        wanted = np.array(json.loads(str(binds[given])), np.int64)
+        rows = (int(wanted.min()), int(wanted.max())) if by == _ROW else ()
+        for block in self._blocks(table, (*read, by), *rows):
+            chosen = _kept(block, np.isin(_numbers(block, by), wanted))
+            parts.append(_values(chosen, columns))
+            if chosen.num_rows and binds.get("most") == 1:
+                break
+        return np.concatenate(parts, axis=1)
 
     def _reported(self, name: str, read: Callable[[], _ResultT]) -> _ResultT:
         """Return what a function reads for a query; what is wrong becomes an error of that query.
@@ -373,16 +367,17 @@ class ColumnarExport(export.Export):
         self, name: str, selection: export.Selection | None
     ) -> Iterator[Callable[[], tuple[range, Any] | None]]:
         table, columns = queries.plain_columns(name, self.views)
-        blocks = self._blocks(table, _names(columns))
+        blocks = self._blocks(table, (*_names(columns), _ROW))
 
         def read() -> tuple[range, Any] | None:
-            first, block = next(blocks, (0, None))
+            block = next(blocks, None)
             if block is None:
                 import pyarrow as pa
 
                 # What has been read to its end holds on to no pages.
                 pa.default_memory_pool().release_unused()
                 return None
+            first = int(_numbers(block, _ROW)[0])
             chosen = self._chosen(name, block, selection) if selection else _values(block, columns)
             return range(first, first + block.num_rows), chosen
 
@@ -401,12 +396,12 @@ class ColumnarExport(export.Export):
         parts: list[export.Named] = [(np.empty((len(columns) - 1, 0), np.int64), ())]
 
         def read() -> export.Named:
-            for first, block in self._blocks(table, _names(columns)):
-                inside = np.zeros(block.num_rows, bool)
-                for begin, end in stretches:
-                    inside[max(begin - first, 0) : max(end - first + 1, 0)] = True
-                if inside.any():
-                    parts.append(self._chosen(name, _kept(block, inside), selection))
+            for block in self._blocks(table, (*_names(columns), _ROW)):
+                number = _numbers(block, _ROW)
+                inside = [(number >= begin) & (number <= end) for begin, end in stretches]
+                rows = np.any(inside, axis=0)
+                if rows.any():
+                    parts.append(self._chosen(name, _kept(block, rows), selection))
             return export.joined(parts)
 
         return self._reported(name, read)
@@ -469,45 +464,20 @@ class ColumnarExport(export.Export):
             texts.update((number, str(text)) for number, text in found if text is not None)
         return sorted(texts.items())
 
-    def _first(self, table: str, column: str, wanted: Callable[[Ints], Bools]) -> Rows:
-        """Return the first value of a column that is wanted."""
-        for _, block in self._blocks(table, (column,)):
+    def _any(self, name: str, column: str, wanted: Callable[[Ints], Bools]) -> Rows:
+        """Return the first value that is wanted of a column of a query's table."""
+        for block in self._blocks(queries.table_of(name), (column,)):
             values = _numbers(block, column)
             values = values[wanted(values)]
             if len(values):
                 return [(int(values[0]),)]
         return []
 
-    def _calls(self, name: str, binds: Binds) -> Ints:
-        """Return the columns of calls/at.sql or calls/named.sql."""
-        table, columns = queries.plain_columns(name, self.views)
-        # Numbers of rows are no column of the table.
-        columns = tuple(c for c in columns if c.name != "_rowid_")
-        parts = [np.empty((len(queries.query(name).columns), 0), np.int64)]
-        if name == "calls/at":
-            wanted = np.unique(np.array(json.loads(str(binds["rows"])), np.int64))
-            rows = int(wanted[0]), int(wanted[-1])
-            for first, block in self._blocks(table, _names(columns), *rows):
-                begin, end = np.searchsorted(wanted, [first, first + block.num_rows])
-                mask = np.zeros(block.num_rows, bool)
-                mask[wanted[begin:end] - first] = True
-                parts.append(_values(_kept(block, mask), columns))
-        else:
-            ids = np.array(json.loads(str(binds["name_ids"])), np.int64)
-            # The name is selected by, and not given.
-            for first, block in self._blocks(table, (*_names(columns), "nameId")):
-                chosen = np.isin(_numbers(block, "nameId"), ids)
-                numbers = first + np.flatnonzero(chosen)
-                parts.append(np.vstack((numbers, _values(_kept(block, chosen), columns))))
-                if len(numbers) and binds["most"] == 1:
-                    break
-        return np.concatenate(parts, axis=1)
-
     def _payloads(self, binds: Binds) -> Rows:
         first, last = int(binds["first"] or 0), int(binds["last"] or 0)
         rows: Rows = []
         columns = ("start", "globalTid", "binaryData")
-        for _, block in self._blocks(export.NVTX, columns, first, last):
+        for block in self._blocks(export.NVTX, columns, first, last):
             part = _kept(block, _present(_column(block, "binaryData")))
             column = _column(part, "binaryData")
             starts = [None if s == queries.ABSENT else s for s in _numbers(part, "start").tolist()]
@@ -522,13 +492,13 @@ class ColumnarExport(export.Export):
     def _small_rows(self, name: str, binds: Binds) -> Rows:
         """Return the rows of a query that SQLite runs; threads take turns."""
         asked = queries.query(name)
+        values = {given: binds[given] for given in asked.parameters}
         with self._lock:
-            for relation in asked.requires:
-                view = self.views.get(relation)
-                for table in view.requires if view else (relation,):
-                    self._load(table)
-            values = {given: binds[given] for given in asked.parameters}
             try:
+                for relation in asked.requires:
+                    view = self.views.get(relation)
+                    for table in view.requires if view else (relation,):
+                        self._load(table)
                 return self._small.execute(asked.text, values).fetchall()
             except sqlite3.Error as error:
                 raise damage(self.path, asked, str(error)) from error
@@ -538,42 +508,14 @@ class ColumnarExport(export.Export):
         if table in self._loaded or table not in self.schema:
             return
         columns = sorted(self.schema[table] & queries.QUERIES.columns_read.get(table, frozenset()))
-        types = {column: self._affinity(table, column) for column in columns}
-        declared = ", ".join(f'"{column}" {types[column]}' for column in columns)
         if columns:
+            declared = ", ".join(f'"{column}"' for column in columns)
             self._small.execute(f'CREATE TABLE "{table}" ({declared})')
             marks = ", ".join("?" * len(columns))
-            for _, block in self._blocks(table, columns):
-                cells = (
-                    [None if v == queries.ABSENT else v for v in _numbers(block, column).tolist()]
-                    if types[column] == "INT"
-                    else _texts_in(block, column)
-                    for column in columns
-                )
-                rows = zip(*cells, strict=True)
+            for block in self._blocks(table, columns):
+                rows = zip(*(_cells(block, column) for column in columns), strict=True)
                 self._small.executemany(f'INSERT INTO "{table}" VALUES ({marks})', rows)
         self._loaded.add(table)
-
-    def _affinity(self, table: str, column: str) -> str:
-        """Return the type that a column has in SQLite.
-
-        Raises:
-            ProfileError: it has none.
-        """
-        import pyarrow as pa
-
-        kind = self._files[table].schema.field(column).type
-        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if _is_text(plain):
-            return "INT" if column in _NUMBERS_OF_TEXTS else "TEXT"
-        if pa.types.is_integer(plain) or pa.types.is_boolean(plain) or pa.types.is_null(plain):
-            return "INT"
-        if pa.types.is_floating(plain):
-            return "REAL"
-        raise ProfileError(
-            f"{self.path}: {table}.{column} holds values of the type {kind}, which no "
-            f"export of nsys has there; {EXPORT_AGAIN}"
-        )
 
 
 # Cells: columns of Arrow as numbers and texts, as strictly as those of an SQLite export.
@@ -686,6 +628,16 @@ def may_match(column: Any, regex: str) -> Bools | None:
 def _texts(column: Any) -> list[Any]:
     """Return the values of a column, read as far as bytes are UTF-8; None where there is none."""
     return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in column.to_pylist()]
+
+
+def _cells(block: Any, name: str) -> list[Any]:
+    """Return a column of values as SQLite takes them."""
+    import pyarrow as pa
+
+    column = _column(block, name)
+    if not pa.types.is_integer(column.type):
+        return _texts(column)
+    return [None if v == queries.ABSENT else v for v in _numbers(block, name).tolist()]
 
 
 def _texts_in(block: Any, name: str) -> list[Any]:
