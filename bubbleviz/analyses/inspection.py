@@ -159,6 +159,6 @@ def _by_names(files: Sequence[InputFile], progress: Progress) -> tuple[str, str]
 
 def _is_event_file(path: str) -> bool:
     try:
-        return format_of(head_of(path)) is not None
+        return format_of(head_of(path)) != ""
     except ProfileError:
         return False

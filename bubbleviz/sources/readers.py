@@ -328,7 +328,7 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
         return recognised
     from bubbleviz.sources.nccl.formats import format_of
 
-    if format_of(head) is not None:
+    if format_of(head):
         raise ProfileError(
             f"{path}: events of NCCL's profiler, not a profile; give them to bubbleviz nccl, alone "
             "or together with profiles"

@@ -100,7 +100,7 @@ def measure_communication(
 
     def read(path: str, watch: Watch) -> EventFile | NcclProfile:
         events = formats[path]
-        if events is not None:
+        if events:
             return read_events(path, watch, events)
         # The first profile names the iterations.
         of_first = None if profiles else iterations

@@ -28,7 +28,7 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.events import OperationKind
-from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
+from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
 
 _FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
@@ -557,8 +557,8 @@ def _counted(collectives: Collectives, name: Ints, known: tuple[str, ...]) -> In
 _SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
 
 
-def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, EventFileFormat | None]:
-    """Return the files that paths stand for, with the format of event files, None of profiles.
+def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
+    """Return the files that paths stand for, with the format of event files, "" of profiles.
 
     Raises:
         InputError: a path that does not exist, or leads to neither.
@@ -567,7 +567,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, EventFileFormat | No
     """
     if not paths:
         raise InputError("no file given; name event files of NCCL, profiles, or both")
-    formats: dict[str, EventFileFormat | None] = {}
+    formats: dict[str, str] = {}
     pointers: set[str] = set()
 
     def recognises(path: str) -> bool:
@@ -579,11 +579,11 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, EventFileFormat | No
                     pointers.add(path)
             except ProfileError:
                 # As a profile, it is refused, or left out of a directory, for the same reason.
-                formats[path] = None
-        return formats[path] is not None or path in pointers
+                formats[path] = ""
+        return formats[path] != "" or path in pointers
 
     files = find_profiles(paths, ("an event file of NCCL", recognises))
     refuse_twins([file.path for file in files], "file")
     # Event files of ranks that recorded alike may be equal; profiles never are.
     refuse_same_content(Fleet(1), [file.path for file in files if not recognises(file.path)])
-    return {file: formats[file.path] if recognises(file.path) else None for file in files}
+    return {file: formats[file.path] if recognises(file.path) else "" for file in files}
