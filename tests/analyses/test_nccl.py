@@ -59,7 +59,7 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     put(tmp_path, "notes.txt", "nothing of that kind")
 
     inputs = find_inputs([str(tmp_path)])
-    assert [(Path(own.path).name, events is not None) for own, events in inputs.items()] == [
+    assert [(Path(own.path).name, events != "") for own, events in inputs.items()] == [
         *(("a.sqlite", False), ("b.nsys-rep", False), ("b.pt.trace.json", True)),
         *(("host0.trace.json", True), ("host0.xplane.pb", False)),
     ]
