@@ -178,12 +178,34 @@ def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
     before, under = own.view(), own.run(time.format(x=x))
     pixel = (before[1] - before[0]) / 800
     own.page.mouse.move(x, y)
+    own.page.mouse.wheel(0, 30)
+    own.page.wait_for_function("scrollY > 0")
+    assert own.view() == before
+    own.page.mouse.wheel(0, -30)
+    own.page.wait_for_function("scrollY === 0")
+    own.page.keyboard.down("Control")
     own.page.mouse.wheel(0, -400)
+    own.page.keyboard.up("Control")
     own.frame()
     after = own.view()
 
     assert after[1] - after[0] < 0.6 * (before[1] - before[0])
     assert own.run(time.format(x=x)) == pytest.approx(under, abs=pixel)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [("bw2 stage 1", ("BW 2", 1)), ("rank 3", ("F 0", 3)), ("nothing", None)]
+)
+def test_an_operation_of_a_rank_is_found(
+    words: str, found: tuple[str, int] | None, opened: Open
+) -> None:
+    own = opened(SMALL)
+    own.page.get_by_label("find").fill(words)
+    own.page.get_by_label("find").press("Enter")
+    told = "const row = timeline.selected; return row < 0 ? null"
+    chosen = own.run(f"{told} : [run.label(row), run.operations.rank[row]]")
+
+    assert chosen == (None if found is None else [*found])
 
 
 def test_dragging_pans_and_zero_shows_all(opened: Open) -> None:

@@ -66,6 +66,7 @@ _SCRIPTS = (
     "spent",
     "raster",
     "marks",
+    "minimap",
     "painter",
     "gestures",
     "timeline",

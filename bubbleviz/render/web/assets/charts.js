@@ -63,7 +63,7 @@ function causesSpec(run) {
     mark: { type: "bar", tooltip: true, stroke: "#7a828c", strokeWidth: 0.5 },
     encoding: {
       y: { field: "label", type: "nominal", sort: { field: "order", op: "min" }, title: null, axis: { labelLimit: 170, labelOverlap: false } },
-      x: { field: "ms", type: "quantitative", title: "idle, ms an iteration" },
+      x: { field: "ms", type: "quantitative", title: "idle ms per iteration" },
       color: { field: "cause", type: "nominal", title: null, scale: { domain: used.map((own) => own.name), range: used.map((own) => own.colour) } },
       order: { field: "place" },
       tooltip: [
@@ -133,7 +133,7 @@ function heatSpec(run, phase, name) {
     height: 14 * new Set(values.map((own) => own.stage)).size,
     mark: { type: "rect", tooltip: true },
     encoding: {
-      x: { field: "microbatch", type: "ordinal", title: share > 1 ? `microbatch (${share} a column: the slowest)` : "microbatch", axis: { labelOverlap: true, labelAngle: 0 } },
+      x: { field: "microbatch", type: "ordinal", title: share > 1 ? `microbatch (slowest of ${share} per column)` : "microbatch", axis: { labelOverlap: true, labelAngle: 0 } },
       y: { field: "stage", type: "ordinal", title: "stage" },
       color: { field: "value", type: "quantitative", title: measure.title, scale: measure.scale, legend: { gradientLength: 160, orient: "top", symbolType: null, format: measure.format } },
       tooltip: [{ field: "stage" }, { field: "slowest", title: "microbatch" }, { field: "value", title: measure.title, format: measure.format }],
@@ -143,10 +143,14 @@ function heatSpec(run, phase, name) {
 
 function trendSpec(run) {
   const { report } = run;
-  const names = run.ratioDefinitions.map((own) => own.name);
+  const known = run.ratioDefinitions.map((own) => own.name);
+  // Ratios that are equal in every iteration share a line, which has all their names.
+  const shown = (name) => JSON.stringify(report.iterations.map((own) => own.bubble_ratio[name]?.toFixed(4)));
+  const called = (name) => known.filter((other) => shown(other) === shown(name)).join(" = ");
+  const names = known.filter((name) => called(name).split(" = ")[0] === name);
   const values = report.iterations.flatMap((own) =>
     names.filter((name) => own.bubble_ratio[name] !== null && own.bubble_ratio[name] !== undefined).map((name) => ({
-      index: own.index, iteration: clean(own.name, 40), definition: name, ratio: own.bubble_ratio[name],
+      index: own.index, iteration: clean(own.name, 40), definition: called(name), ratio: own.bubble_ratio[name],
       averaged: own.averaged ? "averaged" : "not averaged",
     })));
   const step = Math.ceil(report.iterations.length / 12);
@@ -161,8 +165,8 @@ function trendSpec(run) {
     layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, tooltip: true, cursor: "pointer" } }],
     encoding: {
       x: { field: "index", type: "quantitative", title: "iteration", axis: { values: ticks, labelExpr: `${JSON.stringify(labels)}[datum.value / ${step}]`, labelOverlap: true }, scale: { nice: false, zero: false } },
-      y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".1%" }, scale: { zero: true } },
-      color: { field: "definition", type: "nominal", title: null, scale: { domain: names, range: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"] } },
+      y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: false } },
+      color: { field: "definition", type: "nominal", title: null, scale: { domain: names.map(called), range: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"] } },
       shape: { field: "averaged", type: "nominal", title: null, scale: { domain: ["averaged", "not averaged"], range: ["circle", "triangle-up"] }, legend: values.some((own) => own.averaged !== "averaged") ? {} : null },
       tooltip: [{ field: "iteration" }, { field: "definition" }, { field: "ratio", format: ".3p" }, { field: "averaged", title: " " }],
     },

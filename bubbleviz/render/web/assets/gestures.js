@@ -33,13 +33,17 @@ class Gestures {
     return [event.clientX - box.left, event.clientY - box.top];
   }
 
+  // Without a key the wheel scrolls the page.
   wheeled(event) {
+    const sideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    const zooming = event.ctrlKey || event.metaKey;
+    if (!sideways && !zooming && !event.altKey) return;
     event.preventDefault();
     const [x] = this.place(event);
     const lines = event.deltaMode === 1 ? 16 : 1;
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+    if (sideways && !zooming) {
       this.at.pan(((event.deltaX || event.deltaY) * lines) / this.at.plotWidth);
-    } else if (event.altKey || x < this.at.gutter) {
+    } else if (event.altKey) {
       this.at.moveRows(event.deltaY * lines);
       this.at.draw();
     } else {

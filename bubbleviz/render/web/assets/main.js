@@ -39,9 +39,14 @@ function titleOf(report) {
   return [clean(`${names[0] ?? "no profile"}${more}`, 120), dates.length ? `recorded ${dates[0]} UTC` : "date of recording unknown"];
 }
 
+// What a legend calls phases.
+const NAMES = { F: "F forward", B: "B backward, input", W: "W backward, weights", BW: "BW backward", R: "R recompute", FB: "FB forward and backward" };
+
 function showLegend(run, timeline) {
   const running = paintsByPhase(run, run.data.compute_phases)
-    .map(([name, shades]) => element("li", {}, ...shades.map(banded), shades.length > 1 ? `${name} by chunk` : name));
+    .map(([name, shades]) => [NAMES[name] ?? name, shades])
+    .map(([name, shades]) => element("li", {}, ...shades.map(banded), shades.length > 1 ? `${name}, by chunk` : name));
+  if (run.culprits.size) running.push(element("li", {}, "► see What to do first"));
   if (run.unattributed.rows) running.push(element("li", {}, swatch(run.data.unattributed_colour), "unattributed compute"));
   if (timeline.lanes.communication && run.communication.rows) {
     const { paint } = run.operations;
@@ -107,6 +112,13 @@ function fillControls(run, timeline, charts) {
   byId("select").addEventListener("click", (event) => {
     timeline.selecting = !timeline.selecting;
     event.currentTarget.setAttribute("aria-pressed", String(timeline.selecting));
+  });
+  byId("find").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    const words = event.currentTarget.value.trim();
+    const found = words && timeline.find(words);
+    byId("live").textContent = found ? `${found} is selected.` : "Nothing found.";
+    event.currentTarget.setAttribute("aria-invalid", String(Boolean(words) && !found));
   });
   const recoloured = () => {
     timeline.resize();
@@ -290,7 +302,7 @@ async function main() {
   if (run.data.shown === null) timeline.whole();
   else timeline.showIteration(run.data.shown);
   byId("no-operations").hidden = run.operations.rows > 0;
-  for (const part of document.querySelectorAll("#timeline, #timeline-section :is(.legends, .controls, .keys)")) part.hidden = run.operations.rows === 0;
+  for (const part of document.querySelectorAll("#timeline, #minimap, #timeline-section :is(.legends, .controls, .keys)")) part.hidden = run.operations.rows === 0;
   showLegend(run, timeline);
   const redrawn = () => {
     timeline.reload();

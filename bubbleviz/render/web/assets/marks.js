@@ -9,6 +9,7 @@ class Marks {
     this.paintMarks();
     this.paintWindow();
     this.paintAxis();
+    this.paintLength();
     this.paintScroll();
   }
 
@@ -130,6 +131,21 @@ class Marks {
     c.lineWidth = 1.5;
     c.strokeRect(left, AXIS_HEIGHT, right - left, this.at.height - AXIS_HEIGHT - 1);
     c.restore();
+  }
+
+  // How long the window is, over the axis.
+  paintLength() {
+    if (!this.at.window) return;
+    const { context: c } = this.at;
+    const [left, right] = this.at.window.map((time) => this.at.x(time));
+    const text = duration(Math.abs(this.at.window[1] - this.at.window[0]));
+    c.textAlign = "center";
+    const half = c.measureText(text).width / 2 + 4;
+    const middle = Math.min(Math.max((left + right) / 2, this.at.gutter + half), this.at.width - half);
+    c.fillStyle = this.at.ink.paper;
+    c.fillRect(middle - half, 17, 2 * half, 16);
+    c.fillStyle = this.at.ink.accent;
+    c.fillText(text, middle, 25);
   }
 
   // Which of the rows are in view, where not all are.

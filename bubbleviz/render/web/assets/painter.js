@@ -11,7 +11,9 @@
 
 const LANE_SHARE = 0.28;
 // Of numbers in boxes, px: the first that fits.
-const NUMBER_SIZES = [12, 10, 8];
+const NUMBER_SIZES = [12, 10, 9];
+// A narrower box has no number, px.
+const LEAST_NUMBERED = 9;
 // How much of the ground shows through what is not selected.
 const PALE = 0.72;
 
@@ -21,6 +23,7 @@ class Painter {
     this.spent = new SpentByRank(timeline.run);
     this.raster = new Raster();
     this.marks = new Marks(timeline);
+    this.minimap = new Minimap(timeline);
     this.texts = [];
     this.widths = new Map();
   }
@@ -47,6 +50,7 @@ class Painter {
     this.paintTexts();
     this.paintLabels();
     this.marks.paint();
+    this.minimap.paint();
     this.at.canvas.dataset.tookMs = (performance.now() - began).toFixed(1);
     this.at.canvas.dataset.work = this.raster.work;
   }
@@ -84,6 +88,7 @@ class Painter {
     this.raster.begin(wide, tall, this.colours.paper);
     this.perNs = wide / (this.at.untilNs - this.at.fromNs);
     this.texts.length = 0;
+    this.cramped = false;
     const [first, last] = this.inView();
     for (let row = first; row < last; row += 1) this.paintRow(row);
   }
@@ -200,9 +205,10 @@ class Painter {
       const from = beside ? Math.round((top + bottom) / 2) : top;
       const faded = chain.size && !chain.has(row);
       this.paintBands(paint[row], left, right, from, bottom, faded);
-      const seenLeft = Math.max(left, 0);
-      const seenRight = Math.min(right, this.raster.wide);
-      if (numbers && !beside && !faded && seenRight - seenLeft > 9 * this.at.scale) this.texts.push([row, seenLeft, seenRight, from, bottom]);
+      if (numbers && !beside && !faded && !this.cramped && left >= 0 && right <= this.raster.wide && run.operations.microbatch[row] >= 0) {
+        this.cramped = right - left < LEAST_NUMBERED * this.at.scale;
+        this.texts.push([row, left, right, from, bottom]);
+      }
       reach = Math.max(reach, end);
     }
   }
@@ -222,17 +228,16 @@ class Painter {
 
   // --- letters
 
-  // Numbers of microbatches in boxes that have room for them.
+  // Numbers of microbatches, in all whole boxes in view or in none, and of one size.
   paintTexts() {
     const { context: c, run, scale, gutter } = this.at;
+    if (this.cramped) return;
+    const numbered = this.texts.map(([row, ...box]) => [run.microbatches(row), row, ...box]);
+    const size = NUMBER_SIZES.find((own) => numbered.every(([text, , left, right]) => this.widthOf(text, own) <= (right - left) / scale - 2));
+    if (!size) return;
     c.textAlign = "center";
-    let font = "";
-    for (const [row, left, right, top, bottom] of this.texts) {
-      const text = run.microbatches(row);
-      const size = text && NUMBER_SIZES.find((own) => this.widthOf(text, own) <= (right - left) / scale - 2);
-      if (!size) continue;
-      if (font !== size) c.font = `${size}px system-ui, sans-serif`;
-      font = size;
+    c.font = `${size}px system-ui, sans-serif`;
+    for (const [text, row, left, right, top, bottom] of numbered) {
       c.fillStyle = run.data.paints[run.operations.paint[row]].number;
       c.fillText(text, gutter + (left + right) / 2 / scale, AXIS_HEIGHT + (top + bottom) / 2 / scale + 0.5);
     }
@@ -271,7 +276,8 @@ class Painter {
 
   paintLabel(c, { label, replicas }, middle) {
     const { gutter } = this.at;
-    c.font = `${Math.max(10, Math.min(12, this.at.rowHeight - 1))}px system-ui, sans-serif`;
+    const slow = replicas.some((rank) => this.at.run.culprits.has(rank));
+    c.font = `${slow ? "bold " : ""}${Math.max(10, Math.min(12, this.at.rowHeight - 1))}px system-ui, sans-serif`;
     c.fillStyle = this.at.ink.quiet;
     c.textAlign = "right";
     const ratio = this.at.callbacks.ratioOf?.(replicas);
@@ -281,13 +287,18 @@ class Painter {
     c.fillText(text, gutter - 10, y);
     const room = gutter - 20 - c.measureText(text).width;
     c.textAlign = "left";
-    c.fillStyle = this.at.ink.text;
-    c.fillText(fitted(c, label, room), 4, y);
+    c.fillStyle = slow ? this.at.ink.accent : this.at.ink.text;
+    c.fillText(fitted(c, slow ? `► ${label}` : label, room), 4, y);
   }
 }
 
-// A label that is too long loses its middle: ranks differ at its ends.
-function fitted(c, text, room) {
+// A label that is too long loses the place behind its stage, or else its middle: ranks differ at its
+// ends.
+function fitted(c, whole, room) {
+  if (c.measureText(whole).width <= room) return whole;
+  const [place] = whole.split(" · ");
+  if (c.measureText(place).width <= room) return place;
+  const text = place.replace("stage ", "s");
   if (c.measureText(text).width <= room) return text;
   let keep = text.length;
   const cut = () => `${text.slice(0, Math.ceil(keep / 2))}…${text.slice(text.length - Math.floor(keep / 2))}`;

@@ -141,6 +141,14 @@ class Run {
   }
 
   // The numbers of microbatches of an operation, as they stand in its box.
+  // Ranks that the first advice is about, unless most are.
+  get culprits() {
+    const first = this.report.what_to_do_first ?? "";
+    const ranks = (this.report.advice ?? []).find((own) => first.includes(own.text))?.ranks ?? [];
+    this.marked ??= new Set(2 * ranks.length <= this.report.ranks.length ? ranks : []);
+    return this.marked;
+  }
+
   microbatches(row) {
     const { microbatch, second_microbatch: second } = this.operations;
     return [microbatch[row], second[row]].filter((number) => number >= 0).join(";");

@@ -6,13 +6,14 @@ const MOST_LISTED = 256;
 // Where compute outside every operation can move a ratio by more than this, its lower bound is beside it.
 const NOTICEABLE = 0.01;
 
+// The primary ratio and what bounds it: clocks where they leave more open than iterations do.
 function headlineOf(report) {
   const spread = report.summary.bubble_ratio[report.headline];
   // The confidence interval of two values is 12.7 standard errors to either side: they say more.
   const pair = spread.n === 2 ? ` (${percent(spread.min)} and ${percent(spread.max)} in two iterations)` : null;
   const interval = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
   const range = pair ?? interval;
-  const marks = marksOf(report, report.headline);
+  const marks = marksOf(report, report.headline, 2 * (spread.ci95 ?? 0));
   const told = report.summary.kernel_time?.sentence;
   const kernels = told ? `; ${told}` : "";
   const low = report.summary.bubble_low[report.headline]?.mean ?? spread.mean;
@@ -22,11 +23,11 @@ function headlineOf(report) {
 }
 
 // Notes beside a ratio: its clock bounds, and why it is not that of a whole pipeline.
-function marksOf(report, name) {
+function marksOf(report, name, least = 0) {
   const interval = report.summary.bubble_interval?.[name];
   const needs = report.iterations.some((own) => own.bubble_interval && name in own.bubble_interval);
   const notes = [];
-  if (interval && interval[0] < interval[1]) notes.push(`clock bounds ${between(interval)} %`);
+  if (interval && interval[1] - interval[0] > least) notes.push(`clock bounds ${between(interval)} %`);
   if (report.iterations.some((own) => own.clock_set || (needs && own.clocks_contradict))) notes.push("! clocks contradict each other");
   // A report without codes has the words of one alone.
   const texts = report.restrictions?.map((own) => own.text || own.code) ?? [report.restriction];
@@ -125,8 +126,9 @@ function alternatives(run) {
 function phaseTimesTable(run) {
   const names = ["median_ns", "std_ns", "min_ns", "max_ns", "first_ns", "last_ns"];
   const unit = commonUnit(run.report.phase_times.map((own) => own.max_ns));
-  const rows = run.report.phase_times.map((own) => [own.stage ?? "–", own.chunk ?? "–", own.phase, grouped(own.n), ...names.map((name) => time(own[name], unit))]);
-  return table(`in ${unit[1]}`, ["stage", "chunk", "phase", "n", "median", "SD", "min", "max", "first", "last"], rows, { left: 3 });
+  const chunks = run.report.phase_times.some((own) => own.chunk > 0) ? ["chunk"] : [];
+  const rows = run.report.phase_times.map((own) => [own.stage ?? "–", ...chunks.map(() => own.chunk ?? "–"), own.phase, grouped(own.n), ...names.map((name) => time(own[name], unit))]);
+  return table(`in ${unit[1]}`, ["stage", ...chunks, "phase", "n", "median", "SD", "min", "max", "first", "last"], rows, { left: 2 + chunks.length });
 }
 
 function coverageTable(run) {

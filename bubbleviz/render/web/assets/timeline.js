@@ -1,4 +1,4 @@
-// The timeline: a row a rank (or stage) on a canvas; what of it is shown, selected and at a point.
+// The timeline: one row per rank (or stage) on a canvas; what of it is shown, selected and at a point.
 
 const AXIS_HEIGHT = 40;
 const LEAST_SPAN_NS = 50;
@@ -186,6 +186,29 @@ class Timeline {
       const wide = Math.max(span, length[row] * 1.2);
       this.show(middle - wide / 2, middle + wide / 2);
     }
+  }
+
+  // Selects the next operation that words name, on the rank that they name: `rank 5`, `BW12 stage 3`, a
+  // part of the name of a range. Returns its label; null where there is none.
+  find(words) {
+    const { run } = this;
+    const [, kind, number] = words.match(/\b(rank|stage)\s*(\d+)\b/i) ?? [];
+    const rest = words.replace(/\b(rank|stage)\s*\d+\b/i, "").trim().toLowerCase();
+    const ranks = run.report.ranks.filter((own) => !kind || String(kind.toLowerCase() === "stage" ? own.stage : own.global_rank ?? own.index) === number);
+    const wanted = new Set(ranks.map((own) => own.index));
+    const { rank, name_id: names, rows } = run.operations;
+    const named = (row) => run.label(row).replace(" ", "").toLowerCase() === rest.replace(" ", "");
+    const contains = (row) => `${run.rankLabel(rank[row])} ${run.name(names[row])}`.toLowerCase().includes(rest);
+    for (const fits of rest ? [named, contains] : [() => true]) {
+      for (let step = 1; step <= rows; step += 1) {
+        const row = (Math.max(this.selected, -1) + step) % rows;
+        if (wanted.has(rank[row]) && fits(row)) {
+          this.select(row, { reveal: true });
+          return `${run.label(row)} of ${run.rankLabel(rank[row])}`;
+        }
+      }
+    }
+    return null;
   }
 
   draw() {

@@ -1,7 +1,7 @@
 // Numbers and names as people read them, and the elements that hold them. Text from profiles only
 // ever goes into text nodes.
 //
-// Numbers have three digits that mean something: 27.3 %, 4.50 ms, 0.0123. Counts are whole. What a
+// Numbers have three significant digits: 27.3 %, 4.50 ms, 0.0123. Counts are whole. What a
 // number is exactly stands in its title, and in --json.
 
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
@@ -13,7 +13,7 @@ function grouped(number, digits = 0) {
   return (number || 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// A number with three digits that mean something, in as many decimals at most.
+// A number with three significant digits, in as many decimals at most.
 function significant(number, decimals = 12) {
   if (!number) return "0";
   const rounded = Number(number.toPrecision(DIGITS));
