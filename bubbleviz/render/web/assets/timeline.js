@@ -199,7 +199,8 @@ class Timeline {
     const { rank, name_id: names, rows } = run.operations;
     const named = (row) => run.label(row).replace(" ", "").toLowerCase() === rest.replace(" ", "");
     const contains = (row) => `${run.rankLabel(rank[row])} ${run.name(names[row])}`.toLowerCase().includes(rest);
-    for (const fits of rest ? [named, contains] : [() => true]) {
+    const work = (row) => run.data.compute_phases.includes(run.operations.phase[row]);
+    for (const fits of rest ? [named, contains] : [work]) {
       for (let step = 1; step <= rows; step += 1) {
         const row = (Math.max(this.selected, -1) + step) % rows;
         if (wanted.has(rank[row]) && fits(row)) {
