@@ -179,10 +179,11 @@ def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
     pixel = (before[1] - before[0]) / 800
     own.page.mouse.move(x, y)
     own.page.mouse.wheel(0, 30)
-    own.page.wait_for_function("scrollY > 0")
+    own.page.wait_for_timeout(300)
+    assert own.page.evaluate("() => scrollY") == 30
     assert own.view() == before
     own.page.mouse.wheel(0, -30)
-    own.page.wait_for_function("scrollY === 0")
+    own.page.wait_for_timeout(300)
     own.page.keyboard.down("Control")
     own.page.mouse.wheel(0, -400)
     own.page.keyboard.up("Control")
