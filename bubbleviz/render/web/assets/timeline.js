@@ -196,7 +196,7 @@ class Timeline {
     const rest = words.replace(/\b(rank|stage)\s*\d+\b/i, "").trim().toLowerCase();
     const ranks = run.report.ranks.filter((own) => !kind || String(kind.toLowerCase() === "stage" ? own.stage : own.global_rank ?? own.index) === number);
     const wanted = new Set(ranks.map((own) => own.index));
-    const { rank, name_id: names, rows } = run.operations;
+    const { rank, name: names, rows } = run.operations;
     const named = (row) => run.label(row).replace(" ", "").toLowerCase() === rest.replace(" ", "");
     const contains = (row) => `${run.rankLabel(rank[row])} ${run.name(names[row])}`.toLowerCase().includes(rest);
     const work = (row) => run.data.compute_phases.includes(run.operations.phase[row]);
