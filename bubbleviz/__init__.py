@@ -2,7 +2,7 @@
 
 >>> import bubbleviz
 >>> report = bubbleviz.analyze(["node0.sqlite", "node1.sqlite"])  # doctest: +SKIP
->>> report.summary.bubble_ratio[report.headline].mean  # doctest: +SKIP
+>>> report.bubble_ratio  # doctest: +SKIP
 0.2727272727272727
 """
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C
     from bubbleviz.analyses.idle import idle
     from bubbleviz.analyses.idle.report import IdleReport
     from bubbleviz.analyses.inspection import inspect
-    from bubbleviz.api import analyze, compare, load
-    from bubbleviz.report.report import Report
+    from bubbleviz.api import analyze, compare, load, simulate
+    from bubbleviz.render.notebook import Report
     from bubbleviz.report.view import View
 
 __all__ = [
@@ -35,16 +35,18 @@ __all__ = [
     "idle",
     "inspect",
     "load",
+    "simulate",
 ]
 
 _HOMES = {
     "IdleReport": "bubbleviz.analyses.idle.report",
     "Parallel": "bubbleviz.align.pipelines",
-    "Report": "bubbleviz.report.report",
+    "Report": "bubbleviz.render.notebook",
     "View": "bubbleviz.report.view",
     "analyze": "bubbleviz.api",
     "compare": "bubbleviz.api",
     "load": "bubbleviz.api",
+    "simulate": "bubbleviz.api",
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
 }

@@ -18,11 +18,13 @@ from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
+from bubbleviz.model.limitations import no_pipeline
 from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
-from bubbleviz.render.notebook import NotebookReport
-from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
+from bubbleviz.render.notebook import Report
+from bubbleviz.report import report as measured
+from bubbleviz.report.report import assemble, schedule_ran, with_schedule
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.sources.paths import missing_files
 from bubbleviz.sources.readers import OpenFile
@@ -31,6 +33,7 @@ from bubbleviz.timing import step
 if TYPE_CHECKING:  # no command needs both
     from bubbleviz.report.comparison import Comparison
     from bubbleviz.report.saved import SavedReport
+    from bubbleviz.schedules.ideal import Estimate, Ideal
 
 
 def analyze(
@@ -53,7 +56,7 @@ def analyze(
     jobs: int = 1,
     dask: str | None = None,
     progress: Progress | None = None,
-) -> NotebookReport:
+) -> Report:
     """Return the report on one run, recorded in one or many profiles.
 
     Args:
@@ -121,7 +124,7 @@ def analyze(
             shown = run.ranks, run.operations, counts.iterations
             comparison = None if planned is None else compared(*shown, planned)
     unread = (*unreadable, *missing_files(files))
-    report = assemble(NotebookReport, recordings, run, counts, explanation, unread)
+    report = assemble(Report, recordings, run, counts, explanation, unread)
     report = with_schedule(report, schedule, comparison)
     if memory:
         from bubbleviz.report.memory_limits import memory_of
@@ -156,27 +159,101 @@ def load(path: str | Path) -> SavedReport:
     return read_saved(str(path))
 
 
-def compare(*runs: Report | SavedReport) -> Comparison:
+def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
     """Return the ratios of runs side by side, with what became of the advice of the first.
 
     Args:
-        runs: reports, measured or loaded.
+        runs: reports, measured or loaded, or paths of saved reports and of profiles.
 
     Raises:
         UsageError: there are fewer than two.
+        InputError: a path cannot be read.
     """
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
     from bubbleviz.report import comparison
+    from bubbleviz.report.saved import looks_saved
 
-    return comparison.compare(
-        [
-            comparison.ComparedRun(title, title, comparison.saved_of(run), run)
-            if isinstance(run, Report)
-            else comparison.ComparedRun(title, title, run)
-            for title, run in ((f"run {number}", run) for number, run in enumerate(runs, 1))
-        ]
+    compared = []
+    for number, given in enumerate(runs, 1):
+        title, run = f"run {number}", given
+        if isinstance(run, (str, Path)):
+            title, run = str(run), load(run) if looks_saved(str(run)) else analyze(run)
+        live = run if isinstance(run, measured.Report) else None
+        saved = comparison.saved_of(run) if isinstance(run, measured.Report) else run
+        compared.append(comparison.ComparedRun(title, title, saved, live))
+    return comparison.compare(compared)
+
+
+def simulate(
+    schedule: str | None = None,
+    stages: int | None = None,
+    microbatches: int | None = None,
+    *,
+    report: measured.Report | str | Path | None = None,
+    tf: float | Sequence[float] | None = None,
+    tb: float | Sequence[float] | None = None,
+    tw: float | Sequence[float] | None = None,
+    tcomm: float | None = None,
+    chunks: int | None = None,
+) -> Ideal | Estimate:
+    """Return the cost, makespan, ratios and memory of a schedule in theory.
+
+    What is not given is taken from the report; without one, times are 1 ms, and transfers 0.
+
+    Args:
+        schedule: its name (``"zb-h1"``); ``bubbleviz schedules`` lists them.
+        stages: number of devices.
+        microbatches: of an iteration.
+        report: a report, or the path of a saved one.
+        tf: milliseconds of a microbatch's forward; one for all stages, or one a stage.
+        tb: likewise of its backward for the input.
+        tw: likewise of its backward for the weights.
+        tcomm: milliseconds of a transfer.
+        chunks: model chunks per device; None for the schedule's usual number.
+
+    Raises:
+        UsageError: there is no such schedule, it does not allow these sizes, or one is not known.
+        InputError: the report cannot be read, or is of no whole pipeline.
+    """
+    from bubbleviz.report.saved import read_times
+    from bubbleviz.schedules.ideal import theory
+    from bubbleviz.schedules.measured_times import StageTimes, measured_times
+
+    times, ran = StageTimes((1.0,), (1.0,), (1.0,)), None
+    if report is not None:
+        if isinstance(report, measured.Report):
+            if apart := no_pipeline(report.restrictions):
+                raise UsageError(f"{apart}, so its times are not those of a pipeline's stages")
+            own = report.explanation.phase_times
+            counts = [i.microbatches for i in report.iterations if i.averaged and i.microbatches]
+            ran = None if report.schedule is None else report.schedule.name
+            known = measured_times(own.kinds, own.transfer_ns, counts[0] if counts else None)
+        else:
+            saved = read_times(str(report))
+            ran = saved.schedule
+            known = measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
+        times, stages = known.times, known.stages if stages is None else stages
+        microbatches = known.microbatches if microbatches is None else microbatches
+    schedule = schedule or ran
+    if schedule is None or stages is None or microbatches is None:
+        raise UsageError("simulate needs schedule, stages and microbatches, or a report with them")
+    given = StageTimes(
+        _of_stages(tf, times.forward_ms),
+        _of_stages(tb, times.backward_ms),
+        _of_stages(tw, times.weight_ms),
+        times.transfer_ms if tcomm is None else tcomm,
     )
+    return theory(schedule, stages, microbatches, given, chunks)
+
+
+def _of_stages(
+    given_ms: float | Sequence[float] | None, known_ms: tuple[float, ...]
+) -> tuple[float, ...]:
+    """Return the milliseconds of stages that are given, else those that are known."""
+    if given_ms is None:
+        return known_ms
+    return (given_ms,) if isinstance(given_ms, (int, float)) else tuple(given_ms)
 
 
 def _is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
 
 from bubbleviz.count.rank_iterations import RankIterations
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.arrow import ArrowTable, Column, values
+from bubbleviz.model.arrow import Column, Kind, Records, attributes, values
 from bubbleviz.model.phase_masks import EVALUATION
 
 
@@ -36,7 +35,7 @@ class Ratio:
     contradicted: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Iteration:
     """One iteration: of training, an evaluation in between, or of inference.
 
@@ -52,6 +51,7 @@ class Iteration:
         ratios: by name of the ratio.
         ranks: the ranks with work in it.
         unmatched: whether some F has no B though its rank went on, so that no capture cut it.
+        bubble_ratio: the report's primary one in it; None where it is unknown.
     """
 
     index: int
@@ -65,6 +65,12 @@ class Iteration:
     ratios: Mapping[str, Ratio]
     ranks: RankIterations
     unmatched: bool = False
+    bubble_ratio: float | None = None
+
+    def __repr__(self) -> str:
+        ratio = "unknown" if self.bubble_ratio is None else f"{self.bubble_ratio:.4f}"
+        length_ms = (self.end_ns - self.start_ns) / 1e6
+        return f"Iteration({ascii(self.name)[:40]}, bubble ratio {ratio}, {length_ms:.3f} ms)"
 
     @property
     def clock_set(self) -> bool:
@@ -79,78 +85,50 @@ class Iteration:
 _UNKNOWN = Ratio(None, None, None, None)
 
 
-class Iterations(ArrowTable):
-    """Iterations in order, like a tuple of them: ``iterations[0]``, ``iterations[1:]``, ``len``.
+def in_order(iterations: Iterable[Iteration]) -> Records[Iteration]:
+    """Return iterations like a tuple of them, which is a table as well.
 
     As a table (``polars.DataFrame(report.iterations)``) it has one row an iteration, with the names
     of the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns, end_ns,
-    incomplete, clocks_contradict, clock_set``, and for each ratio ``window_ns_NAME,
-    bubble_ratio_NAME, bubble_low_NAME, bubble_overhead_NAME``, where it needs a common clock also
-    ``bubble_interval_low_NAME, bubble_interval_high_NAME``. What is unknown is null.
+    incomplete, clocks_contradict, clock_set``, the primary ``bubble_ratio``, and for each ratio
+    ``window_ns_NAME, bubble_ratio_NAME, bubble_low_NAME, bubble_overhead_NAME``, where it needs a
+    common clock also ``bubble_interval_low_NAME, bubble_interval_high_NAME``. What is unknown is
+    null.
     """
-
-    def __init__(self, iterations: Iterable[Iteration] = ()) -> None:
-        self._iterations = tuple(iterations)
-
-    def __len__(self) -> int:
-        return len(self._iterations)
-
-    def __iter__(self) -> Iterator[Iteration]:
-        return iter(self._iterations)
-
-    @overload
-    def __getitem__(self, at: int) -> Iteration: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Iterations: ...
-
-    def __getitem__(self, at: int | slice) -> Iteration | Iterations:
-        return Iterations(self._iterations[at]) if isinstance(at, slice) else self._iterations[at]
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Iterations):
-            return self._iterations == other._iterations
-        return self._iterations == other if isinstance(other, tuple) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._iterations)
-
-    def __repr__(self) -> str:
-        names = ", ".join(ascii(i.name)[:20] for i in self._iterations[:8])
-        return f"Iterations({len(self):,}: {names})"
-
-    def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns by name: what an iteration is, then its ratios."""
-        iterations, columns = self._iterations, {}
-        for name, kind in _COLUMNS.items():
-            columns[name] = values([getattr(i, name) for i in iterations], kind)
-        for name in ("start_ns", "end_ns"):
-            times = [getattr(i, name) if i.ranks else None for i in iterations]
-            columns[name] = values(times, "int64")
-        flags = {"incomplete": "incomplete", "clocks_contradict": "contradicted"}
-        for name, flag in flags.items():
-            told = [any(getattr(r, flag) for r in i.ratios.values()) for i in iterations]
-            columns[name] = values(told, "bool")
-        columns["clock_set"] = values([i.clock_set for i in iterations], "bool")
-        for ratio in ratio_definitions():
-            own = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]
-            columns[f"window_ns_{ratio.name}"] = values([r.window_ns for r in own], "int64")
-            shares = {
-                "bubble_ratio": [r.value for r in own],
-                "bubble_low": [r.low for r in own],
-                "bubble_overhead": [r.overhead for r in own],
-            }
-            if ratio.common_clock:
-                ends = [r.interval or (None, None) for r in own]
-                shares["bubble_interval_low"] = [low for low, _ in ends]
-                shares["bubble_interval_high"] = [high for _, high in ends]
-            for name, column in shares.items():
-                columns[f"{name}_{ratio.name}"] = values(column, "float64")
-        return columns
+    return Records(iterations, _columns)
 
 
-#: Columns of :class:`Iterations` that are attributes of each, with their types.
-_COLUMNS: Mapping[str, Literal["int64", "string", "bool"]] = {
+def _columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
+    """Return the columns by name: what an iteration is, then its ratios."""
+    columns = attributes(_COLUMNS, iterations)
+    for name in ("start_ns", "end_ns"):
+        times = [getattr(i, name) if i.ranks else None for i in iterations]
+        columns[name] = values(times, "int64")
+    flags = {"incomplete": "incomplete", "clocks_contradict": "contradicted"}
+    for name, flag in flags.items():
+        told = [any(getattr(r, flag) for r in i.ratios.values()) for i in iterations]
+        columns[name] = values(told, "bool")
+    columns["clock_set"] = values([i.clock_set for i in iterations], "bool")
+    columns["bubble_ratio"] = values([i.bubble_ratio for i in iterations], "float64")
+    for ratio in ratio_definitions():
+        own = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]
+        columns[f"window_ns_{ratio.name}"] = values([r.window_ns for r in own], "int64")
+        shares = {
+            "bubble_ratio": [r.value for r in own],
+            "bubble_low": [r.low for r in own],
+            "bubble_overhead": [r.overhead for r in own],
+        }
+        if ratio.common_clock:
+            ends = [r.interval or (None, None) for r in own]
+            shares["bubble_interval_low"] = [low for low, _ in ends]
+            shares["bubble_interval_high"] = [high for _, high in ends]
+        for name, column in shares.items():
+            columns[f"{name}_{ratio.name}"] = values(column, "float64")
+    return columns
+
+
+#: Columns of :func:`in_order` that are attributes of each, with their types.
+_COLUMNS: Mapping[str, Kind] = {
     "index": "int64",
     "name": "string",
     "kind": "string",

@@ -192,7 +192,11 @@ class RankIterations(Sequence[RankIteration]):
     __hash__ = None  # type: ignore[assignment]  # as mypy takes any class to be hashable
 
     def __repr__(self) -> str:
-        return repr(tuple(self))
+        return f"RankIterations({len(self):,} ranks)"
+
+    def __deepcopy__(self, memo: object) -> RankIterations:
+        """Return it as it is: its columns are those of all iterations, and nobody changes them."""
+        return self
 
     def _made(self, rank: Ints) -> Iterator[RankIteration]:
         """Yield the values of some ranks."""

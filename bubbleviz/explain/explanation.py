@@ -386,7 +386,7 @@ def windowed(
 
     times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
     source, replayed = explanation.slowdown_source, explanation.replayed_source
-    stragglers = (replace(s, operation=int(row[s.operation])) for s in times.stragglers)
+    stragglers = ((int(row[operation]), many) for operation, many in times.stragglers)
     return (
         replace(cut, limitations=(_left_out(window, counts), *run.limitations)),
         replace(

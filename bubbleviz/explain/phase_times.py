@@ -341,14 +341,6 @@ class PhaseTime:
 
 
 @dataclass(frozen=True)
-class Straggler:
-    """An operation that took long: its row, and how many times the median of its kind."""
-
-    operation: int
-    times: float
-
-
-@dataclass(frozen=True)
 class PhaseTimes:
     """How long operations take.
 
@@ -357,13 +349,14 @@ class PhaseTimes:
         transfer_ns: median transfer of an input that was waited for; None if none was.
         imbalance: by phase, how much longer the slowest stage takes than the mean of all, as a
             share of that; medians of stages' chunks summed. Keys are printed phase names.
-        stragglers: the worst, worst first.
+        stragglers: of operations that took long, the row and how many times the median of their
+            kind; the worst, worst first.
     """
 
     kinds: tuple[PhaseTime, ...]
     transfer_ns: float | None
     imbalance: tuple[tuple[str, float], ...]
-    stragglers: tuple[Straggler, ...]
+    stragglers: tuple[tuple[int, float], ...]
 
 
 def phase_times_of(
@@ -434,7 +427,7 @@ def phase_times_of(
         tuple(kinds),
         float(np.median(moved_ns)) if len(moved_ns) else None,
         _imbalance(kinds),
-        tuple(Straggler(int(row[at]), float(times[at])) for at in slowest),
+        tuple((int(row[at]), float(times[at])) for at in slowest),
     )
 
 

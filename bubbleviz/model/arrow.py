@@ -2,18 +2,21 @@
 
 ``pyarrow.table(report.operations)`` and ``polars.DataFrame(report.operations)`` need none of these
 libraries here: they ask a table for ``__arrow_c_stream__``. Whole numbers without nulls are handed
-on where they lie, and -1 for "none" becomes null.
+on where they lie, and -1 for "none" becomes null. ``pandas.DataFrame`` asks for rows instead.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.texts import listed
 
 if TYPE_CHECKING:  # the analysis of most runs shows no table this way
     from arro3.core import Array, Table
@@ -21,6 +24,8 @@ if TYPE_CHECKING:  # the analysis of most runs shows no table this way
 Column: TypeAlias = "Array"
 #: Columns by name, as a table of its own.
 Columns: TypeAlias = "Table"
+#: Types of columns of a few values.
+Kind = Literal["int64", "float64", "bool", "string"]
 
 
 class ArrowTable(ABC):
@@ -42,6 +47,78 @@ class ArrowTable(ABC):
                 fulfilled is passed over.
         """
         return table_of(self.arrow_columns()).__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the rows as named tuples, which pandas makes a frame of; None for what is null."""
+        columns = self.arrow_columns()
+        row = namedtuple("Row", columns)  # type: ignore[misc]  # its names are those of the table
+        yield from map(row._make, zip(*(c.to_pylist() for c in columns.values()), strict=True))
+
+
+ValueT = TypeVar("ValueT")
+
+
+class Records(ArrowTable, Generic[ValueT]):
+    """Frozen values in order, like a tuple of them, and as a table with a row each.
+
+    Args:
+        values: of one kind.
+        columns: returns the columns of such values by name.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[ValueT],
+        columns: Callable[[Sequence[ValueT]], Mapping[str, Column]],
+    ) -> None:
+        self._values, self._columns = tuple(values), columns
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[ValueT]:
+        return iter(self._values)
+
+    @overload
+    def __getitem__(self, at: int) -> ValueT: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Records[ValueT]: ...
+
+    def __getitem__(self, at: int | slice) -> ValueT | Records[ValueT]:
+        if isinstance(at, slice):
+            return Records(self._values[at], self._columns)
+        return self._values[at]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Records):
+            return self._values == other._values
+        return self._values == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    def __repr__(self) -> str:
+        return f"Records({len(self):,} rows: {listed(self.arrow_columns(), 12)})"
+
+    def arrow_columns(self) -> Mapping[str, Column]:
+        """Return the columns by name."""
+        return self._columns(self._values)
+
+
+def records(given: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records[ValueT]:
+    """Return values as a table whose columns are attributes of them.
+
+    Args:
+        given: the values.
+        kinds: names of the attributes in the order of the columns, with their types.
+    """
+    return Records(given, partial(attributes, kinds))
+
+
+def attributes(kinds: Mapping[str, Kind], given: Sequence[object]) -> dict[str, Column]:
+    """Return attributes of values as columns by name; the arguments are those of ``records``."""
+    return {n: values([getattr(each, n) for each in given], kind) for n, kind in kinds.items()}
 
 
 def table_of(columns: Mapping[str, Column]) -> Columns:
@@ -96,7 +173,7 @@ def coded(codes: Ints, labels: Sequence[str]) -> Column:
 
 def values(
     given: Sequence[int | float | bool | str | None],
-    kind: Literal["int64", "float64", "bool", "string"],
+    kind: Kind,
 ) -> Column:
     """Return a few values as an Arrow column, None as null."""
     from arro3.core import Array, DataType

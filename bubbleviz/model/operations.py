@@ -34,6 +34,8 @@ class Rank:
         pipeline: index of the pipeline it belongs to; None where copies of a stage cannot be
             told apart.
         global_rank: number of the rank in the job, where ranges, files or tables tell it.
+        bubble_ratio: mean of its own primary ratio over the averaged iterations, in a report; None
+            where it is unknown.
     """
 
     index: int
@@ -48,6 +50,7 @@ class Rank:
     stage: int | None = None
     pipeline: int | None = 0
     global_rank: int | None = None
+    bubble_ratio: float | None = None
 
     @property
     def number(self) -> int:

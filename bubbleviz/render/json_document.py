@@ -102,7 +102,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "transfer_ns": times.transfer_ns,
         "imbalance": dict(times.imbalance),
         "stragglers": [
-            {**_operation(report, s.operation), "times_median": s.times} for s in times.stragglers
+            {**_operation(report, row), "times_median": many} for row, many in times.stragglers
         ],
         "critical_path": _critical_path(report),
         "what_if": [asdict(change) for change in explanation.what_if],

@@ -1,26 +1,30 @@
-"""Notebooks: the report that IPython shows as a fragment of HTML.
+"""The report in Python: what is asked of it most, and what notebooks show.
 
-The fragment has no script, needs no network, styles its own elements alone, and takes its colours
-from the page around it. Its size is bounded, whatever the number of ranks.
+A notebook shows a fragment of HTML, which has no script, needs no network, styles its own elements
+alone, and takes its colours from the page around it. Its size is bounded, whatever the number of
+ranks.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.model.arrow import Records
 from bubbleviz.render.document import Sentence, bullets, heading, html
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed
 from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
 from bubbleviz.render.text.sections import limitation_lines
+from bubbleviz.report import report as measured
 from bubbleviz.report.advice import Advice, advice_of
 from bubbleviz.report.methods import with_source
-from bubbleviz.report.report import Report
+from bubbleviz.report.rank_means import stages_of
 from bubbleviz.report.view import View
 
 #: A picture in a notebook has at most so many rows.
@@ -42,11 +46,49 @@ _STYLE = """
 _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 
-class NotebookReport(Report):
-    """A report with the display methods of IPython, and what is asked of it most.
+#: What people ask of a report; outputs ask for more.
+_PUBLIC = (
+    *("advice", "alternatives", "bubble_ratio", "bubbles", "convention", "headline"),
+    *("headline_reason", "iteration", "iterations", "kind", "limitations", "memory", "operations"),
+    *("plan", "plot", "profiles", "ranks", "restrictions", "save", "schedule", "slowdowns"),
+    *("stages", "summary", "typical_iteration", "version", "worst_iteration"),
+)
 
-    Drawing code is loaded when it is called.
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a notebook shows, and that is saved in any format of a report.
+
+    Attributes:
+        report: any report.
+        view: the part of it that is drawn.
     """
+
+    report: Report
+    view: View
+
+    def save(self, path: str | Path) -> None:
+        """Write it as the suffix of a file says (``.svg``, ``.pdf``, ``.png``, ...).
+
+        Raises:
+            UsageError: no format has that suffix.
+            OutputError: what the format needs is not installed, or the file cannot be written.
+        """
+        self.report.save(path, self.view)
+
+    def _repr_svg_(self) -> str:
+        """Return it as an SVG document."""
+        from bubbleviz.render.picture.legend import picture
+
+        return picture(self.report, self.view)
+
+
+class Report(measured.Report):  # noqa: D101 - help() shows that of its base, which lists all
+    # What notebooks show, and what is asked most; drawing code is loaded when it is called.
+
+    def __dir__(self) -> list[str]:
+        """Return what people ask for."""
+        return [*_PUBLIC]
 
     @property
     def bubble_ratio(self) -> float | None:
@@ -59,11 +101,31 @@ class NotebookReport(Report):
         return advice_of(self)
 
     @property
+    def stages(self) -> Records[Any]:
+        """A row a stage: its ratio, work by phase and idle time by cause; see ``stages_of``."""
+        return stages_of(self)
+
+    @property
     def worst_iteration(self) -> Iteration | None:
         """The averaged iteration with the largest primary ratio; None where none has one."""
-        known = [i for i in self.iterations if i.averaged]
-        known = [i for i in known if i.ratios[self.headline].value is not None]
-        return max(known, key=lambda own: own.ratios[self.headline].value or 0.0, default=None)
+        known = [i for i in self.iterations if i.averaged and i.bubble_ratio is not None]
+        return max(known, key=lambda own: own.bubble_ratio or 0.0, default=None)
+
+    def plot(self, *iterations: int | Iteration | None, **view: Any) -> Picture:
+        """Return the picture of iterations.
+
+        Args:
+            iterations: indices, or iterations of the report; without any the typical one.
+            view: attributes of :class:`.View`, as ``ranks=(0, 3)`` and ``causes=True``.
+
+        Raises:
+            IndexError: there is no such iteration or rank.
+        """
+        given = {i.index if isinstance(i, Iteration) else i for i in iterations if i is not None}
+        shown = View(iterations=tuple(sorted(self.iteration(i).index for i in given)), **view)
+        if strange := set(shown.ranks) - set(range(len(self.ranks))):
+            raise IndexError(f"no rank {min(strange)}; there are {len(self.ranks)}")
+        return Picture(self, shown)
 
     def save(self, path: str | Path, view: View | None = None) -> None:
         """Write the report as the suffix of a file says (``.svg``, ``.json``, ``.html``, ...).
@@ -92,7 +154,7 @@ class NotebookReport(Report):
         return bounded_picture(self)[0]
 
 
-def bounded_picture(report: Report, ids: str = "bv-") -> tuple[str, int, int]:
+def bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int, int]:
     """Return the picture of the typical iteration, of the first rows where there are very many.
 
     Behind the document: how many rows are drawn, and how many the report has.
@@ -110,7 +172,7 @@ def bounded_picture(report: Report, ids: str = "bv-") -> tuple[str, int, int]:
     return svg, min(len(rows), MOST_ROWS), len(rows)
 
 
-def fragment(report: Report) -> str:
+def fragment(report: measured.Report) -> str:
     """Return a report as a fragment of HTML that is well-formed XML, too."""
     from hashlib import sha256
 

@@ -299,10 +299,10 @@ def _action(report: Report, change: WhatIf) -> str:
         return f"Launch earlier{latest_host(report)}"
     if change.name != "balanced":
         slow = "".join(
-            f" ({operation_label(report, own.operation)} of "
-            f"{rank_label(report, int(report.operations.rank[own.operation]))} took "
-            f"{own.times:.1f} times its median)"
-            for own in times.stragglers[:1]
+            f" ({operation_label(report, row)} of "
+            f"{rank_label(report, int(report.operations.rank[row]))} took "
+            f"{many:.1f} times its median)"
+            for row, many in times.stragglers[:1]
         )
         return f"Find out why single operations are slow{slow}"
     if not times.imbalance:

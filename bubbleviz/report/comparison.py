@@ -123,7 +123,7 @@ class Cell:
     window_ns: MeanDifference | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs, their ratios by name in the order of runs, and notes on them, in sentences.
 
@@ -136,6 +136,12 @@ class Comparison:
     notes: tuple[str, ...]
     changes: tuple[tuple[str, ...], ...]
     followed: tuple[tuple[FollowedAdvice, ...], ...]
+
+    def __repr__(self) -> str:
+        name = self.runs[0].saved.headline
+        means = [None if own.ratio is None else own.ratio.bubble.mean for own in self.ratios[name]]
+        ratios = " -> ".join("unknown" if mean is None else percent(mean) for mean in means)
+        return f"Comparison({name} bubble ratio {ratios})"
 
 
 def worse_runs(comparison: Comparison) -> list[str]:

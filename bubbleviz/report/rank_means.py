@@ -6,6 +6,7 @@ their stage.
 
 from __future__ import annotations
 
+from collections import defaultdict, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -20,6 +21,8 @@ from bubbleviz.count.rank_iterations import (
     own_ratios,
     rank_column,
 )
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
@@ -114,6 +117,29 @@ def rank_means(report: Report) -> RankMeans:
             field.name: _over_iterations(getattr(times, field.name), at) for field in fields(times)
         },
     )
+
+
+def stages_of(report: Report) -> Records[Any]:
+    """Return a row a stage, with means over its ranks and the averaged iterations.
+
+    Columns: ``stage`` (null unknown), ``ranks``, ``bubble_ratio``, ``bubble_ns``, the work by phase
+    as ``busy_ns_F`` and so on, and the idle time by cause as ``idle_ns_warmup`` and so on.
+    """
+    means, members = rank_means(report), defaultdict(list)
+    columns = {"bubble_ratio": means.bubble_ratio, "bubble_ns": means.bubble_ns}
+    columns |= {f"busy_ns_{label}": column for label, column in means.busy_ns.items()}
+    idle_ns = {f"idle_ns_{cause.label}": means.idle_ns[:, cause] for cause in Cause}
+    columns |= {name: column for name, column in idle_ns.items() if column.any()}
+    for rank in report.ranks:
+        members[NONE if rank.stage is None else rank.stage].append(rank.index)
+    stage = namedtuple("Stage", ("stage", "ranks", *columns))  # type: ignore[misc]  # of this run
+    rows = []
+    for number, own in sorted(members.items()):
+        known = [column[own][~np.isnan(column[own])] for column in columns.values()]
+        of_stage = [float(values.mean()) if len(values) else None for values in known]
+        rows.append(stage._make((None if number == NONE else number, len(own), *of_stage)))
+    kinds: dict[str, Kind] = {"stage": "int64", "ranks": "int64"}
+    return records(rows, {**kinds, **dict.fromkeys(columns, "float64")})
 
 
 def _over_iterations(column: Ints, at: Ints) -> Floats:

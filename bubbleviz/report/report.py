@@ -7,22 +7,24 @@ clock, which is the first profile's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.align.run import Run
 from bubbleviz.count.completeness import lacking_operations
 from bubbleviz.count.count import Counts, Summary
-from bubbleviz.count.iterations import Iteration, Iterations, typical
-from bubbleviz.count.rank_iterations import indices_of, lacking
+from bubbleviz.count.iterations import Iteration, in_order, typical
+from bubbleviz.count.rank_iterations import indices_of, lacking, own_ratios
 from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.limitations import (
     Limitation,
@@ -93,8 +95,8 @@ class Report:
     headline: str
     headline_reason: str
     profiles: tuple[ProfileSummary, ...]
-    ranks: tuple[Rank, ...]
-    iterations: Iterations
+    ranks: Records[Rank] | tuple[Rank, ...]
+    iterations: Records[Iteration]
     summary: Summary
     operations: Operations
     busy: BusyIntervals
@@ -304,6 +306,8 @@ _OF_CLOCK = ("offset_ns", "drift_ppm", "t0_ns", "uncertainty_ns")
 _LISTED = 8
 #: Ranks that lack a ratio are all named, up to so many.
 _NAMED = 32
+#: Types of columns, by the annotations of attributes.
+_KINDS: Mapping[str, Kind] = {"str": "string", "int": "int64", "float": "float64"}
 
 ReportT = TypeVar("ReportT", bound=Report)
 
@@ -338,8 +342,10 @@ def assemble(
         headline=counts.headline,
         headline_reason=counts.headline_reason,
         profiles=_profile_summaries(recordings, run),
-        ranks=run.ranks,
-        iterations=Iterations(counts.iterations),
+        ranks=_measured(run.ranks, counts),
+        iterations=in_order(
+            replace(i, bubble_ratio=i.ratios[counts.headline].value) for i in counts.iterations
+        ),
         summary=counts.summary,
         operations=run.operations,
         busy=run.busy,
@@ -356,6 +362,19 @@ def assemble(
         overheads=run.overheads,
         collectives=run.collectives,
         pauses=run.pauses,
+    )
+
+
+def _measured(ranks: Sequence[Rank], counts: Counts) -> Records[Rank]:
+    """Return ranks with their own ratios, as a table that has their attributes for columns."""
+    ratios: list[list[float]] = [[] for _ in ranks]
+    for own in (iteration.ranks for iteration in counts.iterations if iteration.averaged):
+        for index, ratio in zip(indices_of(own), own_ratios(own, counts.headline), strict=True):
+            ratios[index] += [] if ratio is None else [ratio]
+    known = zip(ranks, ratios, strict=True)
+    return records(
+        (replace(rank, bubble_ratio=fmean(of) if of else None) for rank, of in known),
+        {own.name: _KINDS[str(own.type).partition(" ")[0]] for own in fields(Rank)},
     )
 
 

@@ -18,6 +18,7 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
+from bubbleviz.model.texts import counted
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
 
@@ -171,7 +172,7 @@ class SavedAdvice:
     measure: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SavedReport:
     """The ratios of a saved report.
 
@@ -218,6 +219,13 @@ class SavedReport:
             return None
         name, most = max(self.bubble_parts, key=lambda part: part[1])
         return name, most / total
+
+    def __repr__(self) -> str:
+        mean = "unknown" if self.bubble_ratio is None else f"{self.bubble_ratio:.4f}"
+        return (
+            f"SavedReport({self.headline} bubble ratio {mean}, "
+            f"{counted(self.ranks, 'rank')}, {counted(self.iterations, 'averaged iteration')})"
+        )
 
     @property
     def bubble_ratio(self) -> float | None:

@@ -31,7 +31,7 @@ GivenMemory = tuple[float | None, float | None, float | None]
 _NOTHING = None, None, None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ideal:
     """A schedule, simulated.
 
@@ -61,6 +61,14 @@ class Ideal:
     peak_memory: tuple[float, ...]
     restrictions: tuple[limitations.Restriction, ...] = ()
     carried_ms: float | None = None
+
+    def __repr__(self) -> str:
+        ratio = "unknown" if self.schedule_ratio is None else f"{self.schedule_ratio:.4f}"
+        return (
+            f"Ideal({self.plan.name}, {texts.counted(self.plan.stages, 'stage')}, "
+            f"{texts.counted(self.plan.microbatches, 'microbatch', 'microbatches')}: "
+            f"{self.makespan_ms:.3f} ms, bubble ratio {ratio})"
+        )
 
 
 @dataclass(frozen=True)

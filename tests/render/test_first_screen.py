@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.count.iterations import Iterations
+from bubbleviz.count.iterations import in_order
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.render.document import cell_width
 from bubbleviz.render.text.report import MOST_LINES, first_screen
@@ -51,7 +51,7 @@ def rows_of(lines: list[str]) -> list[str]:
 
 
 def test_no_rank_and_no_iteration() -> None:
-    empty = replace(report_of([]), ranks=(), iterations=Iterations())
+    empty = replace(report_of([]), ranks=(), iterations=in_order(()))
 
     for display in DISPLAYS:
         lines = lines_of(empty, display)
@@ -89,7 +89,7 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
         replace(own, bubble_ratio={"schedule": {23: 0.99, 41: 0.01}.get(own.rank, 0.5)})
         for own in first.ranks
     )
-    changed = replace(report, iterations=Iterations((replace(first, ranks=ranks_of(ranks)),)))
+    changed = replace(report, iterations=in_order((replace(first, ranks=ranks_of(ranks)),)))
 
     lines = lines_of(changed, Display())
 

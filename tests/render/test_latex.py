@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.count.count import Spread
-from bubbleviz.count.iterations import Iterations
+from bubbleviz.count.iterations import in_order
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.formats.latex import escaped, render
 from bubbleviz.report.report import Report
@@ -130,7 +130,7 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
         for i in report.iterations
     )
     summary = replace(report.summary, bubble_interval=between)
-    text = render(replace(report, summary=summary, iterations=Iterations(iterations)), View())
+    text = render(replace(report, summary=summary, iterations=in_order(iterations)), View())
 
     assert r"Clock bounds of \emph{schedule}: 25.00 to 30.00\,\%." in text
     assert rows(text)[1][1] == r"27.27\,!"

@@ -11,6 +11,7 @@ import pytest
 
 from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
+from bubbleviz.count.iterations import in_order
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.document import cell_width
 from bubbleviz.render.picture.legend import picture as render
@@ -46,7 +47,7 @@ def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Re
     iterations = [
         replace(i, ranks=ranks_of(own)) for i, own in zip(report.iterations, busy, strict=True)
     ]
-    return replace(report, iterations=type(report.iterations)(iterations))
+    return replace(report, iterations=in_order(iterations))
 
 
 @pytest.mark.parametrize("kind", ["stage", "spread"])
@@ -94,9 +95,7 @@ def test_a_rank_stands_out_alone() -> None:
     (iteration,) = report.iterations
     slow = replace(iteration.ranks[3], busy_ns={"F": 4 * FORWARD, "BW": 9 * BACKWARD})
     ranks = (*iteration.ranks[:3], slow, *iteration.ranks[4:])
-    changed = replace(
-        report, iterations=type(report.iterations)([replace(iteration, ranks=ranks_of(ranks))])
-    )
+    changed = replace(report, iterations=in_order([replace(iteration, ranks=ranks_of(ranks))]))
     (found,) = standouts(changed, means_of(changed))
 
     assert found.ranks == (3,)

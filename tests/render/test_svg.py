@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.count.iterations import Iterations, Ratio
+from bubbleviz.count.iterations import Ratio, in_order
 from bubbleviz.count.rank_iterations import Account
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -55,7 +55,7 @@ def periodic(*windows: tuple[int, int], ends: int) -> Report:
     )
     ratios = {**iteration.ratios, "period": Ratio(0.25, 0.25, None, windows[0][1] - windows[0][0])}
     return replace(
-        report, iterations=Iterations((replace(iteration, ratios=ratios, ranks=ranks_of(ranks)),))
+        report, iterations=in_order((replace(iteration, ratios=ratios, ranks=ranks_of(ranks)),))
     )
 
 
@@ -252,7 +252,7 @@ def with_ratio(**changes: object) -> list[str]:
     (iteration,) = report.iterations
     ratio = replace(iteration.ratios["schedule"], **changes)  # type: ignore[arg-type]  # by name
     changed = replace(iteration, ratios={**iteration.ratios, "schedule": ratio})
-    return written(render(replace(report, iterations=Iterations((changed,))), View()))
+    return written(render(replace(report, iterations=in_order((changed,))), View()))
 
 
 def test_copies_of_a_stage_share_a_row_if_asked() -> None:
@@ -295,7 +295,7 @@ BARE: dict[str, object] = {**CUT, "ranks": ranks_of(())}
 def test_the_first_median_iteration_is_typical(
     lengths: tuple[int, ...], changes: tuple[dict[str, Any], ...], index: int | None
 ) -> None:
-    iterations = Iterations(
+    iterations = in_order(
         replace(iteration_of(n, [Op(0, Phase.F, 0, 0, length)]), **change)
         for n, (length, change) in enumerate(
             zip(lengths, changes or [{}] * len(lengths), strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.count.iterations import Iterations
+from bubbleviz.count.iterations import in_order
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Rank, RankCoverage
@@ -39,7 +39,7 @@ def ratio_rows(text: str) -> tuple[str, list[str]]:
 def with_first(report: Report, placed: tuple[Rank, ...] | None = None, **changes: Any) -> Report:
     """Return a report with other ranks, and another first iteration."""
     first, *rest = report.iterations
-    iterations = Iterations((replace(first, **changes), *rest))
+    iterations = in_order((replace(first, **changes), *rest))
     return replace(report, ranks=placed or report.ranks, iterations=iterations)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.count.count import Spread
-from bubbleviz.count.iterations import Iterations
+from bubbleviz.count.iterations import in_order
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.text.report import as_text as render
@@ -77,7 +77,7 @@ def test_what_is_unknown_is_left_out(report: Report) -> None:
         ranks=tuple(replace(rank, stage=None) for rank in report.ranks),
         profiles=tuple(replace(p, format="trace") for p in report.profiles),
         schedule=None,
-        iterations=Iterations(replace(i, microbatches=None) for i in report.iterations),
+        iterations=in_order(replace(i, microbatches=None) for i in report.iterations),
     )
 
     assert "from 1 profile: " in methods(bare)
@@ -107,7 +107,7 @@ def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
     doubted = replace(
         report,
         summary=replace(summary, bubble_low=low, bubble_interval=between),
-        iterations=Iterations(iterations),
+        iterations=in_order(iterations),
     )
 
     assert methods(doubted).endswith(

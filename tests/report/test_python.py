@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
+import pandas
+import polars
+import polars.selectors
 import pytest
 
 import bubbleviz
 from bubbleviz.render.formats import renderers
+from bubbleviz.render.picture.legend import picture
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
 
@@ -20,7 +25,80 @@ def test_ratio_advice_and_worst_iteration_are_attributes(tmp_path: Path) -> None
     assert report.advice[0].kind == "rank"
     assert report.worst_iteration is not None
     ratios = [own.ratios[report.headline].value for own in report.iterations]
-    assert report.worst_iteration.ratios[report.headline].value == max(r for r in ratios if r)
+    assert report.worst_iteration.bubble_ratio == max(r for r in ratios if r)
+    own = [i.ranks[3].bubble_ratio[report.headline] for i in report.iterations if i.averaged]
+    assert report.ranks[3].bubble_ratio == fmean(ratio for ratio in own if ratio)
+
+
+@pytest.mark.parametrize("name", ["operations", "ranks", "iterations", "bubbles", "stages"])
+def test_tables_go_to_pandas_and_polars_in_one_call(name: str) -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    table = getattr(report, name)
+    frame, same = pandas.DataFrame(table), polars.DataFrame(table)
+
+    assert len(frame) == len(same) == len(table) > 0
+    shared = [column for column in same.columns if column in frame]
+    assert name == "iterations" or shared == same.columns
+    for column in shared:
+        left = [None if pandas.isna(value) else value for value in frame[column].to_list()]
+        assert left == same[column].to_list(), column
+    assert len(repr(table)) < 400
+
+
+def test_a_row_a_stage_has_its_ratio_work_and_causes() -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    frame = polars.DataFrame(report.stages)
+
+    assert frame["stage"].to_list() == [0, 1, 2, 3]
+    assert frame["bubble_ratio"].to_list() == pytest.approx([3 / 11] * 4)
+    # Stage s of an ideal 1F1B waits s forwards of 1 ms.
+    assert frame["idle_ns_warmup"].to_list() == [0, 1e6, 2e6, 3e6]
+    causes = frame.select(polars.sum_horizontal(polars.selectors.starts_with("idle_ns_")))
+    assert causes.to_series().to_list() == frame["bubble_ns"].to_list() == [9e6] * 4
+
+
+def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    drawn = report.plot(report.worst_iteration, causes=True)
+    drawn.save(tmp_path / "x.svg")
+
+    view = bubbleviz.View(iterations=(0,), causes=True)
+    assert (tmp_path / "x.svg").read_text(encoding="utf-8") == picture(report, view)
+    assert drawn._repr_svg_() == picture(report, view)
+    with pytest.raises(IndexError, match="no iteration 3; there are 3"):
+        report.plot(3)
+    with pytest.raises(IndexError, match="no rank 4; there are 4"):
+        report.plot(ranks=(4,))
+
+
+def test_what_people_see_is_public_and_named_as_they_know_it() -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b")
+
+    assert type(report) is bubbleviz.Report
+    assert {"bubble_ratio", "stages", "plot", "save"} < set(dir(report))
+    assert not {"busy", "exposed", "overheads", "pauses"} & set(dir(report))
+    assert all(hasattr(report, name) for name in dir(report))
+    with pytest.raises(AttributeError, match="'Report' object has no attribute 'nothing'"):
+        getattr(report, "nothing")  # noqa: B009 - types know that it is none
+    for shown in (report.iterations[0], report.iterations[0].ranks, report.ranks):
+        assert len(repr(shown)) < 200
+
+
+def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    report.save(tmp_path / "report.json")
+    saved = tmp_path / "report.json"
+
+    assert repr(bubbleviz.simulate("1f1b", 4, 8)) == (
+        "Ideal(1f1b, 4 stages, 8 microbatches: 33.000 ms, bubble ratio 0.2727)"
+    )
+    for given in (report, saved):
+        again = bubbleviz.simulate(report=given)
+        assert repr(again) == repr(bubbleviz.simulate("1f1b", 4, 8))
+        halved = bubbleviz.simulate("zb-h1", report=given, tf=0.5, tw=[0.5, 0.5, 0.5, 1.0])
+        assert halved.cost_ms < bubbleviz.simulate("zb-h1", report=given).cost_ms
+    with pytest.raises(bubbleviz.BubblevizError, match="needs schedule, stages and microbatches"):
+        bubbleviz.simulate("1f1b")
 
 
 @pytest.mark.parametrize("suffix", [s for own in renderers() for s in own.suffixes])
@@ -43,5 +121,6 @@ def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:
 
     assert saved.bubble_ratio == before.bubble_ratio
     assert compared.followed[1][0].verdict == "kept"
+    assert repr(compared) == repr(bubbleviz.compare(tmp_path / "before.json", tmp_path / "1.csv"))
     with pytest.raises(bubbleviz.BubblevizError, match="two or more"):
         bubbleviz.compare(saved)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.count.count import summarize
-from bubbleviz.count.iterations import Iteration, Iterations, Ratio
+from bubbleviz.count.iterations import Iteration, Ratio, in_order
 from bubbleviz.count.rank_iterations import (
     Account,
     AccountColumns,
@@ -128,7 +128,7 @@ def report_of(
         headline_reason="Iterations do not overlap, so each is looked at as if alone.",
         profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
         ranks=ranks,
-        iterations=Iterations(iterations),
+        iterations=in_order(iterations),
         summary=summarize(known),
         operations=operations,
         busy=busy,
@@ -318,7 +318,7 @@ def named(report: Report, text: str) -> Report:
         operations=replace(report.operations, names=(text,) * len(report.operations.names)),
         ranks=tuple(replace(r, label=text, host=text) for r in report.ranks),
         profiles=tuple(replace(p, path=text, host=text) for p in report.profiles),
-        iterations=Iterations(replace(one, name=text) for one in report.iterations),
+        iterations=in_order(replace(one, name=text) for one in report.iterations),
         limitations=(Limitation(text, text),) * 9,
         convention=text,
         command=text,

@@ -328,11 +328,11 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
     if times.transfer_ns is not None:
         lines.append(f"a transfer takes {doc.milliseconds(times.transfer_ns)} ms (median)")
     lines.extend(
-        f"straggler: {operation_label(report, s.operation)} of "
-        f"{rank_label(report, int(report.operations.rank[s.operation]))} in iteration "
-        f"{report.iterations[int(report.operations.iteration[s.operation])].name} took "
-        f"{s.times:.2f} times the median of its kind"
-        for s in times.stragglers[:_PARTS]
+        f"straggler: {operation_label(report, row)} of "
+        f"{rank_label(report, int(report.operations.rank[row]))} in iteration "
+        f"{report.iterations[int(report.operations.iteration[row])].name} took "
+        f"{many:.2f} times the median of its kind"
+        for row, many in times.stragglers[:_PARTS]
     )
     yield doc.bullets([one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
     rows = [

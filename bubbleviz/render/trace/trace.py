@@ -430,7 +430,7 @@ def _flows_of(report: Report) -> tuple[Ints, Ints]:
     time.
     """
     operations = report.operations
-    dependencies = dependencies_of(operations, report.ranks)
+    dependencies = dependencies_of(operations, tuple(report.ranks))
     stage = operations.virtual_stage
     steps = dependencies.remote(operations.rank) | (
         stage[dependencies.after] != stage[dependencies.before]
