@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
-from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.phase_times import PhaseTime, counted_operations
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
-from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
-from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
@@ -131,8 +127,7 @@ def alternatives_of(
         return unknown(ran.reason)
     times = explanation.phase_times
     try:
-        kinds = _of_slowest_pipeline(times.kinds, ranks, operations, shown)
-        measured = measured_times(kinds, times.transfer_ns, shown.microbatches)
+        measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)
     except BubblevizError as error:
         return unknown(str(error))
     peak = max(_peaks(ranks, operations, shown), default=0.0)
@@ -182,43 +177,6 @@ def alternatives_of(
         window=window,
         ideal=_with_equal_stages(same, measured),
         best=next(worth, None) if others else None,
-    )
-
-
-def _of_slowest_pipeline(
-    kinds: tuple[PhaseTime, ...], ranks: tuple[Rank, ...], operations: Operations, shown: Iteration
-) -> tuple[PhaseTime, ...]:
-    """Return the mean times of one pipeline in an iteration: of that which takes longest in it.
-
-    A slow rank is as slow in any order, and the run's own order takes the time of the run.
-
-    Args:
-        kinds: times over all pipelines, for what that one does not show.
-        ranks: by number.
-        operations: of all ranks.
-        shown: the iteration.
-    """
-    wanted = np.arange(int(operations.iteration.max(initial=NONE)) + 1) == shown.index
-    rows = np.flatnonzero(counted_operations(operations, wanted))
-    pipeline = stage_and_pipeline(ranks)[1][operations.rank[rows]]
-    groups = groups_of(pipeline)
-    begin_ns, end_ns = group_extents(
-        groups.of_row, len(groups), operations.start_ns[rows], operations.end_ns[rows]
-    )
-    if len(groups) > 1:
-        rows = rows[groups.of_row == (end_ns - begin_ns).argmax()]
-    of_kind = groups_of(
-        operations.virtual_stage[rows], operations.chunk[rows], operations.phase[rows]
-    )
-    mean_ns = np.bincount(of_kind.of_row, operations.busy_ns[rows]) / np.bincount(of_kind.of_row)
-    first = rows[of_kind.first]
-    keys = (operations.virtual_stage[first], operations.chunk[first], operations.phase[first])
-    known = dict(zip(zip(*(k.tolist() for k in keys), strict=True), mean_ns.tolist(), strict=True))
-    return tuple(
-        replace(
-            kind, median_ns=known.get((kind.virtual_stage, kind.chunk, kind.phase), kind.median_ns)
-        )
-        for kind in kinds
     )
 
 

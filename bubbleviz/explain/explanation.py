@@ -214,7 +214,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         counts: its ratios.
         each: explains stretches, here or on other machines.
     """
-    operations, (stage, _) = run.operations, stage_and_pipeline(run.ranks)
+    operations, (stage, pipeline) = run.operations, stage_and_pipeline(run.ranks)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     part = stretches.replayed_ranks(operations, run.ranks, averaged)
     chosen = None if part is None else part.chosen
@@ -257,6 +257,9 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
             path = replace(path, operations=of_part[path.operations], slack_ns=slack_ns)
     causes = joined_ranks([own.idle_ns for own in parts])
     times = phase_times.phase_times_of(operations, stage, averaged, [own.samples for own in parts])
+    if shown is not None:
+        kinds = phase_times.of_slowest_pipeline(times.kinds, operations, pipeline, shown.index)
+        times = replace(times, kinds=kinds)
     layout: LayoutQuestion | None = None
     if run.layers and shown is not None:
         # Most profiles have no ranges of layers.

@@ -11,7 +11,7 @@ A receive's kernel runs from the moment it is launched, and spins until the peer
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -314,7 +314,7 @@ class PhaseTime:
         virtual_stage: place of the chunk in the model's order; -1 unknown.
         phase: of the operations.
         n: how many there are, over all replicas of the stage and averaged iterations.
-        median_ns: median.
+        median_ns: median; of transfers the lower one.
         mean_ns: mean.
         std_ns: standard deviation (n - 1); None for a single one.
         min_ns: shortest.
@@ -323,6 +323,8 @@ class PhaseTime:
         last_ns: median of those of the last one.
         gap_ns: median time between the operation before on the rank and one of these that waited
             for nothing; None where all waited.
+        pipeline_ns: mean of those of one pipeline in the typical iteration: of that which takes
+            longest in it; None where it has none.
     """
 
     stage: int
@@ -338,6 +340,7 @@ class PhaseTime:
     first_ns: float | None
     last_ns: float | None
     gap_ns: float | None = None
+    pipeline_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -417,10 +420,12 @@ def phase_times_of(
     moved, moved_ns = moved[counted[moved]], moved_ns[counted[moved]]
     is_forward = among(operations.phase[moved], (Phase.F, Phase.FB))
     phase = np.where(is_forward, Phase.RECV_F, Phase.RECV_B).astype(np.int64)
-    kinds += [
-        _phase_time(key, operations.microbatch[row], time_ns)
-        for key, (row, time_ns) in _by_kind(operations, stage, moved, phase, moved, moved_ns)
-    ]
+    for key, (row, time_ns) in _by_kind(operations, stage, moved, phase, moved, moved_ns):
+        # Of few, half may have been sent late: the lower one of two in the middle counts.
+        low_ns = float(np.sort(time_ns)[(len(time_ns) - 1) // 2])
+        kinds.append(
+            replace(_phase_time(key, operations.microbatch[row], time_ns), median_ns=low_ns)
+        )
     row, times = (np.concatenate(columns) for columns in zip(*slow, strict=True))
     slowest = sorted_rows(-times, row)[:_LISTED].tolist()
     return PhaseTimes(
@@ -451,6 +456,41 @@ def _phase_time(
         first_ns=of(int(microbatch.min())),
         last_ns=of(int(microbatch.max())),
         gap_ns=float(np.median(gap_ns)) if gap_ns is not None and len(gap_ns) else None,
+    )
+
+
+def of_slowest_pipeline(
+    kinds: tuple[PhaseTime, ...], operations: Operations, pipeline: Ints, iteration: int
+) -> tuple[PhaseTime, ...]:
+    """Return times with the means of the pipeline that takes longest in an iteration.
+
+    Args:
+        kinds: times over all pipelines.
+        operations: of all ranks.
+        pipeline: of each rank; -1 unknown.
+        iteration: index of the typical one.
+    """
+    wanted = np.arange(int(operations.iteration.max(initial=NONE)) + 1) == iteration
+    rows = np.flatnonzero(counted_operations(operations, wanted))
+    groups = groups_of(pipeline[operations.rank[rows]])
+    begin_ns, end_ns = intervals.group_extents(
+        groups.of_row, len(groups), operations.start_ns[rows], operations.end_ns[rows]
+    )
+    if len(groups) > 1:
+        rows = rows[groups.of_row == (end_ns - begin_ns).argmax()]
+    keys = operations.virtual_stage[rows], operations.chunk[rows], operations.phase[rows]
+    of_kind = groups_of(*keys)
+    mean_ns = np.bincount(of_kind.of_row, operations.busy_ns[rows]) / np.bincount(of_kind.of_row)
+    known = dict(
+        zip(
+            zip(*(key[of_kind.first].tolist() for key in keys), strict=True),
+            mean_ns.tolist(),
+            strict=True,
+        )
+    )
+    return tuple(
+        replace(kind, pipeline_ns=known.get((kind.virtual_stage, kind.chunk, kind.phase)))
+        for kind in kinds
     )
 
 

@@ -6,7 +6,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from bubbleviz.report.rank_means import kernel_time_of, rank_parts
 from bubbleviz.report.report import SCHEMA, Report
 from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 from bubbleviz.report.view import View
+
+if TYPE_CHECKING:
+    from bubbleviz.schedules.measured_times import MeasuredTimes
 
 #: More operations than this are not listed with their slack.
 _MOST_SLACKS = 20_000
@@ -109,7 +112,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "alternatives": others
         and {
             **_attributes(others, "reason window"),
-            "times": others.measured and asdict(others.measured),
+            "times": others.measured and _times(others.measured),
             "rows": [asdict(row) for row in others.rows],
         },
         # What ranks and operations hold; null where that was not read, or not recorded.
@@ -243,6 +246,13 @@ def _recognition(recognition: Recognition | None) -> dict[str, Any] | None:
         "deviation_count": recognition.deviation_count,
         "deviations": [_with_phase(deviation, "chunk") for deviation in recognition.deviations],
     }
+
+
+def _times(measured: MeasuredTimes) -> dict[str, Any]:
+    """Return times by stage, without those of virtual stages."""
+    values = asdict(measured)
+    del values["times"]["measured"]
+    return values
 
 
 def _critical_path(report: Report) -> dict[str, Any] | None:

@@ -263,6 +263,7 @@ class SavedTime:
     chunk: int = _UNKNOWN
     virtual_stage: int = _UNKNOWN
     gap_ns: Positive | None = None
+    pipeline_ns: Positive | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bubbleviz.schedules.simulation import (
     Workload,
     device_workload,
     peak_memory,
+    phase_times,
     simulate,
 )
 
@@ -222,9 +223,28 @@ def carried_ideal(lowered: LoweredPlan, times: StageTimes, transport: Transport)
 def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
     """Return what the virtual stages of a plan take, in ticks of 1 ns / v.
 
+    Where they stand as those of a measured run, they take what these do.
+
     Raises:
         UsageError: a time cannot be.
     """
+    measured = times.measured
+    if measured is not None and measured.placement == plan.placement:
+        v = plan.chunks
+        forward, backward, weight, fused, down, up = (
+            tuple(v * time_ns for time_ns in each)
+            for each in (*phase_times(measured).values(), measured.down_ns, measured.up_ns)
+        )
+        return replace(
+            measured,
+            microbatches=plan.microbatches,
+            forward_ns=forward,
+            backward_ns=backward,
+            weight_ns=weight,
+            fused_ns=fused,
+            down_ns=down,
+            up_ns=up,
+        )
     *ticks, transfer = ticks_of(plan.stages, plan.microbatches * plan.chunks, times, plan.chunks)
     return device_workload(
         plan.placement, plan.microbatches, ticks, transfer, replicas=plan.replicas

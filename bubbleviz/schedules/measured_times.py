@@ -36,12 +36,15 @@ class StageTimes:
         backward_ms: T_B, the backward for the input alone.
         weight_ms: T_W, the backward for the weights.
         transfer_ms: T_comm, latency of every edge between two devices.
+        measured: what the virtual stages of a run take, for plans that place them as the run does;
+            None where times are given.
     """
 
     forward_ms: tuple[float, ...]
     backward_ms: tuple[float, ...]
     weight_ms: tuple[float, ...]
     transfer_ms: float = 0.0
+    measured: Workload | None = None
 
 
 def ticks_of(
@@ -115,6 +118,10 @@ class OperationTimes(Protocol):
         """Median of their busy time."""
 
     @property
+    def pipeline_ns(self) -> float | None:
+        """Mean busy time in the slowest pipeline of the typical iteration; None unknown."""
+
+    @property
     def gap_ns(self) -> float | None:
         """Median time from the operation before to one that waited for nothing; None unknown."""
 
@@ -141,7 +148,7 @@ class MeasuredTimes:
 def measured_times(
     kinds: Sequence[OperationTimes], transfer_ns: float | None, microbatches: int | None
 ) -> MeasuredTimes:
-    """Return the times of a run.
+    """Return the times of a run by stage; see :func:`measured_workload`.
 
     Args:
         kinds: how long operations take.
@@ -151,38 +158,18 @@ def measured_times(
     Raises:
         MismatchError: they lack a time of a stage.
     """
-    stages = sorted({kind.stage for kind in kinds})
-    if not stages or stages != list(range(len(stages))):
-        raise _lacks("its stages are unknown; set --order")
-    if microbatches is None:
-        raise _lacks("its microbatches are unknown; name them in ranges")
-    # Where a chunk runs its backward both ways, what was recorded apart tells more.
-    apart = {(kind.stage, kind.chunk) for kind in kinds if kind.phase is Phase.B}
-    sums = {phase: dict.fromkeys(stages, 0.0) for phase in Phase}
-    for kind in kinds:
-        if kind.phase is not Phase.BW or (kind.stage, kind.chunk) not in apart:
-            sums[kind.phase][kind.stage] += kind.median_ns
-    forward, backward, weight, fused = (
-        list(sums[phase].values()) for phase in (Phase.F, Phase.B, Phase.W, Phase.BW)
-    )
-    for stage in stages:
-        if not forward[stage] or not (backward[stage] or fused[stage]):
-            raise _lacks(f"stage {stage} has no forward or no backward of its own")
-    if any(kind.phase is Phase.FB for kind in kinds):
-        raise _lacks("forwards and backwards overlap under one name")
-    halves = [ns / 2 for ns in fused]
-    # What is computed again belongs to the backward that needs it.
-    inputs = map(sum, zip(backward, halves, sums[Phase.R].values(), strict=True))
-    weights = map(sum, zip(weight, halves, strict=True))
+    work = measured_workload(kinds, transfer_ns, microbatches)
     forward_ms, backward_ms, weight_ms = (
-        tuple(round(ns) / 1e6 for ns in each) for each in (forward, inputs, weights)
+        tuple(sum(each[s] for s in work.stages_of(device)) / 1e6 for device in range(work.devices))
+        for each in (work.forward_ns, work.backward_ns, work.weight_ns)
     )
+    usual_ms = round(transfer_ns or 0.0) / 1e6
     return MeasuredTimes(
-        stages=len(stages),
-        microbatches=microbatches,
-        chunks=len({kind.chunk for kind in kinds if kind.phase is Phase.F}),
-        times=StageTimes(forward_ms, backward_ms, weight_ms, round(transfer_ns or 0.0) / 1e6),
-        split=any(weight),
+        stages=work.devices,
+        microbatches=work.microbatches,
+        chunks=work.chunks,
+        times=StageTimes(forward_ms, backward_ms, weight_ms, usual_ms, work),
+        split=work.split,
     )
 
 
@@ -191,10 +178,12 @@ def measured_workload(
 ) -> Workload:
     """Return the workload of a run; every microbatch holds 1/v of a stage from F to W.
 
-    A transfer is the median of the receives of its edge and direction that waited for their input;
-    where none did, that of the other direction, else that of all edges, else 0. What is computed
-    again belongs to the backward that needs it. What passes between operations that wait for
-    nothing (the host, launches) belongs to each of them.
+    All that promises what another order or layout takes rests on it. Operations take their mean in
+    the slowest pipeline of the typical iteration, so that the run's own order takes the time of the
+    run: a slow rank is as slow in any order. A transfer is the median of the receives of its edge
+    and direction that waited for their input; where none did, that of the other direction, else
+    that of all edges, else 0. What is computed again belongs to the backward that needs it. What
+    passes between operations that wait for nothing (the host, launches) belongs to each of them.
 
     Args:
         kinds: how long operations take, and transfers under the phases of receives.
@@ -215,7 +204,8 @@ def measured_workload(
     every = [ns for _, ns in gaps] or [0.0]
     usual = {phase: median_low([ns for own, ns in gaps if own is phase] or every) for phase in WORK}
     times = {
-        (kind.virtual_stage, kind.phase): kind.median_ns + usual.get(kind.phase, 0.0)
+        (kind.virtual_stage, kind.phase): usual.get(kind.phase, 0.0)
+        + (kind.median_ns if kind.pipeline_ns is None else kind.pipeline_ns)
         for kind in kinds
     }
 

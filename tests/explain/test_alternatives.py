@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -26,6 +27,7 @@ from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import written
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -183,6 +185,29 @@ def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: Comma
         ]
         == 3
     )
+
+
+@pytest.mark.parametrize(("ran", "name"), [("1f1b", "gpipe"), ("interleaved-1f1b",) * 2])
+def test_every_command_promises_the_same_of_a_schedule(
+    ran: str, name: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    """A rank of one replica is slow, as it is in any order: the slowest pipeline counts."""
+    job = Job(schedule=ran, rank={5: 1.4}, iterations=4)
+    table, saved = simulated(job).written(tmp_path / "run.csv"), str(tmp_path / "report.json")
+    assert main(["analyze", str(table), "--what-if", "--json", saved]) == 0
+    rows = {row["name"]: row for row in json.loads(Path(saved).read_text())["alternatives"]["rows"]}
+    found = cli.json("plan", saved, "--memory-limit", "none", "--json", "-")
+    planned = {row["schedule"]: row["makespan_ns"] for row in found["candidates"]}
+    layers = ("--layers-per-stage", "2", "--schedule", name)
+    (layout,) = cli.json("layout", saved, *layers, "--json", "-")["schedules"]
+    promised_ms = rows[name]["makespan_ms"]
+
+    assert cli.json("simulate", "--from", saved, "--schedule", name, "--json", "-")[
+        "makespan_ms"
+    ] == pytest.approx(promised_ms, rel=1e-6)
+    assert planned[name] / 1e6 == pytest.approx(promised_ms, rel=1e-6)
+    assert layout["before"]["makespan_ns"] / 1e6 == pytest.approx(promised_ms, rel=1e-3)
+    assert rows[ran]["makespan_ms"] == pytest.approx(rows["measured"]["makespan_ms"], rel=0.01)
 
 
 def test_simulate_marks_times_of_an_incomplete_run(tmp_path: Path, cli: CommandLine) -> None:

@@ -44,6 +44,8 @@ class TimeOptions:
         lacking = [name for name, value in given.items() if value is None]
         if measured is None and lacking:
             raise UsageError(f"give {_listed(lacking)}, or a report with --from")
+        if measured is not None and len(lacking) == len(given) and self.tcomm is None:
+            return measured.times
         times = StageTimes((), (), ()) if measured is None else measured.times
         return StageTimes(
             times.forward_ms if self.tf is None else _milliseconds("--tf", self.tf),
