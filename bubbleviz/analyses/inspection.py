@@ -14,6 +14,7 @@ from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.private_names import note_host
+from bubbleviz.model.texts import shell_word
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
@@ -132,10 +133,12 @@ def first_look(paths: Sequence[str], progress: Progress | None = None) -> tuple[
         raise
     if any(file.named and _is_event_file(file.path) for file in files):
         return "nccl", "events of NCCL's profiler are among the files"
-    return _by_names(files, progress or Unwatched())
+    return _by_names(files, paths, progress or Unwatched())
 
 
-def _by_names(files: Sequence[InputFile], progress: Progress) -> tuple[str, str]:
+def _by_names(
+    files: Sequence[InputFile], given: Sequence[str], progress: Progress
+) -> tuple[str, str]:
     looked_at, globs = [], globs_of(tuple(convention_file.built_in().values()))
     progress.files({file.path: bytes_of(file.path) for file in files[:_MOST]})
     for file in files[:_MOST]:
@@ -153,8 +156,8 @@ def _by_names(files: Sequence[InputFile], progress: Progress) -> tuple[str, str]
     if not looked_at:
         return "analyze", ""
     what = looked_at[0] if len(files) == 1 else f"the {len(files):,} files"
-    why = f"no range of {what} names forward or backward as a known convention does"
-    return "idle", f"{why}; inspect may draft one"
+    why = f"no range of {what} names forward and backward as known"
+    return "idle", f"{why}; bubbleviz inspect {' '.join(map(shell_word, given))} may draft names"
 
 
 def _is_event_file(path: str) -> bool:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from glob import has_magic
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -33,8 +34,10 @@ _ASKED = "_BUBBLEVIZ_COMPLETE"
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
 _ENDED = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
+#: Options of the application itself begin with these.
+_OWN = ("--version", "--install-completion", "--show-completion")
 #: Of every command.
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
+_SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
 
 _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
@@ -110,6 +113,19 @@ def _bubbleviz(
     """How large are the pipeline bubbles of a training run, where, and why."""
 
 
+def _meant(arguments: list[str]) -> list[str]:
+    """Return a command line with its command first, as ``help analyze`` and ``-v run/`` mean it."""
+    first, *others = arguments
+    if first in {"help", *_SETTINGS["help_option_names"]}:
+        return [*others[:1], "--help"] if others[:1] and others[0] in _KNOWN else ["--help"]
+    if first.startswith("-") and not first.startswith(_OWN):
+        at = next((i for i, word in enumerate(arguments) if word in _KNOWN or _is_path(word)), 0)
+        paths = takewhile(lambda word: not word.startswith("-"), arguments[at:])
+        behind = at + len(list(paths))
+        return [*arguments[at:behind], *arguments[:at], *arguments[behind:]]
+    return arguments
+
+
 def _is_path(word: str) -> bool:
     """Tell whether a word that is no command is a path, or a pattern of paths."""
     try:
@@ -123,6 +139,7 @@ def _run(arguments: list[str]) -> int:
     code: object
     try:
         interrupt()
+        arguments = _meant(arguments)
         if arguments[0] not in _KNOWN and _is_path(arguments[0]):
             arguments = entered(arguments)
         # An output is the same whether or not it replaces a file.

@@ -32,10 +32,8 @@ REPORT_OR_PROFILES = argument(
     "REPORT.json|PROFILES...",
     "A report written by analyze --json, or the profiles of one run (files or a directory).",
 )
-OUTPUT = option(
-    "FILE", "Write as its suffix says; repeat for several.", "Outputs", "--output", "-o"
-)
 FORCE = flag("Replace existing files.", "Outputs", "--force", "-f")
+QUIET = flag("Print errors only.", "Outputs", "--quiet", "-q")
 SKIP = option("N", "Leave the first N iterations out of averages.", "Selection", default=0, min=0)
 KEEP_EXPORT = flag("Keep exports made of .nsys-rep reports.", "Reading", "--keep-export")
 JOBS = option("N", "Processes, or threads of one profile [all]", "Reading", "--jobs", "-j", min=1)
@@ -228,8 +226,8 @@ def command(
     """Return what makes a function a command, with options that typer reads from its signature.
 
     A parameter that is a dataclass becomes one option for each of its fields. ``outputs`` (see
-    :class:`Outputs`) becomes ``-o``, an option for each format, and ``--force``. Every command has
-    ``--anonymous``.
+    :class:`Outputs`) becomes ``-o``, ``--force`` and ``--quiet``, and an option for each format,
+    which help leaves out: the suffix of a file says the same. Every command has ``--anonymous``.
 
     Args:
         files: the formats that the command writes, with their lines in ``--help``.
@@ -252,9 +250,10 @@ def command(
                 values = {field.name: options.pop(field.name) for field in fields(group)}
                 options[name] = group(**values)
             if files is not None:
-                suffixed_files, force = options.pop("output") or (), options.pop("force")
+                output, force, quiet = map(options.pop, ("output", "force", "quiet"))
                 named = {name: options.pop(key) for name, key in formats.items()}
-                options["outputs"] = Outputs(_formats(named, suffixed_files, endings or {}), force)
+                written = _formats(named, output or (), endings or {})
+                options["outputs"] = Outputs(written, force, quiet)
             function(**options)
 
         parameters: list[Parameter] = []
@@ -265,11 +264,14 @@ def command(
                     _keyword(f.name, hints[f.name], f.default) for f in fields(groups[own.name])
                 ]
             elif own.name == "outputs":
-                parameters.append(_keyword("output", list[str] | None, OUTPUT))
+                parameters.append(
+                    _keyword("output", list[str] | None, _output(files or {}, endings))
+                )
                 for name, summary in (files or {}).items():
-                    file = option("FILE", summary, "Outputs", f"--{name}")
+                    file = option("FILE", summary, "Outputs", f"--{name}", hidden=True)
                     parameters.append(_keyword(formats[name], str | None, file))
                 parameters.append(_keyword("force", bool, FORCE))
+                parameters.append(_keyword("quiet", bool, QUIET))
             else:
                 parameters.append(own)
         parameters.append(_keyword("anonymous", bool, _ANONYMOUS))
@@ -279,6 +281,14 @@ def command(
         return with_options
 
     return decorate
+
+
+def _output(files: Mapping[str, str], endings: Mapping[str, str] | None) -> Any:
+    """Return the option that writes files as their suffixes say."""
+    known = {renderer.name: renderer.suffixes[0] for renderer in renderers()}
+    suffixes = [known[name] for name in files if name in known] + [*(endings or {})]
+    summary = f"Write as the suffix says ({', '.join(suffixes)}); repeat for several."
+    return option("FILE", summary, "Outputs", "--output", "-o")
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> Parameter:

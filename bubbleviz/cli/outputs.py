@@ -18,10 +18,12 @@ class Outputs:
     Attributes:
         formats: the format of each file, by its name.
         force: whether existing files are replaced.
+        quiet: whether neither warnings nor results are printed.
     """
 
     formats: Mapping[str, str]
     force: bool
+    quiet: bool = False
 
     def check(self, inputs: Iterable[str]) -> None:
         """Refuse, before any work, files that cannot be written, or are read.
@@ -57,11 +59,11 @@ class Outputs:
         with step("write"):
             self.check(inputs)
             write_outputs(files, force=self.force)
-        for warning in warnings:
+        for warning in () if self.quiet else warnings:
             complain(warning, 0)
         with step("print"):
             piped = contents.get("-")
             if isinstance(piped, (str, bytes)):
                 pass_on(piped)
-            else:
+            elif not self.quiet:
                 print_result()

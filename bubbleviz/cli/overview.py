@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 _DEVICES, _SHAPES = 3, 6
 
 
-def inspection_parts(inspection: Inspection, *, everything: bool = True) -> Iterator[Block]:
+def inspection_parts(
+    inspection: Inspection, paths: str, *, everything: bool = True
+) -> Iterator[Block]:
     """Yield what ``inspect`` prints.
 
     Args:
         inspection: of one profile.
+        paths: of all profiles, as a shell reads them.
         everything: whether to list all that is listed, or what fits one screen.
     """
     if inspection.told:
@@ -56,14 +59,17 @@ def inspection_parts(inspection: Inspection, *, everything: bool = True) -> Iter
     yield from _more(len(inspection.shapes), shapes)
     yield from _next(inspection, (*inspection.missing, *inspection.candidates))
     if inspection.suggestion:
+        yield Sentence("Draft of a convention: check it, then measure with it", style="bold")
         yield Sentence(
-            "Draft of a convention: check it, save it as mine.toml, pass --convention mine.toml",
-            style="bold",
+            f"  bubbleviz inspect {paths} -o mine.toml\n"
+            f"  bubbleviz analyze {paths} --convention mine.toml",
+            whole=True,
         )
-        # No line is wrapped or cut: what is printed is the file to save.
-        yield Sentence("\n".join(_trial_lines(inspection)), whole=True)
-        lines = map(printable, inspection.suggestion.splitlines())
-        yield Sentence("\n".join(lines) + "\n", whole=True)
+        yield Sentence("\n".join(_trial_lines(inspection)))
+        if everything:
+            # No line is wrapped or cut: what is printed is the file to save.
+            lines = map(printable, inspection.suggestion.splitlines())
+            yield Sentence("\n" + "\n".join(lines) + "\n", whole=True)
 
 
 def _table_parts(inspection: Inspection) -> Iterator[Block]:
@@ -113,9 +119,9 @@ def _trial_lines(inspection: Inspection) -> Iterator[str]:
     trial = inspection.trial
     if trial is not None:
         counts = ", ".join(f"{count:,} {phase}" for phase, count in trial.operations)
-        yield f"# tried on this profile: {counts}"
-        yield f"# attributed: {100 * trial.attributed:.1f} % of compute-kernel time"
-        yield f"# of this file alone: {one_line(trial.headline, 400)}"
+        yield f"  tried on this profile: {counts}"
+        yield f"  attributed: {100 * trial.attributed:.1f} % of compute-kernel time"
+        yield f"  of this file alone: {one_line(trial.headline, 400)}"
 
 
 def convention_parts(conventions: Iterable[Convention]) -> Iterator[Block]:

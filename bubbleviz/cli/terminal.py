@@ -344,6 +344,6 @@ def entered(arguments: Sequence[str]) -> list[str]:
     else:
         with progress_bars() as bars:
             command, reason = first_look(arguments[:first_option], bars)
-    if reason:
+    if reason and not {"-q", "--quiet"} & {*arguments}:
         complain(f"{command}, since {reason}", 0)
     return [command, *arguments]

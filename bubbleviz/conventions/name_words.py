@@ -265,7 +265,9 @@ def _variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:
     yield [_alone(m) for m in outer[:_MOST_SHAPES]]
     yield _outer(_meanings(shapes, "iteration"))[:_MOST_SHAPES]
     yield [_by_order(m) for m in outer[:_MOST_SHAPES]]
-    yield list({m.phase: m for m in reversed(outer)}.values())[::-1]
+    # Of ranges inside each other, those that number microbatches tell more.
+    telling = sorted(outer, key=lambda m: "microbatch" not in m.groups)
+    yield list({m.phase: m for m in reversed(telling)}.values())[::-1]
     yield [m for m in outer if m.phase is not None][:_MOST_SHAPES]
     yield meanings[:_MOST_SHAPES]
 

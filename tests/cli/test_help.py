@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.command_line import CommandLine, started
+from tests.support.places import FIXTURES
 
+EXAMPLE = str(FIXTURES / "1f1b")
 COMMANDS = [
     *("analyze", "inspect", "idle", "view", "nccl", "pgle", "compare", "gate", "simulate"),
     *("schedules", "conventions", "guide"),
@@ -42,6 +44,24 @@ def test_the_list_of_commands_names_them_all(cli: CommandLine) -> None:
     assert all(f"│ {command} " in text for command in COMMANDS)
     assert "gaps" not in text
     assert "bubbleviz PATH looks at a profile" in text
+
+
+@pytest.mark.parametrize("words", [("help", "gate"), ("--help", "gate"), ("-h", "gate")])
+def test_help_is_found_as_it_is_typed_first(words: tuple[str, ...], cli: CommandLine) -> None:
+    assert cli.printed(*words) == cli.printed("gate", "--help")
+    assert cli.printed("help") == cli.printed("--help") == cli.printed("help", "nothing")
+    code, guide, said = cli("guide", "gate")
+    assert (code, guide) == (0, cli.printed("guide", "compare"))
+    assert said == "bubbleviz: guide compare; options: bubbleviz gate --help\n"
+    assert cli.printed("-v", "analyze", EXAMPLE) == cli.printed("-v", EXAMPLE)
+    assert cli("-q", EXAMPLE, "-o", "-")[0] == 2
+
+
+def test_what_a_suffix_says_has_no_option_in_help(cli: CommandLine) -> None:
+    text = cli.printed("analyze", "--help")
+
+    assert ".bubbles.csv" in text
+    assert "--json" not in text
 
 
 def test_refusals_load_no_rich() -> None:

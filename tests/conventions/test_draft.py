@@ -104,12 +104,24 @@ def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLin
     run = _renamed(tmp_path, F=name.format("forward"), B=name.format("backward"))
     mine = tmp_path / "mine.toml"
 
-    _, first, below = cli.printed("inspect", str(run)).partition('name = "mine"')
-    mine.write_text(first + below, encoding="utf-8")
+    # Ranges inside others that say the same are no operations of their own.
+    with closing(sqlite3.connect(run)) as database, database:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(NVTX_EVENTS)")]
+        inner = {"text": "'forward_func'", "start": "start + 1", "end": '"end" - 1'}
+        values = ", ".join(inner.get(column, f'"{column}"') for column in columns)
+        query = f"INSERT INTO NVTX_EVENTS SELECT {values} FROM NVTX_EVENTS WHERE text GLOB '*{{}}*'"
+        database.execute(query.format("/forward"))
+    shown = cli.printed("inspect", str(run), "-o", str(mine))
+    _, first, below = cli.printed("inspect", str(run), "-v").partition('name = "mine"')
 
+    assert f"bubbleviz inspect {run} -o mine.toml\n" in shown
+    assert 'name = "mine"' not in shown
+    assert mine.read_text().strip() == (first + below).strip()
     assert max(map(len, below.splitlines())) > WIDTH
     report = bubbleviz.analyze([run], convention=[str(mine)])
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
+    known = cli.refused("inspect", str(FIXTURE), "-o", str(tmp_path / "x.toml"), code=1)
+    assert "its names are known; run bubbleviz analyze without a draft" in known
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,8 @@ def test_every_command_runs(
             continue
         if len(words) < 2:  # the name of a command alone
             continue
+        if words[0] == "inspect" and "-o" in words:  # the names of these runs are known
+            continue
         writes = words[0] in WRITERS
         code = main([*words, "--force"] if writes else words)
         assert code == 0, f"{command}: {capsys.readouterr().err}"

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument
-from bubbleviz.cli.terminal import console, display, pass_on, show
+from bubbleviz.cli.terminal import complain, console, display, pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggestion
 from bubbleviz.render.document import Sentence
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 
 _SUFFIX = ".md"
+#: The guides of commands that have none of their own name.
+_OF_COMMANDS = {
+    "analyze": "ratios",
+    "gate": "compare",
+    "inspect": "conventions",
+    "schedules": "simulate",
+    "view": "outputs",
+}
 
 
 def _names() -> list[str]:
@@ -36,6 +44,9 @@ def guide(
 ) -> None:
     """Read a guide, or list the guides; plain Markdown when piped."""
     pages = _pages()
+    if name in _OF_COMMANDS:
+        complain(f"guide {_OF_COMMANDS[name]}; options: bubbleviz {name} --help", 0)
+        name = _OF_COMMANDS[name]
     if name is None:
         show(_titles(pages))
     elif name not in pages:

@@ -9,37 +9,50 @@ from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
 from bubbleviz.cli.options import CONVENTIONS, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import complain, show
-from bubbleviz.errors import InputError, ProfileError
+from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.model.private_names import anonymous, hide, scope
+from bubbleviz.model.texts import shell_word
 from bubbleviz.render.document import Sentence
 from bubbleviz.sources.paths import find_profiles, unreadable_profile
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.bundle import Bundle
+    from bubbleviz.interpret.inspection import Inspection
 
 
-@command({"report": "what reproduces a wrong number, without names"}, {".zip": "report"})
+@command(
+    {"toml": "draft of a convention", "report": "what reproduces a wrong number, without names"},
+    {".toml": "toml", ".zip": "report"},
+)
 def inspect(
     profiles: list[str] = argument("PROFILES...", "Profiles, or directories of them."),
-    convention: list[str] | None = CONVENTIONS,
-    details: list[str] | None = ALL_DETAILS,
     *,
     outputs: Outputs,
+    convention: list[str] | None = CONVENTIONS,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show what a profile holds, names and lacks.
 
-    --report measures the run of all profiles, and writes its operations and ratios, to be sent with
-    a report of a wrong number: no names of ranges, kernels, hosts or files are in it.
+    Where no known convention names forward and backward, -o mine.toml writes a draft of one for
+    analyze --convention mine.toml.
+
+    -o run.zip measures the run of all profiles, and writes its operations and ratios, to be sent
+    with a report of a wrong number: no names of ranges, kernels, hosts or files are in it.
     """
     everything = bool(tables_of(details))
-    if outputs.formats:
+    if {*outputs.formats.values()} == {"report"}:
         _write_bundle(profiles, convention or (), outputs)
         return
+    if "report" in outputs.formats.values():
+        raise UsageError("a report is written alone; leave the other outputs out")
     files = find_profiles(profiles)
+    inputs = [*(file.path for file in files), *(convention or ())]
+    outputs.check(inputs)
     from bubbleviz.analyses.inspection import inspect as inspect_profile
     from bubbleviz.cli.overview import inspection_parts
 
     unreadable: list[InputError | ProfileError] = []
+    seen: list[Inspection] = []
     for file in files:
         try:
             inspection = inspect_profile(file.path, convention=convention or ())
@@ -48,9 +61,16 @@ def inspect(
                 raise
             unreadable.append(error)
         else:
-            show(inspection_parts(anonymous(inspection), everything=everything))
+            seen.append(inspection)
     if len(unreadable) == len(files):
         raise unreadable[0]
+    given = " ".join(map(shell_word, profiles))
+
+    def printed() -> None:
+        for inspection in seen:
+            show(inspection_parts(anonymous(inspection), given, everything=everything))
+
+    outputs.deliver(lambda *_: _draft(seen), printed, inputs=inputs)
     for reason in map(str, unreadable):
         complain(unreadable_profile(reason).sentence, 0)
 
@@ -85,3 +105,21 @@ def _say(made: Bundle, file: str, *_: str) -> None:
             "what is wrong lies in how they are read; say which profiler wrote them",
             0,
         )
+
+
+def _draft(seen: Sequence[Inspection]) -> str:
+    """Return the draft that explains most of a profile.
+
+    Raises:
+        InputError: none of the profiles needs, or gives, a draft.
+    """
+    drafts = [(own.trial.attributed, own.suggestion) for own in seen if own.trial]
+    known = next((own.contents.source.path for own in seen if own.analysable), None)
+    if not drafts and known is not None:
+        raise InputError(f"{known}: its names are known; run bubbleviz analyze without a draft")
+    if not drafts:
+        raise InputError(
+            f"{seen[0].contents.source.path}: no range names forward and backward in words that "
+            "give a draft; name them (bubbleviz guide annotate)"
+        )
+    return max(drafts, key=lambda own: own[0])[1] or ""
