@@ -23,6 +23,7 @@ from bubbleviz.model.private_names import anonymous
 from bubbleviz.render.document import Sentence
 from bubbleviz.report.gate import INCREASES, checks, limits_above, limits_of, promises
 from bubbleviz.report.saved import read_saved
+from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +78,9 @@ def gate(
             "earlier report with --baseline or --promised-by"
         )
     is_saved = measurement.is_saved(reports, "gate", "checks")
-    earlier = [path for path in (promised_by, baseline) if path is not None]
-    outputs.check([*(reports if is_saved else ()), *earlier])
+    inputs = [path for path in (promised_by, baseline) if path is not None]
+    inputs += reports if is_saved else [file.path for file in find_profiles(reports)]
+    outputs.check(inputs)
     if baseline is not None:
         limits += limits_above(read_saved(baseline), max_increase or INCREASES, baseline)
     promising = None if promised_by is None else read_saved(promised_by)
@@ -94,7 +96,7 @@ def gate(
         return anonymous(written(saved, results, kept))
 
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        outputs.deliver(content, lambda: _print(lines), inputs=[*reports, *earlier])
+        outputs.deliver(content, lambda: _print(lines), inputs=inputs)
     if not all(passed for _, passed in lines):
         raise typer.Exit(TOO_LARGE)
 
