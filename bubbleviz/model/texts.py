@@ -86,6 +86,14 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
+def rank_name(number: int | None, index: int, label: str) -> str:
+    """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
+    number = index if number is None else number
+    # Where nothing but the number tells devices apart, labels end with it.
+    place = re.sub(r"rank \d+$", "", label).strip(" :")
+    return f"rank {number} ({place})" if place not in {"", "table"} else f"rank {number}"
+
+
 def unmarked(text: str) -> str:
     """Return a text with a blank for each control character and line or direction mark."""
     return _CONTROL.sub(" ", text)

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from bubbleviz.count.count import Spread
 from bubbleviz.errors import InputError
-from bubbleviz.model.texts import one_line, percent
+from bubbleviz.model.texts import one_line, percent, rank_name
 from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts
 from bubbleviz.report.followed import FollowedAdvice, followed_advice, saved_share
@@ -21,7 +21,6 @@ from bubbleviz.report.saved import (
     SavedAdvice,
     SavedRatio,
     SavedReport,
-    rank_name,
     slowdowns_by_name,
     stage_times,
 )

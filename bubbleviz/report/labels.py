@@ -17,11 +17,10 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import CodedTexts, coded_texts
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import capitalised, counted, not_option, one_line
+from bubbleviz.model.texts import capitalised, counted, not_option, one_line, rank_name
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import measure_of
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import rank_name
 
 #: Characters of a range's name in a sentence.
 _LONGEST_NAME = 60

@@ -5,7 +5,6 @@ Only the keys that are compared and checked are read; the rest of a report may g
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import counted, rank_name
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
 
@@ -592,14 +591,6 @@ def _slowdowns(document: _Document) -> dict[str, float]:
     }
     by_rank = {names[key]: times for key, times in told.by_rank.items() if key in names}
     return slowdowns_by_name(by_rank, told.by_link, len(told.by_replica))
-
-
-def rank_name(number: int | None, index: int, label: str) -> str:
-    """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
-    number = index if number is None else number
-    # Where nothing but the number tells devices apart, labels end with it.
-    place = re.sub(r"rank \d+$", "", label).strip(" :")
-    return f"rank {number} ({place})" if place not in {"", "table"} else f"rank {number}"
 
 
 def slowdowns_by_name(
