@@ -344,12 +344,12 @@ def test_the_variant_that_reads_most_is_taken() -> None:
     assert "kernels" not in NSYS_QUERIES.views_of(schema)
 
 
-def test_every_output_format_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    text = helped(capsys, "analyze")
+def test_every_output_format_is_a_suffix_in_help(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(helped(capsys, "analyze").replace("│", "").split())
     found = renderers.renderers()
 
     assert len({renderer.name for renderer in found}) == len(found)
-    assert all(f"--{renderer.name} " in text and renderer.summary for renderer in found)
+    assert all(f"{own.suffixes[0]}, " in text.replace(")", ", ") and own.summary for own in found)
 
 
 def test_every_ratio_has_a_definition_and_a_window() -> None:

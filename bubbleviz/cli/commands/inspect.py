@@ -13,7 +13,7 @@ from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.model.private_names import anonymous, hide, scope
 from bubbleviz.model.texts import shell_word
 from bubbleviz.render.document import Sentence
-from bubbleviz.sources.paths import find_profiles, unreadable_profile
+from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.bundle import Bundle
@@ -48,22 +48,9 @@ def inspect(
     files = find_profiles(profiles)
     inputs = [*(file.path for file in files), *(convention or ())]
     outputs.check(inputs)
-    from bubbleviz.analyses.inspection import inspect as inspect_profile
     from bubbleviz.cli.overview import inspection_parts
 
-    unreadable: list[InputError | ProfileError] = []
-    seen: list[Inspection] = []
-    for file in files:
-        try:
-            inspection = inspect_profile(file.path, convention=convention or ())
-        except (InputError, ProfileError) as error:
-            if file.named:
-                raise
-            unreadable.append(error)
-        else:
-            seen.append(inspection)
-    if len(unreadable) == len(files):
-        raise unreadable[0]
+    seen, unreadable = _looked_over(files, convention or ())
     given = " ".join(map(shell_word, profiles))
 
     def printed() -> None:
@@ -73,6 +60,30 @@ def inspect(
     outputs.deliver(lambda *_: _draft(seen), printed, inputs=inputs)
     for reason in map(str, unreadable):
         complain(unreadable_profile(reason).sentence, 0)
+
+
+def _looked_over(
+    files: Sequence[InputFile], convention: Sequence[str]
+) -> tuple[list[Inspection], list[InputError | ProfileError]]:
+    """Return the inspections of files, and why others of directories cannot be read.
+
+    Raises:
+        BubblevizError: a file that was named cannot be read, or none can.
+    """
+    from bubbleviz.analyses.inspection import inspect as inspect_profile
+
+    unreadable: list[InputError | ProfileError] = []
+    seen: list[Inspection] = []
+    for file in files:
+        try:
+            seen.append(inspect_profile(file.path, convention=convention))
+        except (InputError, ProfileError) as error:
+            if file.named:
+                raise
+            unreadable.append(error)
+    if not seen:
+        raise unreadable[0]
+    return seen, unreadable
 
 
 def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outputs) -> None:
