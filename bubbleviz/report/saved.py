@@ -341,12 +341,23 @@ class _Summary:
 
 
 @dataclass(frozen=True)
+class _Rank:
+    index: int
+    label: str = ""
+    global_rank: int | None = None
+    pipeline: int | None = None
+
+
+@dataclass(frozen=True)
 class _Document:
-    """What is read of a report; what it need not hold has a default."""
+    """What is read of a report; what it need not hold has a default.
+
+    All that is read of a report is checked here, once: its readers take the columns for granted.
+    """
 
     version: str
     headline: str
-    ranks: list[Any]
+    ranks: list[_Rank]
     iterations: list[_Iteration]
     summary: _Summary
     restrictions: list[dict[str, str]]
@@ -358,6 +369,7 @@ class _Document:
     profiles: list[dict[str, Any]] = field(default_factory=list)
     limitations: list[dict[str, Any]] = field(default_factory=list)
     typical_iteration: int | None = None
+    critical_path: dict[str, Any] | None = None
     what_to_do_first: str | None = None
     advice: tuple[SavedAdvice, ...] = ()
     parts: list[PartEntry] = field(default_factory=list)
@@ -586,7 +598,7 @@ def _slowdowns(document: _Document) -> dict[str, float]:
     if told is None:
         return {}
     names = {
-        str(rank["index"]): rank_name(rank.get("global_rank"), rank["index"], str(rank["label"]))
+        str(rank.index): rank_name(rank.global_rank, rank.index, rank.label)
         for rank in document.ranks
     }
     by_rank = {names[key]: times for key, times in told.by_rank.items() if key in names}

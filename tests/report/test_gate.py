@@ -376,6 +376,9 @@ def test_one_stage_is_no_pipeline_to_check(
         (("summary", "bubble_ratio", "stage", "n"), 2.5, "Expected `int`"),
         (("summary", "bubble_interval", "step"), [0.1], "length 2"),
         (("ranks",), 4, "Expected `array`"),
+        (("ranks",), [None], "Expected `object`"),
+        (("ranks",), [{"label": "GPU 0"}], "missing required field `index`"),
+        (("critical_path",), True, "Expected `object | null`"),
         (("limitations",), 0, "Expected `array`"),
     ],
 )

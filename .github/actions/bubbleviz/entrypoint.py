@@ -1,0 +1,123 @@
+"""What the action runs: bubbleviz on a run, and its summary, outputs and verdict for the runner.
+
+Inputs are environment variables (``INPUT_RUN`` and so on, see action.yml); the runner names the
+files of summary and outputs. Exit codes are those of ``bubbleviz gate``: 0, 3 above a limit, 1, 2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+#: Inputs that are options of ``bubbleviz gate``; each may hold several values.
+_LIMITS = ("max-bubble", "max-time", "baseline", "max-increase", "promised-by")
+#: Columns of the drawing: a job's page is as wide.
+_WIDTH = "110"
+
+
+def value_of(name: str) -> str:
+    """Return the value of an input, "" where it was not given."""
+    return os.environ.get(f"INPUT_{name.upper().replace('-', '_')}", "").strip()
+
+
+def bubbleviz(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of bubbleviz; what it prints is printed, and returned."""
+    print(f"$ bubbleviz {shlex.join(words)}", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "bubbleviz", *words],
+        env={**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stdout, end="", flush=True)
+    print(done.stderr, end="", file=sys.stderr, flush=True)
+    return done
+
+
+def tell(variable: str, text: str) -> None:
+    """Append to the file that the runner names, where one does."""
+    if file := os.environ.get(variable):
+        with Path(file).open("a", encoding="utf-8") as opened:
+            opened.write(text)
+
+
+def fail(reason: str) -> None:
+    """Put a line where reviewers see it: an annotation of the job."""
+    line = reason.strip().replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    print(f"::error title=bubbleviz::{line}", flush=True)
+
+
+def measured(folder: Path) -> tuple[str, str]:
+    """Measure the run, or take its report; return the path of the report and the drawing.
+
+    Raises:
+        SystemExit: it cannot be measured.
+    """
+    runs = shlex.split(value_of("run"))
+    if not runs:
+        fail("the input run is empty; name profiles, a directory of them, or a report")
+        raise SystemExit(2)
+    if len(runs) == 1 and runs[0].endswith(".json") and Path(runs[0]).is_file():
+        return runs[0], ""
+    report = str(folder / "report.json")
+    outputs = ("-o", report, "-o", str(folder / "bubbles.svg"), "--force")
+    done = bubbleviz("analyze", *outputs, "--", *runs)
+    if done.returncode:
+        fail(done.stderr)
+        raise SystemExit(done.returncode)
+    return report, done.stdout
+
+
+def judged(report: str, summary: Path) -> tuple[int, str]:
+    """Check or compare a report, write the summary, and return the exit code and what was said."""
+    code, said, texts = 0, "", []
+    limits = [(name, word) for name in _LIMITS for word in shlex.split(value_of(name))]
+    if limits:
+        options = [word for name, value in limits for word in (f"--{name}", value)]
+        done = bubbleviz("gate", *options, "-o", str(summary), "--force", "--", report)
+        code, said = done.returncode, done.stderr or done.stdout
+        texts.append(summary.read_text(encoding="utf-8") if summary.is_file() else "")
+    if before := shlex.split(value_of("before")):
+        done = bubbleviz("compare", "-o", str(summary), "--force", "--", *before, report)
+        code, said = code or done.returncode, said or done.stderr
+        texts.append(summary.read_text(encoding="utf-8") if not done.returncode else "")
+    summary.write_text("\n".join(filter(None, texts)), encoding="utf-8")
+    return code, said
+
+
+def main() -> int:
+    """Run, and return the exit code."""
+    folder = Path(value_of("folder") or "bubbleviz")
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = folder / "summary.md"
+    summary.unlink(missing_ok=True)
+    report, drawing = measured(folder)
+    code, said = judged(report, summary)
+    if drawing:
+        with summary.open("a", encoding="utf-8") as opened:
+            # Longer than any fence in a name.
+            fence = "`" * 12
+            opened.write(f"\n{fence}text\n{drawing.rstrip()}\n{fence}\n")
+    tell("GITHUB_STEP_SUMMARY", summary.read_text(encoding="utf-8"))
+    values = json.loads(Path(report).read_text(encoding="utf-8"))
+    ratio = values["summary"]["bubble_ratio"].get(values["headline"], {}).get("mean")
+    passed = str(code == 0).lower()
+    tell(
+        "GITHUB_OUTPUT",
+        f"ratio={'' if ratio is None else ratio}\npassed={passed}\nfolder={folder}\n",
+    )
+    # GitLab shows these beside a merge request, with what they were on its target.
+    metrics = "" if ratio is None else f"bubble_ratio {ratio}\n"
+    (folder / "metrics.txt").write_text(metrics, encoding="utf-8")
+    if code:
+        fail(said)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

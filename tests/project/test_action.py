@@ -1,0 +1,85 @@
+"""The action for pull requests: its entrypoint, with the variables that a runner sets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.places import CHECKOUT, FIXTURES
+
+ACTION = CHECKOUT / ".github" / "actions" / "bubbleviz"
+
+
+@dataclass
+class Job:
+    """A job of a runner."""
+
+    folder: Path
+
+    def run(self, **inputs: str) -> tuple[int, str, str, str]:
+        """Return the exit code, the log, the summary of the job and the outputs."""
+        files = {
+            name: self.folder / name.lower() for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
+        }
+        variables = {f"INPUT_{name.upper()}": value for name, value in inputs.items()}
+        done = subprocess.run(
+            [sys.executable, str(ACTION / "entrypoint.py")],
+            cwd=self.folder,
+            env={**os.environ, **variables, **{name: str(file) for name, file in files.items()}},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        summary, outputs = (f.read_text() if f.exists() else "" for f in files.values())
+        return done.returncode, done.stdout, summary, outputs
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    plant(Planting(slow_stage=2, slow_factor=1.5), tmp_path / "slow")
+    return Job(tmp_path)
+
+
+def test_a_regression_fails_and_reviewers_see_why(job: Job) -> None:
+    before = str(FIXTURES / "1f1b")
+
+    code, log, summary, outputs = job.run(run="slow", max_bubble="'schedule=30%'", before=before)
+
+    assert code == 3
+    assert "::error title=bubbleviz::FAILED: schedule" in log
+    assert "stage 2" in summary
+    assert "stage 0 █" in summary
+    assert "ratio=0.3" in outputs
+    assert "passed=false" in outputs
+    assert (job.folder / "bubbleviz" / "bubbles.svg").is_file()
+
+
+def test_a_run_within_its_limits_passes(job: Job) -> None:
+    code, log, _, outputs = job.run(run="slow", max_bubble="60% step=70%", folder="out")
+
+    assert (code, "passed=true" in outputs, "::error" in log) == (0, True, False)
+
+
+@pytest.mark.parametrize(("run", "code"), [("", 2), ("nowhere", 1), ("--help", 1)])
+def test_what_cannot_be_measured_is_said(run: str, code: int, job: Job) -> None:
+    ended, log, summary, _ = job.run(run=run, max_bubble="60%")
+
+    assert (ended, summary) == (code, "")
+    assert "::error title=bubbleviz::" in log
+
+
+def test_every_input_reaches_the_entrypoint() -> None:
+    """The template of GitLab and the action give variables that it reads."""
+    read = (ACTION / "entrypoint.py").read_text()
+    for file in (ACTION / "action.yml", CHECKOUT / "scripts" / "gitlab" / "bubbleviz.yml"):
+        for line in file.read_text().splitlines():
+            name, _, _ = line.strip().partition(":")
+            if name.startswith("INPUT_"):
+                assert name.removeprefix("INPUT_").lower().replace("_", "-") in read
