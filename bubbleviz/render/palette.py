@@ -38,7 +38,7 @@ UNATTRIBUTED = "#a4a9b1"
 OTHER_ITERATION = "#d3d7dc"
 
 #: What a device did, and what its host did while it was idle: devices at work are pale, what can
-#: be mended is not. Other activities take the colours behind these, in turn.
+#: be fixed is not. Other activities take the colours behind these, in turn.
 ACTIVITIES = {
     "compute": "#c6d6f5",
     "communication": "#f3c99b",
@@ -108,7 +108,7 @@ _IDLE = {
     "collective": ("#746687", Hatch(4, 90), "thread_state_uninterruptible"),
     "warmup": ("#f0f8f6", Hatch(9, 45, 0.6), "thread_state_sleeping"),
     "drain": ("#d6cfde", Hatch(9, 135, 0.6), "grey"),
-    "dependency": ("#ea9d8a", Hatch(4, 135), "cq_build_failed"),
+    "dependency": ("#ea9d8a", Hatch(3, 135, 1.0), "cq_build_failed"),
     "host": ("#b52f1c", Hatch(5, crossed=True), "terrible"),
     "communication": ("#714839", Hatch(4, 45), "olive"),
     "other": ("#ffbf87", Hatch(4, 45, 0.8, dots=True), "thread_state_unknown"),

@@ -111,11 +111,7 @@ def further_advice(report: Report, first: str | None) -> tuple[str, ...]:
     others = [
         a for a in advice_of(report, _worth(report, replays["measured"])) if a.text not in first
     ]
-    return tuple(
-        f"{advice.action.partition('. ')[0]} ({advice.share})"
-        for advice in others[:_FURTHER]
-        if advice.saving_ratio >= _LEAST_FURTHER
-    )
+    return tuple(a.short for a in others[:_FURTHER] if a.saving_ratio >= _LEAST_FURTHER)
 
 
 def culprits(report: Report, first: str | None) -> tuple[int, ...]:
@@ -377,6 +373,11 @@ class Advice:
     def share(self) -> str:
         """What it saves, in percent, and how far that may be off."""
         return saved_share(self.kind, self.place, self.saving_ratio, self.error_ratio)
+
+    @property
+    def short(self) -> str:
+        """What to do, without what shows it, and what it saves."""
+        return f"{self.action.partition('. ')[0]} ({self.share})"
 
 
 def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:

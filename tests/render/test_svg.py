@@ -107,8 +107,8 @@ def test_the_plus_or_minus_says_what_it_is() -> None:
 
     two, three = (" ".join(written(render(report_of(of), View()))[:2]) for of in (ops, more))
 
-    assert "mean 33.3\u00a0% (33.3\u00a0% and 33.3\u00a0%) over 2 iterations" in two
-    assert re.search("\u00b1 [0-9.]+\u00a0% \\(95 % CI\\) over 3 iterations", three)
+    assert "33.3\u00a0% (33.3\u00a0% and 33.3\u00a0%) mean over 2 iterations" in two
+    assert re.search("\u00b1 [0-9.]+\u00a0% \\(95 % CI\\) mean over 3 iterations", three)
 
 
 # What is drawn
@@ -229,10 +229,10 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
 
     texts = written(svg)
     assert [text for text in texts if text.startswith("node")] == [
-        "node0 GPU 0 ± 0",
-        "node1 GPU 1 ± 500.0 µs",
-        "node2 GPU 2 ± 1.000 ms",
-        "node3 GPU 3 ± ?",
+        "node0 GPU 0, clock ± 0",
+        "node1 GPU 1, clock ± 500.0 µs",
+        "node2 GPU 2, clock ± 1.000 ms",
+        "node3 GPU 3, clock ± ?",
     ]
     assert "± and bars: clock uncertainty of a host." in " ".join(texts)
     (left, right), (lower, higher) = error_bars(svg)
@@ -243,7 +243,7 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
     # Machines of one hostname have clocks of their own.
     local = render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000_000, host="localhost"), View())
     assert len(error_bars(local)) == 1
-    assert "localhost GPU 1 ± 1.000 ms" in written(local)
+    assert "localhost GPU 1, clock ± 1.000 ms" in written(local)
 
 
 def with_ratio(**changes: object) -> list[str]:

@@ -20,6 +20,7 @@ from bubbleviz.render.picture.page import (
 )
 from bubbleviz.render.picture.rows import LANE_GAP
 from bubbleviz.render.rows import RankRow, Selection, row_ratios
+from bubbleviz.report.advice import culprits, first_thing
 from bubbleviz.report.rank_means import kernel_time_of, measure_of
 from bubbleviz.report.report import Report
 
@@ -115,8 +116,8 @@ def clock_notes(report: Report, selection: Selection) -> list[str]:
     notes = []
     for rank in selection.ranks:
         uncertainty_ns = report.clock_uncertainty_ns(rank)
-        known = f"± {duration(uncertainty_ns)}" if uncertainty_ns else "± 0"
-        notes.append("± ?" if uncertainty_ns is None else known)
+        known = f"clock ± {duration(uncertainty_ns)}" if uncertainty_ns else "clock ± 0"
+        notes.append("clock ± ?" if uncertainty_ns is None else known)
     several = len({report.clock(rank.profile) for rank in selection.ranks}) > 1
     return notes if several else [""] * len(notes)
 
@@ -151,7 +152,7 @@ def labels_of(
     report: Report, selection: Selection, style: PictureStyle
 ) -> tuple[list[str], list[str], list[str]]:
     """Return stages, names and ratios of the rows, as a layout has them."""
-    ranks = selection.ranks
+    ranks, marked = selection.ranks, marked_ranks(report) if style.notes else ()
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
     # Rows of many copies have no pipeline.
     single = {own.rank.pipeline for own in selection.rows if not own.spread}
@@ -163,7 +164,7 @@ def labels_of(
         stage = "" if rank.stage is None else f"stage {rank.stage}"
         if rank.pipeline is not None and several and not own.spread:
             stage = f"p{rank.pipeline} {stage}".strip()
-        stages.append(stage)
+        stages.append(f"{MARK} {stage}".strip() if {*own.replicas} & {*marked} else stage)
         if own.spread:
             between = "" if ends is None else f": {100 * ends[0]:.1f} to {percent(ends[1])}"
             names.append(f"{len(own.replicas):,} ranks{between}")
@@ -189,7 +190,17 @@ def _name(row: RankRow, clock: str) -> str:
     if row.why:
         return one_line(row.why, 80)
     copies = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
-    return one_line(f"{copies}{one_line(row.rank.label, 60)} {clock}".rstrip(), 80)
+    behind = f", {clock}" if clock else ""
+    return one_line(f"{copies}{one_line(row.rank.label, 60)}{behind}", 80)
+
+
+#: In front of a row that advice is about.
+MARK = "►"
+
+
+def marked_ranks(report: Report) -> tuple[int, ...]:
+    """Return the ranks that the first advice is about."""
+    return culprits(report, first_thing(report))
 
 
 def draw_labels(page: Page, layout: Layout) -> None:
@@ -283,22 +294,23 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
     drawn = selection.iterations
     measure = f"{one_line(report.headline, 40)} bubble ratio"
     head = f"{measure if report.no_pipeline is None else measure_of(report)} "
-    parts = []
-    value = percent(None)
-    if len(drawn) == 1:
-        value = iteration_ratio(report, drawn[0])
-        parts.append(f"iteration {one_line(drawn[0].name, 40)}")
+    value, parts = percent(None), []
     spread = report.summary.bubble_ratio.get(report.headline)
     if spread is not None and spread.mean is not None and spread.n > 0:
         bounds = "" if spread.ci95 is None else f" ± {percent(spread.ci95)} (95 % CI)"
         if spread.pair is not None:
             bounds = " ({} and {})".format(*map(percent, spread.pair))
-        over = counted(spread.n, "iteration")
-        if value == UNKNOWN:
-            value = percent(spread.mean) + bounds
-            parts = [f"mean over {over}", *(f"drawn: {part}" for part in parts)]
-        elif spread.n > 1:
-            parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
+        value = percent(spread.mean) + bounds
+        parts = [f"mean over {counted(spread.n, 'iteration')}"] if spread.n > 1 else []
+    for iteration in drawn if len(drawn) == 1 else ():
+        name, own = f"iteration {one_line(iteration.name, 40)}", iteration_ratio(report, iteration)
+        if not parts:
+            value = own if own != UNKNOWN else value
+            parts = [name]
+        elif own == UNKNOWN:
+            parts.append(f"drawn: {name}")
+        else:
+            parts.append(f"drawn: {name} with {own}")
     parts[:0] = [restriction.text for restriction in report.restrictions]
     kernels = kernel_time_of(report).sentence
     if kernels is not None:

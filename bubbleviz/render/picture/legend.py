@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import drawsvg
 
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render import marks
@@ -20,10 +21,12 @@ from bubbleviz.render.palette import (
     paint,
 )
 from bubbleviz.render.picture.labels import (
+    MARK,
     MOST_BRACKETS,
     Layout,
     clock_notes,
     draw_title,
+    marked_ranks,
     shows_lower_bound,
 )
 from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
@@ -31,6 +34,7 @@ from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import select
+from bubbleviz.report.advice import advice_of
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
@@ -176,6 +180,8 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     bounds = [f"{end}\u00a0%" for end in ends]
     spread = any(row.spread for row in selection.rows)
     copies = any(len(row.replicas) > 1 for row in selection.rows)
+    marked = {*marked_ranks(report)} & {r for row in selection.rows for r in row.replicas}
+    advised = next(iter(advice_of(report)), None) if marked else None
     sentences = (
         (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),
         (
@@ -195,6 +201,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         ),
         (shows_lower_bound(ratio), "The lower ratio counts unattributed compute as work."),
         (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
+        (advised is not None, f"{MARK} {advised and advised.short}."),
         (report.contradicted(headline), "! depends on clocks that contradict each other."),
         (bounds, f"Clock bounds: {' to '.join(bounds)}."),
         (
@@ -219,11 +226,15 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
 def draw_limitations(page: Page, report: Report) -> None:
     """Write the limitations below what is on the page, no more than people read."""
     report, size = with_relative_paths(report), page.style.letters.note
-    for limitation in report.limitations[:_MOST_LIMITATIONS]:
-        times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
-        what, reason = one_line(limitation.what, 160), one_line(limitation.reason, 500)
-        page.paragraph(f"{what}{times}: {reason}", size)
-    if (more := len(report.limitations) - _MOST_LIMITATIONS) > 0:
+    # Those of one subject differ by names alone.
+    subjects: dict[str, list[Limitation]] = {}
+    for limitation in report.limitations:
+        subjects.setdefault(one_line(limitation.what, 160), []).append(limitation)
+    for what, same in list(subjects.items())[:_MOST_LIMITATIONS]:
+        count = sum(limitation.count for limitation in same)
+        times = f" ({count:,} times)" if count > 1 else ""
+        page.paragraph(f"{what}{times}: {one_line(same[0].reason, 500)}", size)
+    if (more := len(subjects) - _MOST_LIMITATIONS) > 0:
         page.paragraph(f"and {counted(more, 'more limitation')}", size)
 
 

@@ -99,14 +99,14 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
     """Return the SVG document."""
     page = Page("bvm-")
     page.title = plot.title
-    page.description = "A dot an order: its bubble ratio, and the memory of its fullest device."
+    page.description = "One dot per order: its bubble ratio, and the memory of its fullest device."
     page.heading(page.title)
     page.y += 4
     if not plot.points:
         page.paragraph(plot.reason or "no order has both a ratio and a memory", 10.5)
         return page.svg()
     page.paragraph(
-        "Left and below is better; the line joins the orders that no other beats in both.", 10.5
+        "Lower left is better; the line joins the orders that no other beats in both.", 10.5
     )
     page.y += 26
     _draw(page, plot)
@@ -117,9 +117,7 @@ def _draw(page: Page, plot: MemoryPlot) -> None:
     """Draw axes, limit, line, dots and labels."""
     limits = [] if plot.limit is None else [plot.limit]
     amounts = [point.memory for point in plot.points] + limits
-    spread = max(amounts) - min(amounts)
-    least = max(min(amounts) - 0.15 * spread, 0.0) if spread else 0.0
-    most = max(amounts) + 0.05 * (spread or max(amounts)) or 1.0
+    least, most = 0.0, 1.05 * max(amounts) or 1.0
     highest = max(max(point.ratio for point in plot.points) * 1.1, 0.01)
     edges = page.left + _LEFT, page.right - _RIGHT, page.y
     graph = Graph(page, *edges, _HEIGHT, (least, most), (0.0, highest))
@@ -154,10 +152,13 @@ def _draw(page: Page, plot: MemoryPlot) -> None:
         name = one_line(", ".join(point.name for point in points), 80)
         taken.append(_label(graph, name, (x, y), taken, "text" if fits else "quiet"))
     page.y = graph.bottom + _BELOW
-    hidden = sum(not point.fits for point in plot.points)
-    if hidden and limits:
-        beyond = counted(hidden, "order")
-        page.paragraph(f"Grey: {beyond} beyond the limit, or with the model held twice", 9.5)
+    if hidden := sum(not point.fits for point in plot.points):
+        than = "the limit" if limits else "the run's memory"
+        page.paragraph(
+            f"Blue: fits. Grey: {counted(hidden, 'order')} beyond {than}, or with the model held "
+            "twice.",
+            9.5,
+        )
 
 
 def _label(
@@ -179,7 +180,7 @@ def _label(
         place
         for place in places
         if place[0] >= graph.left
-        and place[2] <= page.right
+        and place[2] <= graph.right
         and place[3] < graph.bottom
         and place[1] >= graph.top - _LINE
     ]

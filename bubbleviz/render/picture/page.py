@@ -72,7 +72,7 @@ def fitted(text: str, size: float, width: float) -> str:
 
 
 #: Letters of a picture at a physical width, pt; and of numbers in narrow boxes at least.
-POINTS, LEAST_POINTS = 7.0, 5.0
+POINTS, LEAST_POINTS = 7.0, 6.0
 #: Height of these letters in units of the page.
 LETTERS = 10.0
 #: Width of a paper's two columns, mm: that of ``--style paper`` alone.
@@ -113,7 +113,7 @@ class Lettering:
     least_number: float
 
 
-_SCREEN_LETTERS = Lettering(16, 11.5, 12.5, 11, 5.5, 10, 10.5, 9.5, 11, 5.5)
+_SCREEN_LETTERS = Lettering(16, 11.5, 12.5, 11, 8, 10, 10.5, 9.5, 11, 8)
 _PAPER_LETTERS = replace(Lettering(*[LETTERS] * 10), least_number=LETTERS * LEAST_POINTS / POINTS)
 
 

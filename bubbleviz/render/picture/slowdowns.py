@@ -20,7 +20,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.palette import heat, luminance
 from bubbleviz.render.picture.page import Page, duration, fitted
-from bubbleviz.render.picture.plots import LETTERS, Graph, draw_cells, draw_names
+from bubbleviz.render.picture.plots import LETTERS, Graph, draw_cells, draw_names, steps
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
 
@@ -102,6 +102,8 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
             page.text(f"{slowdown[place, at]:.2f}", middle, line + 13.5, LETTERS, **look)
     page.text("stage", page.left, page.y + 4 + 0.9 * LETTERS, LETTERS, ink="quiet")
     draw_names(page, list(map(str, shown)), left, width, LETTERS)
+    scale = f"Light: {_USUAL:.2f}, dark: {most:.2f} times as slow as an ideal iteration."
+    page.paragraph(scale, LETTERS)
     left_out = len(rows) * len(columns) - len(shown_rows) * len(shown)
     if left_out:
         page.paragraph(f"and {counted(left_out, 'cell')} more", 9.5)
@@ -110,17 +112,20 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
 def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
     """Draw the slowdown of each iteration, from the lower of 1 and the least to the greatest."""
     values = list(found.by_iteration.values())
-    page.text("Slowdown of each iteration", page.left, page.y, 11)
+    page.text("Slowdown of each iteration, times an ideal one", page.left, page.y, 11)
     low, high = min(1.0, *values), max(1.0, *values)
     high = max(high, low + _LEAST_RANGE)
     edges = page.left + _NAMES, page.right, page.y + 12
     graph = Graph(page, *edges, _CURVE, (0.0, float(len(values))), (low, high))
-    graph.axes([], [(value, f"{value:.2f}") for value in dict.fromkeys((low, 1.0, high))])
+    marks = dict.fromkeys((low, *steps(low, high, 4), high))
+    graph.axes([], [(value, f"{value:.2f}") for value in marks])
     # A single value is a level line.
     places = [0.0, 1.0] if len(values) == 1 else np.arange(len(values)) + 0.5
     graph.line(zip(places, values * 2 if len(values) == 1 else values, strict=True))
     page.y = graph.bottom
     names = [one_line(report.iterations[number].name, 20) for number in found.by_iteration]
+    below = page.y + 4 + 0.9 * LETTERS
+    page.text("iteration", page.left, below, LETTERS, ink="quiet")
     draw_names(page, names, graph.left, (graph.right - graph.left) / len(names), LETTERS)
 
 

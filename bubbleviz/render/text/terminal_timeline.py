@@ -338,7 +338,7 @@ def _axis(span_ns: int, columns: int) -> str:
 
 #: Luminance of colours that are too near to white, or to black.
 _PALE, _DARK = 0.75, 0.07
-#: Of parts in order, where there is no colour.
+#: Of parts in order: neighbours differ without colours, too, and where these are few.
 _BAR_SHADES = "█▒░▓▚▄▞▀▐▌"
 
 
@@ -356,7 +356,7 @@ def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) 
         if not display.unicode:
             glyphs.append(next((letter for letter in letters if letter not in glyphs), "#"))
         else:
-            glyphs.append("█" if display.colour else _BAR_SHADES[number % len(_BAR_SHADES)])
+            glyphs.append(_BAR_SHADES[number % len(_BAR_SHADES)])
     colours = [legible(colour) if display.colour else "" for *_, colour in parts]
     upto = np.cumsum([0.0, *(share for _, share, *_ in parts)])
     lengths = np.diff(np.round(upto / upto[-1] * display.text_width)).astype(np.int64)
