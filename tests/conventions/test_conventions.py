@@ -278,7 +278,6 @@ PREFILTERED: list[tuple[list[str], list[str], list[str]]] = [
         (ANYTHING, globs, [n for n in ANYTHING if any(lets_through(glob, n) for glob in globs)])
         for globs in (
             ["*step_num=*"],
-            ["*pre_*", "*#*step_num=[0-9]*"],
             ["*Engine.forward*", "*Engine.step*", "*#*step_num=[0-9]*", "*pre_*"],
             ["*Engine.f*", "*Engine.s*", "*Engine.b?ck*", "*", "*#step*"],
             ["*a*", "*b*", "*c*", "*d*", "F*"],

@@ -16,7 +16,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.export import Named, Selection, joined
 from bubbleviz.sources.nsys.queries import ABSENT, plain_columns, table_of
-from bubbleviz.sources.sqlite.pages import HEADER_BYTES, files_beside, page_counts
+from bubbleviz.sources.sqlite.database import HEADER_BYTES, files_beside, page_counts
 from bubbleviz.sources.sqlite.queries import Query
 
 _MAGIC = b"SQLite format 3\0"

@@ -19,7 +19,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import Activities, Calls, process_of
-from bubbleviz.sources.activities_builder import ActivitiesBuilder
+from bubbleviz.sources.in_memory import ActivitiesBuilder
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import table_of
 from bubbleviz.timing import step

@@ -17,8 +17,8 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch
-from bubbleviz.sources.activities_builder import ActivitiesBuilder
 from bubbleviz.sources.in_memory import (
+    ActivitiesBuilder,
     Decoded,
     DecodedFile,
     InMemoryRanges,

@@ -27,7 +27,6 @@ from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
-from bubbleviz.sources.sqlite.pages import check_finished, check_pages
 from bubbleviz.sources.sqlite.queries import Binds, Queries, Query, Schema
 
 #: Rows of a batch where it is not known how many there are.
@@ -45,6 +44,9 @@ _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query:
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: What is wrong with a column that holds something else than whole numbers.
 NO_NUMBER = "there is something else than a whole number where one belongs"
+HEADER_BYTES = 100
+#: What SQLite writes beside a file behind its name: before a change, or instead of one.
+JOURNAL, LOG = "-journal", "-wal"
 #: Any profiler.
 SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy it again")
 
@@ -306,6 +308,57 @@ def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
     # A signal may have come between a statement and its end; what it left is closed with it.
     with suppress(RuntimeError):
         handle.close()
+
+
+# The file and what lies beside it, looked at without SQLite.
+
+
+def check_pages(path: str, maker: Queries) -> None:
+    """Check what SQLite cannot: whether the file is whole.
+
+    Raises:
+        ProfileError: the file is shorter than its own header says.
+    """
+    size = Path(path).stat().st_size
+    with Path(path).open("rb") as file:
+        head = file.read(HEADER_BYTES)
+        page, pages = page_counts(head)
+        if len(head) < HEADER_BYTES:
+            raise ProfileError(
+                f"{path}: was cut short, {size} bytes are no database; {maker.again}"
+            )
+        if page * pages > size:
+            raise ProfileError(
+                f"{path}: was cut short, {size} of {page * pages} bytes; {maker.again}"
+            )
+
+
+def check_finished(path: str, maker: Queries) -> None:
+    """Check that nothing is writing a file.
+
+    Raises:
+        ProfileError: something is, or died meanwhile.
+    """
+    for beside in files_beside(path):
+        unfinished = beside.name.endswith(LOG) and beside.stat().st_size
+        if unfinished or beside.name.endswith(JOURNAL):
+            raise ProfileError(
+                f"{path}: is still being written, or its writer died ({beside.name} lies beside "
+                f"it); wait for {maker.program} to finish, or {maker.again}"
+            )
+
+
+def files_beside(path: str) -> list[Path]:
+    """Return the journal, the log and its index that lie beside a file, even if they are empty."""
+    real = str(Path(path).resolve())
+    beside = (Path(real + suffix) for suffix in (JOURNAL, LOG, "-shm"))
+    return [file for file in beside if file.exists()]
+
+
+def page_counts(head: bytes) -> tuple[int, int]:
+    """Return the bytes of a page, and the number of pages, as the head of a file gives them."""
+    page_bytes = int.from_bytes(head[16:18], "big")
+    return 65536 if page_bytes == 1 else page_bytes, int.from_bytes(head[28:32], "big")
 
 
 def _uri_of(path: str) -> str:
