@@ -61,6 +61,7 @@ _COMMANDS = {
     "schedules": (_THEORY, ""),
     "conventions": (_READ, ""),
     "guide": (_READ, "ratios"),
+    "mcp": (_READ, "run/"),
 }
 #: Former names of commands, which ``--help`` does not list.
 _FORMER = {"gaps": "idle"}

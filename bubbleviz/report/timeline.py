@@ -72,7 +72,7 @@ def timeline_of(report: Report) -> Timeline:
         np.where(column >= 0, np.searchsorted(used, column), NONE).astype(np.int64)
         for column in named
     )
-    times = np.minimum(np.round(1000 * _times_median(report)), _MOST_THOUSANDTHS).astype(np.int64)
+    times = np.minimum(np.round(1000 * times_median(report)), _MOST_THOUSANDTHS).astype(np.int64)
     path = report.explanation.path
     tables = {
         "operations": {
@@ -118,7 +118,7 @@ def saved(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _times_median(report: Report) -> Floats:
+def times_median(report: Report) -> Floats:
     """Return how many times the median of its kind every operation took."""
     return times_median_of(
         report.operations,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from itertools import pairwise
@@ -28,7 +29,7 @@ SITE = sorted((CHECKOUT / "scripts" / "pages" / "docs").rglob("*.md"))
 #: Commands that need what no test has: a cluster.
 NEEDS_MORE = ("--dask",)
 #: Commands that run until they are interrupted.
-ENDLESS = ("view", "watch")
+ENDLESS = ("view", "watch", "mcp")
 #: Commands that write files, of which several pages may write the same.
 WRITERS = ("analyze", "inspect", "compare", "simulate", "plan", "layout", "idle", "nccl", "pgle")
 
@@ -127,21 +128,31 @@ def test_every_convention_is_named(name: str) -> None:
 
 
 def test_the_python_examples_run_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(CHECKOUT)
+    (tmp_path / "fixtures").symlink_to(FIXTURES)
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     printed = []
-    for page in (README, GUIDES / "outputs.md"):
+    for page in (README, GUIDES / "python.md"):
         for example in examples_of(page, "python"):
             exec(compile(example, page.name, "exec"), names)
             printed.append(capsys.readouterr().out)
 
-    analysed, tables, iterations = printed
-    assert analysed.startswith("schedule: 0.2727 over 3 iterations\n0 8000000")
-    # Stage s of an ideal 1F1B waits s forwards of 1 ms in each of three iterations.
-    assert tables == "[3000000, 6000000, 9000000]\n['BW', 'F']\n"
-    assert iterations.startswith("{'name': '0', 'bubble_ratio_schedule': 0.2727")
+    analysed, report, stages, worst, both, causes, lengths, took, waited, advice, its = printed
+    assert analysed.startswith("schedule: 0.2727\n0 0.2727")
+    assert report.startswith("Report(schedule bubble ratio 0.2727, 4 ranks")
+    assert stages.splitlines()[-1].split()[-1] == "3000000.0"
+    assert worst == f"0 {3 / 11}\n"
+    assert both.startswith("Comparison(schedule bubble ratio 27.27 % -> 12.73 %)\nschedule: 1f1b")
+    # The last stage of an ideal 1F1B waits 3 forwards of 1 ms, and 6 more, in each of 3 iterations.
+    assert "warmup" in causes
+    assert "9000000" in causes
+    assert sum(json.loads(lengths)) == 45
+    assert took == "[1000000.0, 1000000.0, 1000000.0, 1000000.0]\n"
+    assert "BW" in waited
+    assert advice.count("Ideal(zb-h1") == 2
+    assert "bubble_ratio" in its
 
 
 @pytest.mark.parametrize("name", ["conventions", "traces"])
