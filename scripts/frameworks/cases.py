@@ -81,13 +81,33 @@ _LONG, _LONG_TWO, _LONG_V = (_job(p, 8, ms=240.0) for p in (tuple(range(4)), _lo
 _UNEVEN, _UNEVEN_TWO = (_job(p, 8, uneven=True) for p in (tuple(range(4)), _looped(4)))
 _LONG_UNEVEN = _job(tuple(range(4)), 8, uneven=True, ms=240.0)
 _P2P = (("overlap_p2p_comm", True), ("batch_p2p_comm", False))
+#: Megatron-Core runs a forward beside a backward, in one step.
+OVERLAP = "overlap_moe_expert_parallel_comm"
+#: Megatron-Core opens its own NVTX ranges: warmup, steady, cooldown, and those of transfers.
+OWN_RANGES = "nvtx_ranges"
 
 _MEGATRON = (
     Case("1F1B", MEGATRON, _ONE, "1f1b"),
     Case("interleaved 1F1B", MEGATRON, _TWO, "interleaved-1f1b"),
     Case("interleaved 1F1B, P2P overlapped", MEGATRON, _TWO, "interleaved-1f1b", options=_P2P),
+    Case(
+        "interleaved 1F1B, its own NVTX ranges, too",
+        MEGATRON,
+        _TWO,
+        "interleaved-1f1b",
+        options=((OWN_RANGES, True),),
+        since=(0, 13),
+    ),
     Case("1F1B, uneven ends", MEGATRON, _UNEVEN, "1f1b"),
     Case("interleaved 1F1B, uneven ends", MEGATRON, _UNEVEN_TWO, "interleaved-1f1b"),
+    Case(
+        "interleaved 1F1B, forward beside backward",
+        MEGATRON,
+        _TWO,
+        "interleaved-1f1b",
+        options=(*_P2P, (OVERLAP, True)),
+        since=(0, 14),
+    ),
     Case("1F1B, forward only", MEGATRON, _ONE, "", forward_only=True),
     Case("interleaved, forward only", MEGATRON, _TWO, "", forward_only=True),
 )

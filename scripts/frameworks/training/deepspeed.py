@@ -23,6 +23,8 @@ class Training:
     roots = ("deepspeed.pipe", "deepspeed.runtime.pipe")
 
     def __init__(self, case: Case, _rank: int, _folder: Path) -> None:
+        # It would compile its own reductions, which no pipeline of one replica needs.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
         self._case, job = case, case.job
         times = zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True)

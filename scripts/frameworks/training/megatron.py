@@ -6,6 +6,7 @@ It wants GPUs; what it would put there is put on the CPU instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from megatron.core import (  # type: ignore[import-not-found]  # a framework that only its users have
     parallel_state,
     pipeline_parallel,
+    utils,
 )
 from megatron.core.enums import ModelType  # type: ignore[import-not-found]  # likewise
 from megatron.core.transformer import (  # type: ignore[import-not-found]  # likewise
@@ -22,7 +24,7 @@ from torch import distributed
 from torch.overrides import TorchFunctionMode
 
 from bubbleviz import annotate
-from scripts.frameworks.cases import Case
+from scripts.frameworks.cases import OVERLAP, OWN_RANGES, Case
 from scripts.proving.stages import ROWS, WIDTH, Stage, batch
 
 
@@ -36,6 +38,8 @@ class _OnTheCpu(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not ther
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if function is torch.Tensor.cuda:
+            return args[0]
         options = dict(kwargs or {})
         if str(options.get("device", "")).startswith("cuda"):
             options["device"] = "cpu"
@@ -49,15 +53,51 @@ class _Chunk(torch.nn.Module):  # type: ignore[misc]  # likewise
         super().__init__()
         self.stage, self.config, self.vp_stage = stage, config, number
         self.model_type = ModelType.encoder_or_decoder
-        self._input: Any = None
+        self.input: Any = None
 
     def set_input_tensor(self, tensor: Any) -> None:
         """Take the activation; None on the first stage."""
-        self._input = tensor[0] if isinstance(tensor, list) else tensor
+        self.input = tensor[0] if isinstance(tensor, list) else tensor
 
     def forward(self, rows: Any) -> Any:
         """Return the output: a copy, since Megatron-Core frees what it sent, and no views."""
-        return self.stage(rows if self._input is None else self._input) * 1.0
+        return self.stage(rows if self.input is None else self.input) * 1.0
+
+    def build_schedule_plan(self, rows: Any) -> Any:
+        """Return the plan of a forward that runs beside a backward."""
+        from scripts.frameworks.training.overlapping import Plan  # since 0.14
+
+        return Plan(self, rows)
+
+
+class _Nothing:
+    """A stream or an event where there is none."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def _without_streams() -> None:
+    """Have PyTorch know streams and events of GPUs that do nothing."""
+    torch.cuda.Stream = torch.cuda.Event = _Nothing
+    torch.cuda.current_stream = _Nothing
+    torch.cuda.stream = lambda _: nullcontext()
+
+
+def _record_own_ranges() -> None:
+    """Have Megatron-Core open its NVTX ranges, in PyTorch's profiler where there is no GPU."""
+    opened: list[Any] = []
+
+    def push(name: str) -> None:
+        opened.append(torch.profiler.record_function(name))
+        opened[-1].__enter__()
+
+    torch.cuda.nvtx.range_push = push
+    torch.cuda.nvtx.range_pop = lambda: opened.pop().__exit__(None, None, None)
+    utils.configure_nvtx_profiling(True)
 
 
 class Training:
@@ -81,8 +121,14 @@ class Training:
             pipeline_model_parallel_size=job.ranks,
             pipeline_dtype=torch.float64,
             **sizes,
-            **dict(case.options),
+            **{name: value for name, value in case.options if name not in {OVERLAP, OWN_RANGES}},
         )
+        if OWN_RANGES in dict(case.options):
+            _record_own_ranges()
+        if OVERLAP in dict(case.options):
+            # The configuration asks for experts, which stages here do not have.
+            setattr(config, OVERLAP, True)
+            _without_streams()
         times = list(zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True))
         mine = [stage for stage, at in enumerate(job.placement) if at == rank]
         self.stages = [Stage(stage, times[stage]) for stage in mine]
@@ -119,7 +165,9 @@ class Training:
                 self._optimizer.zero_grad()
         return [float(result["loss"]) for result in results]
 
-    def _forward(self, data: Any, model: Any, *_: object) -> tuple[Any, Callable[[Any], Any]]:
+    def _forward(
+        self, data: Any, model: Any, *_: object, return_schedule_plan: bool = False
+    ) -> tuple[Any, Callable[[Any], Any]]:
         rows = next(data)
         wanted = self._target[int(rows[0, 0])]
 
@@ -127,4 +175,5 @@ class Training:
             value = torch.nn.functional.mse_loss(output[:, 0], wanted)
             return value, {"loss": value.detach()}
 
-        return model(rows[:, None]), loss
+        run = model.build_schedule_plan if return_schedule_plan else model
+        return run(rows[:, None]), loss
