@@ -56,6 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = (_HERE / "mkdocs.yml").read_text(encoding="utf-8")
     pages = "".join(f"\n      - gallery/{one.name}.md" for one in gallery.RUNS)
     settings = settings.replace("- gallery/index.md", f"- gallery/index.md{pages}")
+    # A guide that has no place yet stands first.
+    guides = {page.name for page in (docs / "guides").glob("*.md")}
+    placed = set(re.findall(r"guides/([\w-]+\.md)", settings))
+    pages = "".join(f"\n      - guides/{name}" for name in sorted(guides - placed))
+    settings = settings.replace("- guides/index.md", f"- guides/index.md{pages}")
     pages = "".join(f"\n      - {name}: reference/{name}.md" for name in commands)
     settings = settings.replace("- reference/index.md", f"- reference/index.md{pages}")
     (_WORK / "mkdocs.yml").write_text(settings, encoding="utf-8")
