@@ -49,9 +49,9 @@ _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 #: What people ask of a report; outputs ask for more.
 _PUBLIC = (
     *("advice", "alternatives", "bubble_ratio", "bubbles", "convention", "headline"),
-    *("headline_reason", "iteration", "iterations", "kind", "limitations", "memory", "operations"),
-    *("plan", "plot", "profiles", "ranks", "restrictions", "save", "schedule", "slowdowns"),
-    *("stages", "summary", "typical_iteration", "version", "worst_iteration"),
+    *("headline_reason", "iteration", "iterations", "kind", "limitations", "log", "memory"),
+    *("operations", "plan", "plot", "profiles", "ranks", "restrictions", "save", "schedule"),
+    *("slowdowns", "stages", "summary", "typical_iteration", "version", "worst_iteration"),
 )
 
 
@@ -144,6 +144,23 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
         renderer = renderer_named(suffixed(str(path), known))
         content = renderer.content(self, View() if view is None else view, str(path))
         write_outputs({str(path): content}, force=True)
+
+    def log(self, run: Any, step: int | None = None) -> None:
+        """Give the means to a run of W&B or MLflow, a SummaryWriter, or a TensorBoard folder.
+
+        Names are those of ``bubbleviz watch``: ``bubbleviz/bubble_ratio/schedule`` and so on.
+
+        Args:
+            run: what ``wandb.init`` or ``mlflow.start_run`` returns, or the like; or a path.
+            step: of the training; None for the tracker's own.
+
+        Raises:
+            UsageError: it is none of these.
+            OutputError: the folder cannot be written, or TensorBoard is not installed.
+        """
+        from bubbleviz.render.trackers import log
+
+        log(self, run, step)
 
     def _repr_html_(self) -> str:
         """Return ratios, causes, picture and limitations as a fragment of HTML."""

@@ -139,7 +139,7 @@ def test_the_python_examples_run_one_after_the_other(
             exec(compile(example, page.name, "exec"), names)
             printed.append(capsys.readouterr().out)
 
-    analysed, report, stages, worst, both, causes, lengths, took, waited, advice, its = printed
+    analysed, report, stages, worst, both, causes, lengths, took, waited, advice, its, _ = printed
     assert analysed.startswith("schedule: 0.2727\n0 0.2727")
     assert report.startswith("Report(schedule bubble ratio 0.2727, 4 ranks")
     assert stages.splitlines()[-1].split()[-1] == "3000000.0"

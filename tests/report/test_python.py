@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
 
 import pandas
 import polars
 import polars.selectors
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import bubbleviz
 from bubbleviz.render.formats import renderers
@@ -108,6 +112,64 @@ def test_a_report_is_saved_as_its_suffix_says(suffix: str, tmp_path: Path) -> No
 
     assert file.stat().st_size > 0
     assert [own.name for own in tmp_path.iterdir()] == [file.name]
+
+
+class Tracker:
+    """Takes metrics as W&B's run, MLflow's module and PyTorch's SummaryWriter do."""
+
+    def __init__(self) -> None:
+        self.logged: dict[str, float] = {}
+        self.place: list[object] = []
+
+    def log(
+        self, data: dict[str, Any], step: int | None = None, commit: bool | None = None
+    ) -> None:
+        self.logged |= data
+        self.place = [step, commit]
+
+    def log_metrics(
+        self,
+        metrics: dict[str, float],
+        step: int | None = None,
+        synchronous: bool | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        self.logged |= metrics
+        self.place = [step, synchronous, run_id]
+
+    def add_scalar(
+        self, tag: str, scalar_value: float, global_step: int | None = None, walltime: object = None
+    ) -> None:
+        self.logged[tag] = scalar_value
+        self.place = [global_step, walltime]
+
+
+def test_metrics_go_to_trackers_by_the_names_of_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, took = bubbleviz.analyze(FIXTURES / "1f1b"), []
+    for names in (["log"], ["log_metrics"], ["add_scalar"]):
+        tracker = Tracker()
+        report.log(SimpleNamespace(**{name: getattr(tracker, name) for name in names}), 7)
+        assert tracker.place[0] == 7
+        took.append(tracker.logged)
+    tracker = Tracker()
+    monkeypatch.setitem(sys.modules, "mlflow", tracker)
+    report.log(SimpleNamespace(info=SimpleNamespace(run_id="id"), data=None), 7)
+    assert tracker.place == [7, None, "id"]
+    report.log(tmp_path / "scalars", 7)
+    accumulator = EventAccumulator(str(tmp_path / "scalars")).Reload()
+    events = {tag: accumulator.Scalars(tag) for tag in accumulator.Tags()["scalars"]}
+
+    assert took[0] == took[1] == took[2] == tracker.logged
+    assert took[0]["bubbleviz/bubble_ratio/schedule"] == report.bubble_ratio
+    assert took[0]["bubbleviz/iteration_duration_seconds"] == 0.0335
+    parts = [value for name, value in took[0].items() if "/bubble_part_ratio/" in name]
+    assert sum(parts) == pytest.approx(report.bubble_ratio)
+    assert {t: e.value for t, (e,) in events.items()} == pytest.approx(took[0])
+    assert {e.step for (e,) in events.values()} == {7}
+    with pytest.raises(bubbleviz.BubblevizError, match="int is no run of Weights & Biases"):
+        report.log(5)
 
 
 def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:

@@ -113,43 +113,23 @@ def _json_lines(path: str) -> Iterator[Take]:
 def _scalars(directory: str) -> Iterator[Take]:
     """Yield what writes the metrics of each iteration for TensorBoard.
 
-    Its own writer writes them, an event file a process; it is imported when used, for it is an
-    extra and takes half a second to load.
-
     Raises:
         OutputError: they cannot be written, or TensorBoard is not installed.
     """
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise OutputError(
-            "--tensorboard needs tensorboard; install it with pip install 'bubbleviz[tensorboard]'"
-        ) from error
-    try:
-        writer = EventFileWriter(directory, filename_suffix=".bubbleviz")
-    except OSError as error:
-        raise OutputError(
-            f"{directory}: cannot be written ({error.strerror}); give another --tensorboard"
-        ) from error
+    from bubbleviz.render.trackers import scalar_writer
 
-    def take(sight: Sight) -> None:
-        for own in sight.iterations:
-            values = [
-                Summary.Value(tag="/".join((f"bubbleviz/{name}", *labels[:1])), simple_value=value)
-                for name, _, _, measured in _gauges(own, len(sight.silent))
-                for labels, value in measured
-            ]
-            summary = Summary(value=values)
-            writer.add_event(Event(wall_time=own.utc_ns / 1e9, step=own.number, summary=summary))
-        if sight.iterations:
-            writer.flush()
+    with scalar_writer(directory) as write:
 
-    try:
+        def take(sight: Sight) -> None:
+            for own in sight.iterations:
+                values = {
+                    "/".join((f"bubbleviz/{name}", *labels[:1])): value
+                    for name, _, _, measured in _gauges(own, len(sight.silent))
+                    for labels, value in measured
+                }
+                write(values, own.number, own.utc_ns / 1e9)
+
         yield take
-    finally:
-        writer.close()
 
 
 class Metrics:
