@@ -215,7 +215,7 @@ The run is planted, so that what is wrong with it is known. In a checkout, this 
 
 def _index(shown: Sequence[Shown]) -> str:
     cards = "\n".join(
-        f'<a href="{one.name}.html"><img src="{one.name}-report.svg" alt="" loading="lazy">'
+        f'<a href="{one.name}.html"><img src="{one.name}-report.svg" alt="">'
         f"<strong>{one.title}</strong>{one.text}</a>"
         for one in shown
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +14,8 @@ import typer
 import bubbleviz
 from bubbleviz.cli.app import application
 
+#: An option in a text.
+_OPTION = re.compile(r"(?<![\w`-])--?[a-z][\w-]*(?![\w`])")
 #: Heads of tables that do not list options.
 _HEADS = {"Arguments": "argument"}
 
@@ -38,7 +41,7 @@ def _page(name: str, command: Any) -> Iterator[str]:
     """Yield the lines of the page of a command."""
     context = typer.Context(command, info_name=f"bubbleviz {name}")
     pieces = [piece for piece in command.collect_usage_pieces(context) if piece]
-    yield from (f"# bubbleviz {name}", "", command.help.strip().replace("\b", ""), "")
+    yield from (f"# bubbleviz {name}", "", _text(command.help.strip().replace("\b", "")), "")
     yield f"    bubbleviz {name} {' '.join(pieces)}"
     yield from (
         "",
@@ -65,15 +68,20 @@ def _panel(parameter: Any) -> str:
 def _names(parameter: Any, context: Any) -> str:
     """Return how a parameter is written, and what it takes."""
     if parameter.param_type_name == "argument":
-        return f"`{_cell(parameter.make_metavar(context))}`"
+        return f"`{parameter.make_metavar(context)}`"
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-    takes = "" if parameter.is_flag else f" `{_cell(parameter.make_metavar(context))}`"
+    takes = "" if parameter.is_flag else f" `{parameter.make_metavar(context)}`"
     return names + takes
 
 
 def _cell(text: str) -> str:
     """Return a text as one cell of a table."""
-    return " ".join(html.escape(text, quote=False).split()).replace("|", "\\|")
+    return _text(" ".join(text.split()).replace("|", "\\|"))
+
+
+def _text(text: str) -> str:
+    """Return a text of the help as Markdown, its options as code."""
+    return _OPTION.sub(r"`\g<0>`", html.escape(text, quote=False))
 
 
 def _python() -> Iterator[str]:
