@@ -18,6 +18,7 @@ from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
+    from bubbleviz.analyses.idle.report import IdleReport
     from bubbleviz.report.report import Report
     from bubbleviz.report.saved import SavedReport
 
@@ -150,15 +151,34 @@ class MeasurementOptions:
             )
         return saved
 
-    def saved(self, paths: str | Sequence[str]) -> SavedReport:
-        """Return what a saved report on the profiles of one run would tell.
+    def saved(self, paths: Sequence[str]) -> tuple[SavedReport, Report | None]:
+        """Return what a saved report on the profiles of one run would tell, and the report.
+
+        Profiles that name no forward and backward have a report on idle time, and no other.
 
         Raises:
             BubblevizError: see :func:`bubbleviz.analyze`.
         """
         from bubbleviz.report.comparison import saved_of
 
-        return saved_of(self.measure(paths))
+        if (idle := self.idle(paths)) is not None:
+            from bubbleviz.analyses.idle.outputs import as_json
+            from bubbleviz.report.saved import saved_report
+
+            return saved_report(paths[0], as_json(idle, 0).encode()), None
+        report = self.measure(paths)
+        return saved_of(report), report
+
+    def idle(self, paths: Sequence[str]) -> IdleReport | None:
+        """Return the report on idle time of profiles without named operations; None of others."""
+        from bubbleviz.analyses.inspection import first_look
+
+        if self.convention or first_look(paths)[0] != "idle":
+            return None
+        from bubbleviz.analyses.idle import idle
+
+        with progress_bars() as bars:
+            return anonymous(idle(paths, jobs=jobs_or_cores(self.jobs), progress=bars))
 
     def measure(self, paths: str | Sequence[str], *, memory: bool = False) -> Report:
         """Return the report on the profiles of one run, with progress on standard error.

@@ -92,6 +92,18 @@ def _any_kind(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
     return re.compile("|".join(groups) or r"(?!)", re.IGNORECASE)
 
 
+def kernel_classes(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
+    """Return what kernels of each name do: communication, or a class of compute; else "other"."""
+    plain = [plain_name(name) for name in names]
+    classes = np.full(len(names), "other", object)
+    # Templates' arguments tell what their own names leave open.
+    for texts in (names, plain):
+        for own, regex in reversed(_file()["kernel_classes"].items()):
+            classes[matching(texts, [regex])] = own
+    classes[matching(names, kinds.communication)] = "communication"
+    return tuple(classes.tolist())
+
+
 def is_nccl(kernel: str) -> bool:
     """Whether a kernel is one of NCCL's."""
     return _NCCL.search(kernel) is not None

@@ -102,7 +102,11 @@ COLUMNS = (
 #: Of a run's title in the table, characters.
 _TITLE = 30
 #: On one screen: runs in the table, lines above it, notes below it.
-_MOST_RUNS, _MOST_SUMMARIES, _MOST_NOTES = 6, 6, 3
+_MOST_RUNS, _MOST_SUMMARIES, _MOST_NOTES, _MOST_PARTS = 6, 6, 3, 8
+#: What the parts that have no row take together.
+_REST = "everything else"
+#: What time is spent on beside idling.
+_WORK = ("work", "busy")
 #: Causes of less time than this in every run are not listed, in ns.
 _LEAST_NS = 500.0
 
@@ -248,7 +252,7 @@ def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     *summary, last = _summary(comparison, titles)
     yield doc.Sentence("\n".join([*summary[:_MOST_SUMMARIES], last]), style="bold")
     yield _lines(comparison, titles, _MOST_NOTES)
-    yield from _times(comparison, titles[:_MOST_RUNS])
+    yield from _times(comparison, titles[:_MOST_RUNS], _MOST_PARTS)
     yield _followed(comparison, titles)
     yield doc.bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
     more = f"{counted(len(titles), 'run')}, {counted(len(comparison.ratios), 'ratio')}"
@@ -257,7 +261,9 @@ def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     yield doc.Sentence(f"\nMore: -v ({more} with their spread and tests{noted})", style="dim")
 
 
-def _times(comparison: Comparison, titles: Sequence[str]) -> Iterator[doc.Block]:
+def _times(
+    comparison: Comparison, titles: Sequence[str], most: int | None = None
+) -> Iterator[doc.Block]:
     """Yield what a rank spends its time on in some runs, and by how much that differs."""
     runs = [run.saved for run in comparison.runs[: len(titles)]]
     first, *others = times = [own.time_ns for own in runs]
@@ -268,16 +274,25 @@ def _times(comparison: Comparison, titles: Sequence[str]) -> Iterator[doc.Block]
     def change(name: str) -> float:
         return max(abs(own.get(name, 0.0) - first.get(name, 0.0)) for own in others)
 
-    rows = []
     # Work stands first, then what changed most.
-    for name in sorted(names, key=lambda name: (name != "work", -change(name))):
-        spent = [own.get(name, 0.0) if own else None for own in times]
-        if name != "work" and not any(ns and ns >= _LEAST_NS for ns in spent):
-            continue
-        rows.append(_row(name, spent, titles))
-    whole = [sum(own.values()) if own else None for own in times]
+    listed = sorted(names, key=lambda name: (name not in _WORK, -change(name)))
+    listed = [
+        name
+        for name in listed
+        if name in _WORK or any(own.get(name, 0.0) >= _LEAST_NS for own in times)
+    ]
+    if most is not None and len(listed) > most:
+        listed, rest = listed[: most - 1], listed[most - 1 :]
+        times = [own | {_REST: sum(own.get(name, 0.0) for name in rest)} for own in times]
+        listed.append(_REST)
+    rows = [
+        _row(name, [own.get(name, 0.0) if own else None for own in times], titles)
+        for name in listed
+    ]
+    whole = [sum(run.time_ns.values()) if run.time_ns else None for run in runs]
     rows += [{}, _row("in all", whole, titles)]
-    yield doc.Table("ms per rank and iteration", rows, left=("spent on",))
+    unit = "ms per rank and iteration" if runs[0].of_pipeline else "ms per device and step"
+    yield doc.Table(unit, rows, left=("spent on",))
 
 
 def _row(name: str, spent: Sequence[float | None], titles: Sequence[str]) -> dict[str, str]:
@@ -353,7 +368,8 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
             by = cell.window_ns.mean / before.window_ns.mean
             longer = f"{abs(100 * by):.2f} % {'shorter' if by < 0 else 'longer'}"
             line += f"; iterations {longer if by else 'as long'}"
-        yield f"{one_line(headline, 40)} bubble ratio {line}"
+        kind = " bubble ratio" if comparison.runs[0].saved.of_pipeline else ""
+        yield f"{one_line(headline, 40)}{kind} {line}"
     if restricted:
         yield f"! ({'; '.join(restricted)})"
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.count import Spread
-from bubbleviz.errors import InputError
+from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.texts import one_line, percent, rank_name
 from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts
@@ -239,7 +239,17 @@ def titles_of(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def compare(runs: Sequence[ComparedRun]) -> Comparison:
-    """Return the ratios of runs side by side; differences are to the first."""
+    """Return the ratios of runs side by side; differences are to the first.
+
+    Raises:
+        UsageError: some are on bubbles, and others on idle time.
+    """
+    kinds = {run.saved.of_pipeline: run.path for run in runs}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{kinds[False]} is on idle time, and {kinds[True]} on the bubbles of a pipeline; "
+            "compare reports of one kind"
+        )
     names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
     ratios = {name: _cells([run.saved.ratio(name) for run in runs]) for name in names}
     first, *others = (run.saved for run in runs)
@@ -255,6 +265,8 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
 #: Times that change by less than this share, and slowdowns and advice by less than this share of
 #: an iteration, are not told.
 _CHANGED, _CHANGED_SLOWDOWN = 0.02, 0.01
+#: Kernels of a name that take more or less by this share of all kernels' time are told.
+_CHANGED_KERNEL, _KERNEL = 0.005, 100
 #: Stages whose times change alike, within this share, are told together.
 _ALIKE = 0.03
 
@@ -267,7 +279,11 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
     ):
         if before != now and None not in (before, now):
             yield f"{what}: {before} -> {now}"
-    found = [*_times_changed(first.stage_ns, other.stage_ns), *_slowed(first, other)]
+    found = [
+        *_times_changed(first.stage_ns, other.stage_ns),
+        *_slowed(first, other),
+        *_kernels_changed(first, other),
+    ]
     yield from (text for _, text in sorted(found, key=lambda own: -own[0]))
     known = {own.place for own in first.advices}
     for own in other.advices:
@@ -302,6 +318,17 @@ def _times_changed(
     for stage, keys in changed.items():
         apart = max(abs(now[key] - before[key]) for key in keys)
         yield apart, f"stage {stage}: {', '.join(map(told, keys))}"
+
+
+def _kernels_changed(first: SavedReport, other: SavedReport) -> Iterator[tuple[float, str]]:
+    """Yield how much longer or shorter kernels of a name take in a step, in ns, and in words."""
+    least_ns = _CHANGED_KERNEL * sum(first.kernel_ns.values())
+    for name in {**first.kernel_ns, **other.kernel_ns} if first.kernel_ns else ():
+        before, now = (own.kernel_ns.get(name, 0.0) for own in (first, other))
+        if (apart := abs(now - before)) > max(least_ns, _CHANGED * before):
+            times = f" ({now / before:.2f}x)" if before else ""
+            ms = f"{before / 1e6:,.3f} -> {now / 1e6:,.3f} ms{times}"
+            yield apart, f"kernel {one_line(name.partition('(')[0], _KERNEL)}: {ms}"
 
 
 def _slowed(first: SavedReport, other: SavedReport) -> Iterator[tuple[float, str]]:

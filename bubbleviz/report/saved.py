@@ -5,7 +5,8 @@ Only the keys that are compared and checked are read; the rest of a report may g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 32
 #: What an index begins with, but for blanks.
 _OURS = b'"schema": "bubbleviz.report/'
+#: What traces of PyTorch and XLA hold, in so many bytes.
+_OF_TRACES, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 #: Names of parts are plain: an index leads to no other folder.
 _Name = Annotated[str, Meta(pattern=r"^part-[0-9]{5}\.json$")]
@@ -124,6 +127,8 @@ def _refusal(file: Path, what: str) -> InputError:
 
 
 SCHEMA = "bubbleviz.report/1"
+#: Of reports on idle time, which hold the same summary.
+IDLE_SCHEMA = "bubbleviz.idle/1"
 
 #: Unknown number, as in columns.
 _UNKNOWN = -1
@@ -192,6 +197,7 @@ class SavedReport:
         schedule: name of the one that ran; None where it was not recognised.
         microbatches: of an averaged iteration; None where that is unknown.
         slowdowns: how many times longer iterations take for one rank or link, by its name.
+        kernel_ns: of a report on idle time, how long kernels of each name take in a step.
     """
 
     version: str
@@ -209,6 +215,7 @@ class SavedReport:
     schedule: str | None = None
     microbatches: int | None = None
     slowdowns: Mapping[str, float] = field(default_factory=dict)
+    kernel_ns: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def first_cause(self) -> tuple[str, float] | None:
@@ -240,7 +247,13 @@ class SavedReport:
         if window_ns is None or self.bubble_ratio is None:
             return {}
         parts = {name: share * window_ns for name, share in self.bubble_parts}
-        return {"work": (1 - self.bubble_ratio) * window_ns, **parts}
+        work = "work" if self.of_pipeline else "busy"
+        return {work: (1 - self.bubble_ratio) * window_ns, **parts}
+
+    @property
+    def of_pipeline(self) -> bool:
+        """Whether it is on the bubbles of a run rather than on idle time."""
+        return not self.headline.startswith("idle")
 
     @property
     def no_pipeline(self) -> str | None:
@@ -313,6 +326,7 @@ class _Named:
     name: str | None = None
     share: Positive = 0.0
     makespan_ns: Positive = 0.0
+    time_ns: Positive = 0.0
 
 
 @dataclass(frozen=True)
@@ -374,6 +388,7 @@ class _Document:
     advice: tuple[SavedAdvice, ...] = ()
     parts: list[PartEntry] = field(default_factory=list)
     slowdown: _Slowdown | None = None
+    kernels: list[_Named] = field(default_factory=list)
 
 
 def looks_saved(path: str) -> bool:
@@ -389,7 +404,8 @@ def looks_saved(path: str) -> bool:
         if not file.is_file():
             return False
         if file.suffix.lower() == ".json":
-            return True
+            with file.open("rb") as opened:
+                return _OF_TRACES.search(opened.read(_HEAD)) is None
         if not file.stat().st_size:
             # A kernel's log looks like an empty file, and reading it waits.
             return False
@@ -405,7 +421,16 @@ def read_saved(path: str) -> SavedReport:
     Raises:
         InputError: it cannot be read, or is not such a report.
     """
-    return _saved_report(path, _decoded(path, _report_bytes(path), _Document))
+    return saved_report(path, _report_bytes(path))
+
+
+def saved_report(path: str, data: bytes) -> SavedReport:
+    """Return what a report's JSON tells; of a path, for errors.
+
+    Raises:
+        InputError: it is none.
+    """
+    return _saved_report(path, _decoded(path, data, _Document, (SCHEMA, IDLE_SCHEMA)))
 
 
 def read_document(path: str) -> dict[str, Any]:
@@ -517,7 +542,9 @@ def _report_bytes(path: str) -> bytes:
     return read_bounded(index_of(path), _MOST_BYTES, "a report", hint, pipes=True)
 
 
-def _decoded(path: str, data: bytes, kind: type[_Decoded]) -> _Decoded:
+def _decoded(
+    path: str, data: bytes, kind: type[_Decoded], schemas: Sequence[str] = (SCHEMA,)
+) -> _Decoded:
     """Return the decoded report of some bytes.
 
     Raises:
@@ -527,8 +554,13 @@ def _decoded(path: str, data: bytes, kind: type[_Decoded]) -> _Decoded:
         schema = msgspec_json.decode(
             msgspec_json.decode(data, type=dict[str, Raw])["schema"], type=str
         )
-        if schema == SCHEMA:
+        if schema in schemas:
             return msgspec_json.decode(data, type=kind)
+        if schema == IDLE_SCHEMA:
+            raise InputError(
+                f"{path}: a report on idle time, without operations; compare and gate take it, and "
+                "view takes its profiles"
+            )
     except KeyError:
         raise _no_report(path, "it names no schema") from None
     except _UNREADABLE as error:
@@ -583,6 +615,9 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         schedule=None if document.schedule is None else document.schedule.name,
         microbatches=_microbatches(document),
         slowdowns=_slowdowns(document),
+        kernel_ns={
+            own.name or "": own.time_ns / max(summary.iterations, 1) for own in document.kernels
+        },
     )
 
 

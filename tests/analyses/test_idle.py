@@ -22,6 +22,7 @@ from bubbleviz.analyses.idle.outputs import COLUMNS, as_json, sections
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, advice, title_of
 from bubbleviz.cli.app import main
+from bubbleviz.conventions.kinds import default_kinds, kernel_classes
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.render.text.terminal import plain_text
 from tests.support.command_line import CommandLine
@@ -281,7 +282,8 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
     told = cli.json("gaps", str(file), "--json", "-", "--top", "1")
     assert told["schema"] == "bubbleviz.idle/1"
     assert set(told) == {
-        *("schema", "version", "definitions", "shortest_ns", "span_ns", "idle_ns", "advice"),
+        *("schema", "version", "definitions", "shortest_ns", "span_ns", "idle_ns", "summary"),
+        *("what_to_do_first", "kernels", "headline", "iterations", "restrictions"),
         *("activities", "meanings", "ranks", "limitations", "window", "proved_idle_ns"),
     }
     (rank,) = told["ranks"]
@@ -420,3 +422,56 @@ def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:
     assert [line[0] for line in lines[3:6]] == ["b", "a", "c"]
     assert lines[6].startswith("idle: 20.00 % (c ")
     assert "median 20.00 % of 3 devices" in lines[6]
+
+
+# Kernels and the launch queue; reports on idle time are compared, checked and paged as others are.
+
+
+def test_kernels_and_the_launch_queue(tmp_path: Path) -> None:
+    # Two gemms are launched at 0 and 10, and begin at 100 and 300; a third one as it begins.
+    kernels = [k(100, 200, 0), k(300, 400, 1), k(400, 500, 2, "ncclDevKernel_AllReduce")]
+    calls = [c(0, 5, 0), c(10, 15, 1), c(400, 401, 2)]
+    report = bubbleviz.idle(profile(tmp_path, kernels, calls))
+
+    rank = only(report)
+    assert report.work() == [
+        ("gemm", "matrix products", 2, 200 * US),
+        ("ncclDevKernel_AllReduce", "communication", 1, 100 * US),
+    ]
+    assert (rank.queued, rank.queued_most, rank.queue_empty_ns) == (200 / 400, 1, 200 * US)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("void flash_fwd_kernel<cutlass::bfloat16_t>", "attention"),
+        ("void cutlass::Kernel<cutlass_80_wmma>(Params)", "matrix products"),
+        ("void at::native::vectorized_elementwise_kernel<4, CopyFunctor>", "element-wise"),
+        ("cudnn::winograd_nonfused::fwd4x4", "convolutions"),
+        ("void at::native::multi_tensor_apply_kernel<Adam>", "optimizer"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgs)", "communication"),
+        ("mine", "other"),
+    ],
+)
+def test_classes_of_kernels(name: str, kind: str) -> None:
+    assert kernel_classes([name], default_kinds()) == (kind,)
+
+
+def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLine) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    first, other = planted(tmp_path / "a"), planted(tmp_path / "b", "mine")
+    saved, page = tmp_path / "a.json", tmp_path / "a.html"
+    cli.printed("idle", first, "-o", saved, "-o", page)
+
+    compared = cli("compare", saved, other)[1]
+    assert "ms per device and step" in compared
+    assert "data loading" in compared
+    assert cli("gate", other, "--baseline", saved)[0] == 0
+    assert cli("gate", first, "--max-bubble", "1%")[0] == 3
+    assert "Kernels that ran longest" in page.read_text()
+    for command in ("plan", "view"):
+        assert "a report on idle time" in cli.refused(command, saved, code=1)
+    report = tmp_path / "report.json"
+    cli.printed("analyze", FIXTURES / "1f1b", "-o", report)
+    assert "compare reports of one kind" in cli.refused("compare", saved, report, code=2)

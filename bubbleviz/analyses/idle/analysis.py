@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from bubbleviz.analyses.idle.report import (
     RankIdle,
     title_of,
 )
-from bubbleviz.conventions import convention_file
+from bubbleviz.conventions import convention_file, kinds
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
@@ -30,11 +31,14 @@ from bubbleviz.model import choices, collectives, intervals, private_names
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import Profile, Ranges, pid_of
+from bubbleviz.model.profile import Activities, Profile, Ranges, pid_of
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.paths import find_profiles, read_each
+
+#: Suffixes of the files of traces.
+_SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
 
 
 class NotebookIdleReport(IdleReport):
@@ -134,9 +138,11 @@ def idle(
 
 def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     """Return ranks with the shortest labels that differ."""
-    labels = [f"{rank.host} {rank.place}" for rank in ranks]
+    # A trace without a host goes by its file, whose suffixes tell devices apart no better.
+    hosts = [_stem(rank.host) if rank.host == Path(rank.path).name else rank.host for rank in ranks]
+    labels = [f"{host} {rank.place}" for host, rank in zip(hosts, ranks, strict=True)]
     for wheres in (
-        [rank.host for rank in ranks],
+        hosts,
         [Path(rank.path).name for rank in ranks],
         [rank.path for rank in ranks],
     ):
@@ -144,6 +150,11 @@ def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
             pairs = zip(wheres, ranks, strict=True)
             labels = [f"{where} pid {rank.pid} {rank.place}" for where, rank in pairs]
     return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
+
+
+def _stem(name: str) -> str:
+    """Return the name of a file without the suffixes of profiles."""
+    return _SUFFIXES.sub("", name) or name
 
 
 def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
@@ -204,6 +215,7 @@ class _Evidence:
         steps: by process.
         lead: the thread that launched the work after most gaps of the whole run, by rank.
         numbers: of the activities' names.
+        launched_ns: when each kernel and copy was launched; -1 unknown.
         waiting: what streams and hosts are proved to have waited for.
         limitations: what is left out.
     """
@@ -214,6 +226,7 @@ class _Evidence:
     steps: Mapping[int, iterations.Steps]
     lead: Mapping[int, int]
     numbers: Numbering[str]
+    launched_ns: Ints
     waiting: waits.Waiting
     limitations: tuple[Limitation, ...]
 
@@ -383,7 +396,10 @@ def _evidence_of(
         "part of what is around them",
     )
     limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
-    return _Evidence(devices, ranges, events, steps, lead, numbers, waiting, limitations)
+    launched_ns = linked.links.launched_ns
+    return _Evidence(
+        devices, ranges, events, steps, lead, numbers, launched_ns, waiting, limitations
+    )
 
 
 def _steps(
@@ -483,7 +499,9 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     pid, place_text = pid_of(process), source.place(device_id)
     # A device is described for a process, or for all of them.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
-    lengths = {f"{name}_ns": intervals.measure(time) for name, time in device.times.items()}
+    lengths: dict[str, Any] = {
+        f"{name}_ns": intervals.measure(time) for name, time in device.times.items()
+    }
     return RankIdle(
         label=f"{source.host} pid {pid} {place_text}",
         path=source.path,
@@ -515,7 +533,45 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         waits=waits,
         awaited_communication_ns=awaited_communication_ns,
         awaited_copy_ns=awaited_copy_ns,
+        **_work(activities, device, len(works)),
+        classes=(*kinds.kernel_classes(activities.names, options.kinds), "copies"),
+        **_queue(activities, device, evidence.launched_ns),
     )
+
+
+def _work(activities: Activities, device: Device, works: int) -> dict[str, Any]:
+    """Return how long work of each name ran inside the span of a device, and how often."""
+    rows = np.flatnonzero(activities.rank == device.rank)
+    start_ns, end_ns = (
+        np.clip(time[rows], *device.span_ns) for time in (activities.start_ns, activities.end_ns)
+    )
+    name = activities.name_id[rows].astype(np.int64)
+    name = np.where(name == NONE, works - 1, name)[end_ns > start_ns]
+    work_ns = np.zeros(works, np.int64)
+    np.add.at(work_ns, name, (end_ns - start_ns)[end_ns > start_ns])
+    return {"work_ns": work_ns, "work_count": np.bincount(name, minlength=works)}
+
+
+def _queue(activities: Activities, device: Device, launched_ns: Ints) -> dict[str, Any]:
+    """Return how much work of a device was launched and had not begun."""
+    rows = np.flatnonzero(activities.rank == device.rank)
+    start_ns, launched_ns = activities.start_ns[rows], launched_ns[rows]
+    known = (launched_ns != NONE) & (launched_ns <= start_ns)
+    if 2 * known.sum() < len(rows):
+        return {"queued": None, "queued_most": 0, "queue_empty_ns": 0}
+    low_ns, high_ns = device.span_ns
+    times = np.concatenate((launched_ns[known], start_ns[known]))
+    change = np.repeat((1, -1), known.sum())
+    # Of one instant, launches come first: the sort is stable.
+    order = np.argsort(times, kind="stable")
+    depth = np.cumsum(change[order])
+    times = np.clip(times[order], low_ns, high_ns)
+    length_ns = np.diff(np.append(times, high_ns))
+    return {
+        "queued": float((depth * length_ns).sum() / (high_ns - low_ns)),
+        "queued_most": int(depth[length_ns > 0].max(initial=0)),
+        "queue_empty_ns": high_ns - low_ns - int(length_ns[depth > 0].sum()),
+    }
 
 
 def _limitations(

@@ -13,11 +13,14 @@ from bubbleviz._version import __version__
 from bubbleviz.analyses.idle import report as idle_report
 from bubbleviz.analyses.idle.report import BUSY, DEFINITIONS, ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions import host_activities, kinds
+from bubbleviz.count.count import spread
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import csv_text, inert, json_text, one_line
 from bubbleviz.render import document as blocks
 
 SCHEMA = "bubbleviz.idle/1"
+#: What compare and gate call the idle share of steps, and of spans.
+IDLE_STEPS, IDLE = "idle-steps", "idle"
 #: Of ranks, in the JSON: names, times and shares.
 _RANK = (
     *("label", "profile", "host", "pid", "device_id", "device", "gpu"),
@@ -37,21 +40,69 @@ def as_json(report: IdleReport, top: int) -> str:
     document = {
         "schema": SCHEMA,
         "version": __version__,
+        **_summary(report),
         "definitions": DEFINITIONS,
         "shortest_ns": report.shortest_ns,
         "window": report.window,
         "span_ns": report.span_ns,
         "idle_ns": report.idle_ns,
         "proved_idle_ns": report.proved_idle_ns,
-        "advice": idle_report.advice(report)[0],
+        "what_to_do_first": idle_report.advice(report)[0],
         "activities": [
             _activity(total, report.idle_ns, {"rank": total.rank}) for total in report.activities
         ],
         "meanings": dict(report.meaning),
+        "kernels": [
+            {"name": name, "class": of, "count": count, "time_ns": ns}
+            for name, of, count, ns in report.work()
+        ],
         "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
         "limitations": [limitation.entry for limitation in report.limitations],
     }
     return json_text(document)
+
+
+def _summary(report: IdleReport) -> dict[str, Any]:
+    """Return what compare and gate read, in the form of reports on pipelines: steps if there are.
+
+    Shares and times are means over devices, and over their steps.
+    """
+    devices = [rank for rank in report.devices if rank.measured]
+    steps = [step for rank in devices for step in rank.steps if step.name is not None]
+    spans = [(rank.idle_ns, rank.span_ns, rank.activities) for rank in devices]
+    ratios, windows = {}, {}
+    for name, parts in (
+        (IDLE_STEPS, [(own.idle_ns, own.length_ns) for own in steps if own.length_ns]),
+        (IDLE, [(idle_ns, span_ns) for idle_ns, span_ns, _ in spans]),
+    ):
+        ratios[name] = asdict(spread([idle_ns / length_ns for idle_ns, length_ns in parts]))
+        windows[name] = asdict(spread([float(length_ns) for _, length_ns in parts]))
+    headline = IDLE_STEPS if steps else IDLE
+    totals: dict[str, int] = {}
+    idle = (
+        [own.activities for own in steps]
+        if steps
+        else [
+            tuple((total.activity, total.idle_ns) for total in rank.activities) for rank in devices
+        ]
+    )
+    for activity, ns in (pair for own in idle for pair in own):
+        totals[activity] = totals.get(activity, 0) + ns
+    mean, whole = ratios[headline]["mean"] or 0.0, sum(totals.values()) or 1
+    return {
+        "headline": headline,
+        "iterations": [],
+        "summary": {
+            "iterations": ratios[headline]["n"],
+            "bubble_ratio": ratios,
+            "window_ns": windows,
+            "bubble_parts": [
+                {"name": activity, "share": mean * ns / whole}
+                for activity, ns in sorted(totals.items(), key=lambda pair: -pair[1])
+            ],
+        },
+        "restrictions": [],
+    }
 
 
 def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
@@ -74,6 +125,9 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
         "waits": [asdict(wait) for wait in rank.waits],
         "awaited_communication_ns": rank.awaited_communication_ns,
         "awaited_copy_ns": rank.awaited_copy_ns,
+        "launch_queue": None
+        if rank.queued is None
+        else {"mean": rank.queued, "most": rank.queued_most, "empty_ns": rank.queue_empty_ns},
         "gaps": len(gaps),
         "longest_gaps": [
             {
@@ -143,8 +197,12 @@ def csv_of_gaps(report: IdleReport) -> str:
 
 #: Activities of hosts by which devices are compared.
 _COMPARED = 5
-#: Rows of devices, activities, steps and waits on one screen, with steps and without.
-_FEW, _SOME = (3, 5, 3, 3), (5, 8, 0, 3)
+#: Rows of devices, activities, steps, waits and kernels on one screen, with steps and without.
+_FEW, _SOME = (3, 4, 3, 2, 3), (5, 6, 0, 3, 3)
+#: Columns of devices on one screen.
+_FIRST = (
+    *("device", "span ms", "duty %", "compute %", "exp. comm. %", "idle %", "queued", "empty %"),
+)
 #: Characters of names in tables and lists.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
 #: Shares of the span by header.
@@ -157,6 +215,8 @@ _SHARES = {
 }
 #: Characters of names in the table of waits.
 _DEVICE, _WHO, _WORK = 24, 30, 36
+#: Characters of a whole name; classes of kernels, and sentences of advice, on one screen.
+_LONGEST, _CLASSES, _ADVICE = 600, 4, 2
 
 
 def sections(
@@ -170,35 +230,97 @@ def sections(
         everything: whether to print all tables rather than what fits one screen.
     """
     few = _FEW if _named(report) else _SOME
-    devices, activities, steps, waits = (top,) * 4 if top else few
+    devices, activities, steps, waits, kernels = (top,) * 5 if top else few
     hint, by = " (-v)", ""
     if everything:
         hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in report.ranks))})"
-    definitions = f"duty cycle: {DEFINITIONS['busy']}, over the span"
+    yield blocks.Sentence(idle_report.title_of(report), style="" if everything else "bold")
+    table = device_table(report, devices, hint)
     if everything:
-        definitions = (
+        yield blocks.Sentence(
             f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\n"
             f"span: {DEFINITIONS['span']}.\n"
-            "span = compute + exposed communication + exposed copies + idle."
+            "span = compute + exposed communication + exposed copies + idle.\n"
+            f"queued: {DEFINITIONS['queued']}; empty: the share of the span with none."
         )
-    yield blocks.Sentence(f"{idle_report.title_of(report)}\n{definitions}")
-    yield device_table(report, devices, hint)
-    if everything:
+        yield table
         yield from _side_by_side(report, devices)
+    else:
+        first = [{name: row[name] for name in _FIRST} for row in table.rows]
+        yield replace(table, rows=first)
+    yield from _kernels(report, kernels, hint, everything=everything)
     if report.activities:
         yield activity_table(report, activities, hint)
     yield from _waits(report, waits, hint)
     if everything:
         yield from _explained(report, activities)
-    yield from _steps(report, f"Steps{by}, most idle ones", steps, hint)
-    advice = "\n".join(idle_report.advice(report))
+    if everything or top:
+        yield from _steps(report, f"Steps{by}, most idle ones", steps, hint)
+    elif idlest := _idlest(report):
+        yield blocks.Sentence(f"\n{idlest}")
+    advice = "\n".join(idle_report.advice(report)[: None if everything else _ADVICE])
     yield blocks.Sentence(f"\n{advice}\n" if everything else f"\n{advice}")
     if not everything:
         yield blocks.Sentence(
-            "\nMore: -v (devices side by side, what activities mean, longest gaps); "
-            "-o gaps.svg draws it",
+            "\nMore: -v (all columns, whole names, devices side by side, longest gaps); -o "
+            "idle.html, -o gaps.svg",
             style="dim",
         )
+
+
+def _kernels(
+    report: IdleReport, top: int, hint: str = "", *, everything: bool = True
+) -> Iterator[blocks.Block]:
+    """Yield what kernels ran longest, by class and by name; nothing without a device."""
+    work = report.work()
+    whole_ns = sum(ns for *_, ns in work)
+    if not whole_ns or not report.span_ns:
+        return
+    classes: dict[str, int] = {}
+    for _, of, _, ns in work:
+        classes[of] = classes.get(of, 0) + ns
+    largest = sorted(classes.items(), key=lambda pair: -pair[1])
+    shares = [f"{of} {blocks.percent(ns / whole_ns)}" for of, ns in largest]
+    yield kernel_table(report, top, hint, whole=everything)
+    yield blocks.Sentence(f"by class: {', '.join(shares if everything else shares[:_CLASSES])}")
+
+
+def kernel_table(
+    report: IdleReport, top: int, hint: str = "", *, whole: bool = True
+) -> blocks.Table:
+    """Return a row for each of the ``top`` kernels that ran longest, with whole names if wanted."""
+    work = report.work()
+    whole_ns = sum(ns for *_, ns in work) or 1
+    rows = [
+        {
+            "kernel": one_line(name, _LONGEST)
+            if whole
+            else _short(kinds.plain_name(name), _KERNEL),
+            "class": of,
+            "ms": blocks.milliseconds(ns),
+            "%": blocks.in_percent(ns / whole_ns),
+            "calls": f"{count:,}",
+            "mean us": f"{ns / count / 1e3:,.1f}",
+        }
+        for name, of, count, ns in work[:top]
+    ]
+    left, giving_way = ("kernel", "class"), ("calls", "mean us", "class")
+    table = _table("Kernels that ran longest", rows, len(work), top, hint, left, giving_way)
+    return replace(table, wrap=("kernel",)) if whole else table
+
+
+def page(report: IdleReport) -> str:
+    """Return a report as a page of HTML, for any browser."""
+    from html import escape
+
+    title = escape(one_line(idle_report.title_of(report), 200))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>body{{font:15px/1.4 system-ui,sans-serif;margin:1.5em}}svg{{max-width:100%;"
+        "height:auto}td,th{overflow-wrap:anywhere}</style></head>"
+        f"<body>{notebook(report)}</body></html>\n"
+    )
 
 
 def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
@@ -225,6 +347,7 @@ def notebook(report: IdleReport) -> str:
 
     tables = (
         replace(device_table(report, MOST), title="Devices"),
+        kernel_table(report, MOST),
         *([activity_table(report, MOST)] if report.activities else []),
         wait_table(report, MOST),
     )
@@ -256,6 +379,7 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     """Return a row a device: its span, and the shares of it."""
     rows = []
     for rank in report.ranks[:top]:
+        queue = rank.measured and rank.queued is not None
         shares = {
             header: blocks.in_percent(getattr(rank, name) / rank.span_ns if rank.measured else None)
             for header, name in _SHARES.items()
@@ -268,6 +392,8 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
                 "idle ms": blocks.milliseconds(rank.idle_ns if rank.measured else None),
                 "comm. ms": blocks.milliseconds(rank.communication_ns),
                 "overlap %": blocks.in_percent(rank.overlap),
+                "queued": "-" if rank.queued is None or not queue else f"{rank.queued:,.1f}",
+                "empty %": blocks.in_percent(rank.queue_empty_ns / rank.span_ns if queue else None),
             }
         )
     giving_way = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
@@ -380,6 +506,22 @@ def _example(report: IdleReport, total: ActivityIdle, gap: idle_report.Example) 
     )
 
 
+def _idlest(report: IdleReport) -> str:
+    """Return the step that was idle longest, in a sentence; "" where none has a name."""
+    steps = [step for rank in report.devices for step in rank.steps if step.name is not None]
+    if not steps:
+        return ""
+    step = max(steps, key=lambda own: own.idle_ns)
+    most = ""
+    if step.activities:
+        activity, ns = step.activities[0]
+        most = f"; {blocks.milliseconds(ns)} ms of it {one_line(activity, _NAME)}"
+    return (
+        f"most idle of {len(steps):,} steps: {one_line(step.name or '', _NAME)}, "
+        f"{blocks.milliseconds(step.idle_ns)} of {blocks.milliseconds(step.length_ns)} ms{most}"
+    )
+
+
 def _named(report: IdleReport) -> bool:
     return any(step.name is not None for rank in report.devices for step in rank.steps)
 
@@ -397,9 +539,8 @@ def _steps(report: IdleReport, title: str, top: int, hint: str = "") -> Iterator
             "length ms": blocks.milliseconds(step.length_ns),
             "duty %": blocks.in_percent(step.duty_cycle),
             "idle ms": blocks.milliseconds(step.idle_ns),
-            "most of it": ", ".join(
-                f"{_short(name)} {blocks.milliseconds(ns)}" for name, ns in step.activities[:2]
-            ),
+            "most of it": _short(step.activities[0][0]) if step.activities else "",
+            "ms": blocks.milliseconds(step.activities[0][1] if step.activities else None),
         }
         for rank, step in (steps[at] for at in sorted(most_idle))
     ]

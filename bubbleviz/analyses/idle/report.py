@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.analyses.idle.gaps import Gaps
+from bubbleviz.conventions.host_activities import UNTRACED
+from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import counted, one_line
@@ -27,6 +29,7 @@ DEFINITIONS = {
     "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
     "blocked": "a stream's next work was launched, the work before it on the stream was done, and "
     "an event that the stream waited for had not completed, as CUDA events prove",
+    "queued": "kernels and copies that were launched and have not begun, mean over the span",
     "step": "a range of the host, clipped to the span; its device work can lag behind",
 }
 
@@ -205,6 +208,14 @@ class RankIdle:
         awaited_communication_ns: exposed communication while a stream is proved to have waited for
             a communication kernel.
         awaited_copy_ns: exposed copies while a stream is proved to have waited for one.
+        work_ns: how long kernels of each name ran, by row of the gaps' ``works``, the last of which
+            stands for copies; streams that run at a time count apiece.
+        work_count: how many there were, likewise.
+        classes: what kernels of each name do.
+        queued: how many kernels and copies were launched and had not begun, mean over the span;
+            None where most launches are not recorded.
+        queued_most: the most at a time.
+        queue_empty_ns: how long there were none.
     """
 
     label: str
@@ -235,6 +246,12 @@ class RankIdle:
     waits: tuple[ProvedWait, ...]
     awaited_communication_ns: int
     awaited_copy_ns: int
+    work_ns: Ints
+    work_count: Ints
+    classes: tuple[str, ...]
+    queued: float | None
+    queued_most: int
+    queue_empty_ns: int
 
     @property
     def span_ns(self) -> int:
@@ -307,6 +324,19 @@ class IdleReport:
         """The ranks that are devices, not hosts."""
         return tuple(rank for rank in self.ranks if not rank.on_host)
 
+    def work(self) -> list[tuple[str, str, int, int]]:
+        """Return (name, class, count, ns) of the kernels of all devices, the longest first."""
+        total: dict[tuple[str, str], list[int]] = {}
+        for rank in self.devices:
+            named = zip(rank.gaps.works, rank.classes, strict=True)
+            numbers = zip(rank.work_count.tolist(), rank.work_ns.tolist(), strict=True)
+            for key, (count, ns) in zip(named, numbers, strict=True):
+                if count:
+                    own = total.setdefault(key, [0, 0])
+                    own[0], own[1] = own[0] + count, own[1] + ns
+        rows = [(*key, count, ns) for key, (count, ns) in total.items()]
+        return sorted(rows, key=lambda row: (-row[3], row[0]))
+
     def summed(self, name: str) -> int:
         """Return a time over all devices that ran more than one kernel or copy."""
         return sum(getattr(rank, name) for rank in self.ranks if rank.measured)
@@ -358,11 +388,11 @@ _SHARE = 0.1
 #: What is said of busy devices that compute nothing.
 _WAITING = (
     "of the time only send and receive kernels run, which wait for other ranks: in a pipeline this "
-    "is its bubble, and bubbleviz analyze measures it and its causes"
+    "is its bubble; bubbleviz inspect tells how analyze can measure it"
 )
 _COMMUNICATION = (
     "of the time is exposed communication; it counts as busy, though its kernels may only wait for "
-    "other ranks: overlap it with compute, and see bubbleviz nccl for who is late"
+    "other ranks: overlap it with compute"
 )
 _COPIES = (
     "of the time is exposed copies; they count as busy, though no kernel runs: copy less, or copy "
@@ -413,6 +443,9 @@ def advice(report: IdleReport) -> tuple[str, ...]:
             "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
             "the run",
         )
+    # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
+    nccl = any(is_nccl(name) for rank in report.devices for name in rank.gaps.works)
+    late = ", and see bubbleviz nccl for who is late" if nccl else ""
     waiting_ns = report.summed("exposed_point_to_point_ns")
     communication_ns = report.summed("exposed_communication_ns")
     idle = report.idle_ns >= _LITTLE * span_ns
@@ -420,7 +453,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         (ns, f"{percent(ns / span_ns)} {sentence}")
         for ns, sentence in (
             (waiting_ns, _WAITING),
-            (communication_ns - waiting_ns, _COMMUNICATION),
+            (communication_ns - waiting_ns, _COMMUNICATION + late),
             (report.summed("exposed_copy_ns"), _COPIES),
         )
         if ns and ns >= (_SHARE if idle else _LITTLE) * span_ns
@@ -439,6 +472,9 @@ def _advice_on_idle_devices(report: IdleReport) -> str:
     if share < _SHARE:
         return "no activity takes a tenth of the idle time: there is no single cause to remove"
     hint = report.advice.get(longest.activity, "see what runs in it, or add ranges inside it")
+    xla = {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}
+    if longest.activity == UNTRACED and xla:
+        hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"
     of_span = percent(longest.idle_ns / report.span_ns)
     name = one_line(longest.activity, _NAME)
     return f'{percent(share)} of the idle time ({of_span} of all) goes to "{name}": {hint}'

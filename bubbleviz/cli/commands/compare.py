@@ -80,13 +80,14 @@ def _read(
     runs: list[str], saved: dict[str, bool], measurement: MeasurementOptions
 ) -> list[ComparedRun]:
     """Return each run, read or measured; a path that is given twice is read once."""
-    from bubbleviz.report.comparison import ComparedRun, saved_of, titles_of
+    from bubbleviz.report.comparison import ComparedRun, titles_of
 
-    read = {path: read_saved(path) for path, is_saved in saved.items() if is_saved}
-    reports = {path: measurement.measure(path) for path, is_saved in saved.items() if not is_saved}
-    read |= {path: saved_of(report) for path, report in reports.items()}
+    read = {
+        path: (read_saved(path), None) if is_saved else measurement.saved([path])
+        for path, is_saved in saved.items()
+    }
     shown = anonymous(runs)
     return [
-        ComparedRun(title, name, read[path], reports.get(path))
+        ComparedRun(title, name, *read[path])
         for title, name, path in zip(titles_of(shown), shown, runs, strict=True)
     ]

@@ -84,7 +84,7 @@ def gate(
     if baseline is not None:
         limits += limits_above(read_saved(baseline), max_increase or INCREASES, baseline)
     promising = None if promised_by is None else read_saved(promised_by)
-    saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)
+    saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)[0]
     results = checks(saved, limits, reports[0], allow_incomplete=allow_incomplete)
     kept = () if promising is None else promises(promising, saved, promised_by or "")
     lines = [*((check.line, check.passed) for check in results), *kept]

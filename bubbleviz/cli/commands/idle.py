@@ -14,7 +14,7 @@ from bubbleviz.sources.paths import find_profiles
 _TOP = 12
 
 
-@command({**JSON, **CSV, **SVG})
+@command({**JSON, **CSV, **SVG, "page": "page for a browser"}, {".html": "page"})
 def idle(
     profiles: list[str] = argument(
         "PROFILES...",
@@ -24,7 +24,7 @@ def idle(
     outputs: Outputs,
     step: str | None = option("NAME|REGEX", "Ranges that are steps, if not recognised.", "Names"),
     shortest: float = option(
-        "US", "Gaps below US us are no host's.", "Selection", default=SHORTEST_US, min=0
+        "US", "Ignore gaps shorter than US us.", "Selection", default=SHORTEST_US, min=0
     ),
     activities: str | None = option("FILE", "Host activities of your own, as TOML.", "Names"),
     convention: list[str] | None = ADDITIONS,
@@ -32,10 +32,10 @@ def idle(
     reading: ReadingOptions,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
-    """Show how long devices were idle, and what their hosts did.
+    """Show how long devices were idle, what their hosts did, and which kernels ran longest.
 
-    Works with or without a pipeline: steps, duty cycle, and every idle gap attributed to what the
-    launching thread was doing.
+    Works with or without a pipeline: steps, duty cycle, launch queue, kernels by class, and every
+    idle gap attributed to what the launching thread was doing.
     """
     everything = bool(tables_of(details))
     settings = reading.settings()
@@ -44,7 +44,7 @@ def idle(
     inputs += convention or []
     outputs.check(inputs)
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps, sections
+    from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps, page, sections
 
     with progress_bars() as bars:
         report = measure_idle_time(
@@ -64,6 +64,8 @@ def idle(
             from bubbleviz.analyses.idle.picture import draw_idle
 
             return draw_idle(report)
+        if name == "page":
+            return page(report)
         return as_json(report, rows) if name == "json" else csv_of_gaps(report)
 
     outputs.deliver(

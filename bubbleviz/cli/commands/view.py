@@ -24,7 +24,7 @@ def view(
     ),
     measurement: MeasurementOptions,
 ) -> None:
-    """Open the interactive report in a browser, till Ctrl-C.
+    """Open the interactive report in a browser, until Ctrl-C.
 
     The page is served on the loopback address only, under a new secret address each time.
     """
@@ -38,6 +38,10 @@ def view(
             note_paths([str(profile.get("path", ""))])
             note_host(str(profile.get("host", "")))
         page = page_of_saved(anonymous(inputs[0]), anonymous(saved, keys=False))
+    elif (idle := measurement.idle(inputs)) is not None:
+        from bubbleviz.analyses.idle.outputs import page as page_of_idle
+
+        page = page_of_idle(idle)
     else:
         page = render(measurement.measure(inputs), View())
     with (
