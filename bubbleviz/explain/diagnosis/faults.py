@@ -466,23 +466,33 @@ def late_launches(seen: Evidence) -> Iterator[Fault]:
 
 
 def launch_gaps(seen: Evidence) -> Iterator[Fault]:
-    """Yield the gaps of all ranks that have some, without which kernels follow each other.
+    """Yield the ranks that have more launch gaps than others, then the gaps of all that have some.
 
     Inside operations no kernel runs, since launches take longer than the kernels do.
     """
     effects, rank = seen.effects, seen.work.rank[seen.effects.rows]
     gap_ns, length_ns = effects.gap_ns, effects.gap_ns + effects.time_ns
-    lost_ns, whole_ns = np.bincount(rank, gap_ns), np.bincount(rank, length_ns)
-    at = np.flatnonzero((gap_ns > 0) & (lost_ns > _LEAST_GAPS * whole_ns)[rank])
-    if len(at):
+    ranks = groups_of(rank)
+    of = ranks.of_row
+    share = np.bincount(of, gap_ns) / np.bincount(of, length_ns)
+    norm = others_medians(np.zeros(len(share), np.int64), share)
+    norm = np.where(np.isnan(norm), share, norm)
+    some, more = share > _LEAST_GAPS, share - norm > _LEAST_GAPS
+    # To as much as others have, beside the time of kernels.
+    kept = norm * (1 - share) / np.maximum(share * (1 - norm), 1e-9)
+    found = [("launch-gaps-of-few", more, kept)] if more.any() else []
+    if (some & ~more).any():
+        found.append(("launch-gaps", some, np.zeros(len(share))))
+    for name, which, left in found:
+        at = np.flatnonzero((gap_ns > 0) & which[of])
         yield Fault(
             "launch-gaps",
-            "launch-gaps",
+            name,
             effects.rows[at],
-            1 - gap_ns[at] / length_ns[at],
-            ranks=tuple(distinct(rank[at]).tolist()),
+            1 - (1 - left[of[at]]) * gap_ns[at] / length_ns[at],
+            ranks=tuple(rank[ranks.first[which]].tolist()),
             phases=(("", float(gap_ns[at].sum() / length_ns[at].sum())),),
-            bound=len(distinct(rank[at])) == len(distinct(rank)),
+            bound=name == "launch-gaps",
         )
 
 

@@ -64,6 +64,7 @@ def test_no_work_is_lost_by_what_is_promised(name: str, schedule: str, tmp_path:
 BASE = Job()
 FOUR = replace(BASE, replicas=4)
 LONG = replace(BASE, iterations=10)
+GAPS = dict.fromkeys(range(8), 0.12)
 #: A job, its fault, the job without it, the kind of advice and its ranks (empty: not compared).
 FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...]]] = {
     "rank": (BASE, {"rank": {6: 1.5}}, {}, "rank", (6,)),
@@ -104,6 +105,7 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
     "drift of two stages": (replace(LONG, stages=2), {"drift": {3: 0.4}}, {}, "drift", (3,)),
     "change": (LONG, {"iteration": dict.fromkeys(range(6, 10), 1.5)}, {}, "slowed", ()),
     "launch gaps": (BASE, {"gaps": {5: 0.5}}, {}, "launch-gaps", (5,)),
+    "more": (replace(BASE, gaps=GAPS), {"gaps": GAPS | {5: 0.8}}, {}, "launch-gaps", (5,)),
     "between": (BASE, {"between": 30.0}, {}, "launch", ()),
 }
 SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zb-v")
