@@ -217,7 +217,7 @@ def refuse_unrelated(
         raise MismatchError(
             f"{sources[before].path} and {sources[number[at + 1]].path}: captured "
             f"{gap_ns / 1e9:.0f} s "
-            "apart by their clocks, so they are no single run; give the profiles of one run"
+            "apart by their clocks, so they are not one run; give the profiles of one run"
         )
     hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))
     why = "the ranks are those of one run" if numbered else "they hold as much as these"
@@ -272,7 +272,7 @@ def _refuse_other_shapes(
     kept = named[profile]
     profile, forwards, chunks = profile[kept], forwards[kept], chunks[kept]
     for number, what in (
-        (forwards // np.maximum(chunks, 1), "microbatches an iteration"),
+        (forwards // np.maximum(chunks, 1), "microbatches per iteration"),
         (chunks, "model chunks per rank"),
     ):
         groups = groups_of(profile, number)
@@ -286,7 +286,7 @@ def _refuse_other_shapes(
         if len(first) > 1:
             (count, path), (another, second), *_ = first.items()
             raise MismatchError(
-                f"{path} and {second}: {count} and {another} {what}, so they are no single run, "
+                f"{path} and {second}: {count} and {another} {what}, so they are not one run, "
                 "or a range is missing in one; give the profiles of one run, each as a whole"
             )
 
@@ -301,7 +301,7 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
         if first.convention != second.convention and not first.conventions & second.conventions:
             raise MismatchError(
                 f"{first.source.path} and {second.source.path}: {first.convention} and "
-                f"{second.convention} as their naming convention, so they are no single run; give "
+                f"{second.convention} as their naming convention, so they are not one run; give "
                 "the profiles of one run"
             )
 

@@ -147,7 +147,7 @@ def look_over(
             "no UTC was recorded: clocks of several hosts are aligned by data dependencies alone"
         )
     elif contents.source.session_utc_ns is None:
-        missing.append("no session start time: the clocks of several profiles cannot be compared")
+        missing.append("no session start time, so clocks of several profiles cannot be compared")
     return Inspection(
         contents,
         evidence,

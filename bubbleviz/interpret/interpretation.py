@@ -45,7 +45,7 @@ Candidate: TypeAlias = tuple[str, str, int]
 #: The limitation of names that give no microbatches.
 _INFERRED = "microbatch numbers are inferred"
 #: The limitation of names that give neither microbatches nor iterations.
-_UNDIVIDED = "iterations are not told apart"
+_UNDIVIDED = "iteration boundaries are unknown"
 #: The limitation of forwards and backwards whose kernels are not there.
 _WITHOUT_WORK = "forwards and backwards without GPU work"
 #: From such a share of them on, ratios are off.

@@ -82,7 +82,7 @@ def _check(output: str, place: Path, inputs: Collection[Path], *, force: bool) -
     strange = next((n for n in names if not NAMES.fullmatch(n)), None)
     if strange is not None:
         raise OutputError(
-            f"{output}: holds {strange[:60]!r}, which is no part of a report; name a folder "
+            f"{output}: holds {strange[:60]!r}, which is not part of a report; name a folder "
             "that does not exist"
         )
     if not force:

@@ -141,7 +141,7 @@ def _change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tup
     what, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
     last = None if now is None else dict(now.measure).get(what)
     if now is None:
-        return True, "it does not stand out any more"
+        return True, "it no longer stands out"
     if last is None or abs(last - first) <= _MOVED * first:
         return False, f"it still costs {percent(now.saving_ratio)}"
     return True, f"{what or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"

@@ -52,7 +52,7 @@ MAYBE_INCOMPLETE = Restriction(
 ITERATIONS_UNDIVIDED = Restriction(
     "iterations-undivided",
     "an iteration may be several training steps",
-    "nothing tells iterations apart, so one may be several training steps",
+    "iteration boundaries are unknown, so one may be several training steps",
     kind=LimitationKind.ITERATIONS_UNDIVIDED,
 )
 #: All, what weighs most first: every output has them in this order.

@@ -114,7 +114,7 @@ def _read(file: Path, entry: PartEntry) -> _Part:
     try:
         part = msgspec_json.decode(data, type=_Part)
     except _UNREADABLE as error:
-        raise _refusal(file, f"is no part of a report ({str(error)[:200]})") from error
+        raise _refusal(file, f"is not part of a report ({str(error)[:200]})") from error
     if part.schema != PART_SCHEMA or len(part.ranks) != entry.ranks:
         raise _refusal(file, "is not the part that its index names")
     return part

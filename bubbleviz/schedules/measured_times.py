@@ -86,7 +86,7 @@ def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ..
         )
     for ms in values:
         if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
-            raise UsageError(f"{name}: {ms} is no time in milliseconds; give one from 0 on")
+            raise UsageError(f"{name}: {ms} is not a time in milliseconds; give one from 0 on")
         if 0 < ms < _SHORTEST_MS:
             raise UsageError(
                 f"{name}: {ms} ms is less than a nanosecond; give 0, or {_SHORTEST_MS:f} or more"

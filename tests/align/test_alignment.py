@@ -340,7 +340,7 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
     hour = 3600 * SECOND
     paths, truth = planted(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
 
-    with pytest.raises(MismatchError, match="no single run"):
+    with pytest.raises(MismatchError, match="not one run"):
         bubbleviz.analyze(paths)
     check(bubbleviz.analyze(paths, align="causal"), truth)
 

@@ -57,9 +57,9 @@ def test_tables_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (f"{HEAD}\na,x,1\n", "row 1, forward_ms: 'x' is no time in milliseconds"),
-        (f"{HEAD}\na,-1,1\n", "is no time"),
-        (f"{HEAD}\na,nan,1\n", "is no time"),
+        (f"{HEAD}\na,x,1\n", "row 1, forward_ms: 'x' is not a time in milliseconds"),
+        (f"{HEAD}\na,-1,1\n", "is not a time"),
+        (f"{HEAD}\na,nan,1\n", "is not a time"),
         (f"{HEAD}\na,1,\n", "row 1, backward_ms"),
         (f"{HEAD},kind\na,1,1,tail\n", "kind: 'tail' is none of"),
         (f"{HEAD},memory\na,1,1,many\n", "no amount of memory"),

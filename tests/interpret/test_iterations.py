@@ -144,7 +144,7 @@ def test_ranks_that_overlap_more_or_fewer_pairs_are_one_run(tmp_path: Path) -> N
     assert [i.microbatches for i in report.iterations] == [6, 6]
 
 
-UNDIVIDED = "iterations are not told apart"
+UNDIVIDED = "iteration boundaries are unknown"
 
 
 def naming(folder: Path, *patterns: str) -> Path:
@@ -182,7 +182,7 @@ def test_names_that_divide_no_iterations_are_told(
     assert (notes[UNDIVIDED].count if UNDIVIDED in notes else 0) == count
     assert (ITERATIONS_UNDIVIDED in report.restrictions) == (count > 0)
     assert count == 0 or len(report.iterations) == 1
-    assert ("nothing tells iterations apart" in methods(report)) == (
+    assert ("iteration boundaries are unknown" in methods(report)) == (
         count > 0 and report.no_pipeline is None
     )
 

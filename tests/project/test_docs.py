@@ -68,16 +68,17 @@ def test_the_picture_is_current() -> None:
     assert render(report, View()) == (FIXTURES / "1f1b.svg").read_text(encoding="utf-8")
 
 
-def test_the_sample_of_the_table_is_current(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_printed_samples_are_current(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(CHECKOUT)
-    (sample,) = re.findall(
-        r"<!-- printed by: bubbleviz (.*) -->\n```\n(.*?)```", README.read_text("utf-8"), re.DOTALL
-    )
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = r"<!-- printed by: bubbleviz (.*) -->\n```\n(.*?)```"
 
-    assert main(sample[0].split()) == 0
-    assert sample[1] in capsys.readouterr().out
+    for command, sample in re.findall(printed, page.read_text("utf-8"), re.DOTALL):
+        assert main(command.split()) == 0
+        assert sample in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

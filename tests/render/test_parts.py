@@ -112,7 +112,7 @@ def test_a_folder_of_profiles_is_no_report(run: Path, tmp_path: Path) -> None:
     ("file", "changes", "says"),
     [
         ("part-00001.json", None, "part-00001.json: is missing"),
-        ("part-00001.json", "{", "is no part of a report"),
+        ("part-00001.json", "{", "is not part of a report"),
         ("part-00001.json", {"ranks": []}, "is not the part that its index names"),
         (
             "index.json",
@@ -194,7 +194,7 @@ def test_a_folder_is_replaced_with_force_alone(
 @pytest.mark.parametrize(
     ("there", "command", "code", "says"),
     [
-        ("thesis.tex", "run --json there/ --force", 1, "holds 'thesis.tex', which is no part of"),
+        ("thesis.tex", "run --json there/ --force", 1, "holds 'thesis.tex', which is not part of"),
         ("part-00000.parquet", "there --parquet there/ --force", 1, "holds an input"),
         ("part-00000.json", "run -o there.svg/", 2, "--svg writes a file; leave the slash out"),
     ],

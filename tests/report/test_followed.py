@@ -28,10 +28,10 @@ CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
         "not kept",
         "of stage 3 takes",
     ),
-    "rank": (SLOW, {"rank": {}}, "kept", "it does not stand out any more"),
+    "rank": (SLOW, {"rank": {}}, "kept", "it no longer stands out"),
     "rank as before": (SLOW, {"rank": {6: 1.49}}, "not followed", "it still costs"),
     "rank half": (SLOW, {"rank": {6: 1.25}}, "kept in part", "its usual time, was 1.50x"),
-    "pauses": (PAUSING, {"between": 0.0}, "kept", "it does not stand out any more"),
+    "pauses": (PAUSING, {"between": 0.0}, "kept", "it no longer stands out"),
 }
 
 

@@ -275,10 +275,10 @@ def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path:
         ("phase", 1, None, "row 2: phase is empty"),
         ("end_ns", 3, 59, "row 4: end_ns is 59, before start_ns, which is 60"),
         ("end_ns", 3, None, "row 4: end_ns is empty"),
-        ("start_ns", 3, float("nan"), "row 4: start_ns is NaN, which is no time"),
-        ("start_ns", 3, float("inf"), "row 4: start_ns is 'inf', which is no number"),
+        ("start_ns", 3, float("nan"), "row 4: start_ns is NaN, which is not a time"),
+        ("start_ns", 3, float("inf"), "row 4: start_ns is 'inf', which is not a number"),
         ("start_ns", 3, 1e30, "row 4: start_ns is 1e+30, centuries away; check the unit"),
-        ("microbatch", 4, "x", "row 5: the microbatch 'x' is no whole number"),
+        ("microbatch", 4, "x", "row 5: the microbatch 'x' is not a whole number"),
         ("microbatch", 1, 0, "holds the"),
     ],
 )
@@ -304,7 +304,7 @@ def test_a_cell_that_cannot_be_is_named(
         ({"step": [1, 2], "loss": [0.5, 0.4]}, "since it lacks rank, phase, start_ns"),
         (
             ONE | {"start_ns": ["0", "10", "soon", "60", "10", "20", "40", "50"]},
-            ": row 3: start_ns is 'soon', which is no number",
+            ": row 3: start_ns is 'soon', which is not a number",
         ),
         *(
             (ONE | {name: [10**15, *([0] * 7)]}, "whole number")

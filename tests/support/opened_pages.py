@@ -40,7 +40,7 @@ def installed(program: str) -> str:
 
 
 def significant(number: float, decimals: int = 12) -> str:
-    """Return a number with three digits that mean something, as the page writes it."""
+    """Return a number with three significant digits, as the page writes it."""
     rounded = float(f"{number:.2e}")
     if rounded == 0:
         return "0"

@@ -20,7 +20,7 @@ DEFINITIONS = {
     "span": "from the start of a device's first kernel, copy or memset to the end of its last",
     "busy": "union over streams of kernels, copies and memsets",
     "duty_cycle": "busy / span",
-    "compute": "union of kernels that are no communication",
+    "compute": "union of kernels other than communication",
     "communication": "union of communication kernels",
     "exposed_communication": "communication with no compute beside it",
     "exposed_point_to_point": "exposed communication in which a send or receive kernel runs",
@@ -470,7 +470,7 @@ def _advice_on_idle_devices(report: IdleReport) -> str:
     longest = report.activities[0]
     share = longest.idle_ns / report.idle_ns
     if share < _SHARE:
-        return "no activity takes a tenth of the idle time: there is no single cause to remove"
+        return "no activity takes 10 % of the idle time: no single cause stands out"
     hint = report.advice.get(longest.activity, "see what runs in it, or add ranges inside it")
     xla = {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}
     if longest.activity == UNTRACED and xla:

@@ -185,7 +185,7 @@ def _times(path: str, column: str, cells: Sequence[str]) -> Ints:
         except ValueError:
             value = math.nan
         if not 0 <= value <= _LONGEST_MS:
-            what = f"{texts.one_line(cell, 40)!r} is no time in milliseconds"
+            what = f"{texts.one_line(cell, 40)!r} is not a time in milliseconds"
             raise _wrong(path, at, column, what)
         found.append(round(value * 1e6))
     return np.array(found, np.int64)

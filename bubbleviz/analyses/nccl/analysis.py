@@ -318,7 +318,7 @@ def _limitations(
     """
     for file in recorded:
         for what, count, reason in (
-            ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
+            ("damaged events", file.unreadable, "cut, or damaged; they are left out"),
             ("events without an end", file.unfinished, "the job, or the file, ended before"),
             ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
             (

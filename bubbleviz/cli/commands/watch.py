@@ -35,8 +35,8 @@ _EVENTS = 4
 def watch(
     folder: str = argument("RUN/", "Directory that the ranks record into."),
     *,
-    plain: bool = flag("Print a line an iteration, and no page.", "Options", "--plain"),
-    jsonl: str | None = option("FILE", "Add a line of JSON an iteration to it.", "Options"),
+    plain: bool = flag("Print one line per iteration instead of the page.", "Options", "--plain"),
+    jsonl: str | None = option("FILE", "Append one line of JSON per iteration.", "Options"),
     listen: str | None = option(
         "HOST:PORT", "Serve Prometheus metrics, as 127.0.0.1:9100.", "Options"
     ),

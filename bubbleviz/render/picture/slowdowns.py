@@ -51,7 +51,7 @@ def slowdowns(report: Report, view: View) -> str:
         return page.svg()
     iterations = counted(len(found.by_iteration), "iteration")
     page.title = f"Slowdown {found.total:.3f} over {iterations}"
-    page.description = "A cell a rank, by stage and replica; below, a curve over iterations."
+    page.description = "One cell per rank, by stage and replica; below, a curve over iterations."
     page.heading(page.title)
     page.y += 4
     page.paragraph(

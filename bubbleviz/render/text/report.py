@@ -104,7 +104,7 @@ def _advice_sentence(report: Report, first: str | None) -> str | None:
         return None
     skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
     remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
-    return f"nothing can be advised, since no iteration is averaged; {remedy}"
+    return f"no advice, since no iteration is averaged; {remedy}"
 
 
 # The first screen: what one wants to know of a run, without scrolling.

@@ -161,12 +161,12 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
     notes = []
     if found.worker_share is not None:
         notes.append(
-            "share of the slowdown that goes without the slowest 3 % of the ranks (at least one): "
+            "share of the slowdown removed by fixing the slowest 3 % of the ranks (at least one): "
             f"{doc.in_percent(found.worker_share)} %"
         )
     if found.last_stage_share is not None:
         share = doc.in_percent(found.last_stage_share)
-        notes.append(f"share that goes without the last stage: {share} %")
+        notes.append(f"share removed by fixing the last stage: {share} %")
     error = found.replay_error
     errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
     notes.append(

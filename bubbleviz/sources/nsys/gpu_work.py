@@ -275,7 +275,7 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
         return ()
     outcome = "they stay unlinked"
     if len(processes) == 1:
-        outcome = "they are taken for the only one that made calls"
+        outcome = "they are assigned to the only process with CUDA calls"
     lacking = ", ".join(export.lacks("gpu_work/kernels")) or "it for some"
     reason = f"{export.path} lacks {lacking}; {outcome}"
     return (Limitation("the process of kernels", reason, count, LimitationKind.COSTS),)

@@ -248,7 +248,7 @@ _Rows = Sequence[tuple[Any, ...]]
 _NAMED = 4
 #: The loss where a query lacks a column, or cannot run.
 _LOSSES = {
-    "target/threads": "names of threads, which tell loaders and watchdogs from backward threads",
+    "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
     "target/nodes": "the hostname; the file stands for a host of its own, --same-clock joins files",
     "target/agents": "what the GPUs are",
     "target/processes": "process ids",

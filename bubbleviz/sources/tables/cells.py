@@ -226,7 +226,7 @@ class Cells:
         start, end = self.numbers[start_name], self.numbers[end_name]
         for name, column in ((start_name, start), (end_name, end)):
             nan = column.filled & np.isnan(column.values)
-            self.refuse(nan, f"{name} is NaN, which is no time")
+            self.refuse(nan, f"{name} is NaN, which is not a time")
         self.refuse(
             start.filled != end.filled,
             lambda row: (

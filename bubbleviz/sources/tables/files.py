@@ -175,7 +175,7 @@ def _converted(
             return floats, filled
     at = next(at for at, cell in enumerate(numbers) if not _is_finite(cell))
     raise model.refused(
-        path, first + at, f"{name} is {model.shown(numbers[at])}, which is no number"
+        path, first + at, f"{name} is {model.shown(numbers[at])}, which is not a number"
     )
 
 
@@ -301,7 +301,9 @@ def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
     values = column.cast(pa.int64() if whole_numbers else pa.float64()).to_numpy()
     if not whole_numbers and (endless := np.isinf(values)).any():
         row = int(endless.argmax())
-        raise model.refused(path, row, f"{name} is {model.shown(values[row])}, which is no number")
+        raise model.refused(
+            path, row, f"{name} is {model.shown(values[row])}, which is not a number"
+        )
     values = np.array(values)
     return model.NumberColumn(values, filled, in_ns)
 

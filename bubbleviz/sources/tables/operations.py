@@ -201,14 +201,14 @@ def _iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
     """Return the place of each row's iteration among their names, and these; -1 for none.
 
     Raises:
-        ProfileError: one is no whole number.
+        ProfileError: one is not a whole number.
     """
     column = cells.text("iteration").occurring()
     names = []
     for place, text in enumerate(column.texts):
         whole = _STEP.fullmatch(text)
         if whole is None and _BESIDE.fullmatch(text) is None:
-            reason = f"the iteration {shown(text)} is no whole number; number the iterations"
+            reason = f"the iteration {shown(text)} is not a whole number; number the iterations"
             raise refused(cells.path, int((column.code == place).argmax()), reason)
         names.append(text if whole is None else str(int(whole[1])))
     column = stripped(column.code, names)
@@ -231,7 +231,7 @@ def _keys(
         return f"the phase {shown(text)} is unknown{near}; the phases are {', '.join(labels)}"
 
     def no_number(text: str) -> str:
-        return f"the {name} {shown(text)} is no whole number"
+        return f"the {name} {shown(text)} is not a whole number"
 
     cells.refuse(~cells.text("phase").known, "phase is empty; fill it")
     (phase,) = _looked_up(

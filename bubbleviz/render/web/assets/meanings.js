@@ -13,7 +13,7 @@ const MEANINGS = {
   notes: "clock bounds, and what keeps the ratio from being that of a whole pipeline",
   "% of window": "share of the window, mean of the averaged iterations; the shares add up to the primary ratio",
   "% of bubble": "share of the bubble",
-  "time a rank": "mean of ranks and averaged iterations: wall time in which a rank was idle for this cause",
+  "time per rank": "mean of ranks and averaged iterations: wall time in which a rank was idle for this cause",
   ratio: "share of the window in which no work that counts ran",
   "work, summed over ranks": "time in which operations that count as work ran, added up over the ranks",
   "windows, summed over ranks": "lengths of the windows, added up over the ranks",

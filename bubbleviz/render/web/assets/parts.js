@@ -26,7 +26,7 @@ function partsTable(parts) {
     element("span", {}, swatch(own.colour), own.name), share(own.share), share(own.share / total), time(own.time_ns, unit), own.meaning,
   ]);
   rows.push(["all", share(total), share(1), time(allNs, unit), ""]);
-  return table(null, ["part", "% of window", "% of bubble", `time a rank, ${unit[1]}`, "meaning"], rows, { id: "parts", lastText: true });
+  return table(null, ["part", "% of window", "% of bubble", `time per rank, ${unit[1]}`, "meaning"], rows, { id: "parts", lastText: true });
 }
 
 function swatch(colour) {
