@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import flag, option
 from bubbleviz.errors import UsageError
-from bubbleviz.model.choices import ROWS, STYLES, one_of
+from bubbleviz.model.choices import ROWS, STYLES, one_of, style_settings
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line
@@ -80,7 +80,10 @@ class PaperOptions:
 
     width: str | None = option("89mm", "Width on paper, letters of 7 pt.", "Pictures")
     style: str | None = option(
-        "screen|paper", "Paper: no title, no notes, 183mm wide.", "Pictures", complete=STYLES
+        "screen|paper[,KEY=VALUE...]",
+        "Paper: no title, no notes, 183mm wide. Keys: row (height), font, legend, labels.",
+        "Pictures",
+        complete=STYLES,
     )
 
     def able(self, name: str) -> list[str]:
@@ -94,7 +97,7 @@ class PaperOptions:
         Raises:
             UsageError: a value is unknown, or no output, by name, draws it.
         """
-        one_of(self.style, STYLES, "--style")
+        style_settings(self.style)
         if self.width is not None:
             millimetres(self.width, "--width")
         for name in _DRAWN:

@@ -11,13 +11,35 @@ ALIGNMENTS = ("causal", "utc", "none")
 CARRIERS = ("buffered", "rendezvous", "streams", "blocking")
 #: What a row of a picture or a table is.
 ROWS = ("rank", "stage", "spread")
-#: How a picture is set.
+#: How a picture is set, and what may be set otherwise behind that, with examples.
 STYLES = ("screen", "paper")
+STYLE_KEYS = {"row": "row=30", "font": "font=Times", "legend": "legend=no", "labels": "labels=yes"}
 #: How a plan runs the backward: in its two halves, or as one operation.
 BACKWARDS = ("split", "fused")
 #: A device whose queue is full goes from one kernel to the next in 0.6 to 2.6 us (seen on A100 and
 #: H100); no gap so short is the host's.
 SHORTEST_US = 3.0
+
+
+def style_settings(text: str | None) -> tuple[str, dict[str, str]]:
+    """Return the style that ``paper,font=Times,legend=no`` names, and what is set otherwise.
+
+    Raises:
+        UsageError: a style, key or value is unknown.
+    """
+    words = (text or "").split(",")
+    settings = dict(word.split("=", 1) for word in words if "=" in word)
+    (name, *more) = [word for word in words if "=" not in word and word] or [STYLES[0]]
+    one_of(name, STYLES, "--style")
+    for key, value in settings.items():
+        one_of(key, tuple(STYLE_KEYS), "--style")
+        if key in {"legend", "labels"}:
+            one_of(value, ("yes", "no"), f"--style {key}=")
+        elif not value or (key == "row" and not (value.isdecimal() and 2 <= int(value) <= 500)):
+            raise UsageError(f"--style {key}={value[:60]}: not of the form {STYLE_KEYS[key]}")
+    if more:
+        raise UsageError(f"--style {text[:60] if text else ''}: two styles; give one")
+    return name, settings
 
 
 def one_of(value: str | None, choices: tuple[str, ...], option: str) -> None:

@@ -20,7 +20,7 @@ from bubbleviz.count.rank_iterations import (
     own_ratios,
     rank_column,
 )
-from bubbleviz.model.choices import ROWS, one_of
+from bubbleviz.model.choices import ROWS, one_of, style_settings
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.report.rank_means import Standout, many_ranks, rank_means, standouts
@@ -63,7 +63,8 @@ def row_kind(report: Report, view: View) -> str:
     shown = len(view.ranks or report.ranks)
     if many_ranks(shown):
         return "spread"
-    most = MOST_RANKS_ON_PAPER if view.style == "paper" else MOST_RANKS
+    paper = style_settings(view.style)[0] == "paper"
+    most = MOST_RANKS_ON_PAPER if paper else MOST_RANKS
     return "stage" if shown > most else "rank"
 
 

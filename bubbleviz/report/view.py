@@ -20,7 +20,8 @@ class View:
         critical: whether to draw a line along the operations that bound the iteration.
         heat_map: whether to show below which microbatch took long on which stage.
         style: ``"screen"``, or ``"paper"`` for a figure of a paper: no title, notes or marks of
-            uncertain clocks; None for a screen.
+            uncertain clocks; None for a screen. ``,font=Times`` and the like behind it set what
+            :data:`bubbleviz.model.choices.STYLE_KEYS` names.
         width_mm: the width of the picture on paper; None for that of its style.
     """
 

@@ -209,4 +209,20 @@ def test_commands_draw_for_a_paper(tmp_path: Path) -> None:
 def test_a_width_without_a_picture_is_refused(option: list[str], cli: CommandLine) -> None:
     for command in (["analyze", str(FIXTURES / "1f1b")], ["simulate", "--schedule", "1f1b"]):
         assert f"{option[0]}: needs a picture to draw on" in cli.refused(*command, *option, code=2)
-    assert main(["analyze", str(FIXTURES / "1f1b"), "--svg", "-", "--style", "poster"]) == 2
+    for unknown in ("poster", "paper,colour=red", "row=high", "legend=maybe", "screen,paper"):
+        assert main(["analyze", str(FIXTURES / "1f1b"), "--svg", "-", "--style", unknown]) == 2
+
+
+def test_rows_font_legend_and_labels_are_set_behind_a_style() -> None:
+    report = report_of(one_f_one_b(2, 2))
+    usual, other = (
+        render(report, View(style=style))
+        for style in ("paper", "paper,row=60,font=Times,legend=no,labels=yes")
+    )
+
+    assert "backward" in usual
+    assert "backward" not in other
+    assert 'font-family="Times, Helvetica' in other
+    assert float(str(parsed(other).get("height"))[:-2]) > float(
+        str(parsed(usual).get("height"))[:-2]
+    )

@@ -75,6 +75,8 @@ class _Swatch(NamedTuple):
 def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
     """Draw the legend of one or more timelines below what is on the page, line by line."""
     letters = page.style.letters
+    if not page.style.legend:
+        return
     size, inner = letters.legend, letters.legend - 1
     x, height = page.left, round((0.9 if page.style.millimetres else 1.24) * size, 1)
     page.y += 4

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 import drawsvg
 
+from bubbleviz.model.choices import style_settings
 from bubbleviz.render.document import fitting, round_step, wrapped
 from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, luminance
 from bubbleviz.report.view import View
@@ -61,6 +62,8 @@ def fitted(text: str, size: float, width: float) -> str:
     """Return ``text``, cut so that it is at most ``width`` px wide."""
     return fitting(text, width, lambda shown: text_width(shown, size))
 
+
+FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 # Styles: how a picture is set, on a screen or at the width of a column of a paper.
 #
@@ -132,6 +135,8 @@ class PictureStyle:
         notes: whether notes, limitations and marks of uncertain clocks are.
         names: whether rows have the names of their ranks beside their stages.
         dark: whether it is dark on a dark screen.
+        font: families of its letters.
+        legend: whether it has a legend.
     """
 
     width: float = 1200.0
@@ -144,6 +149,8 @@ class PictureStyle:
     notes: bool = True
     names: bool = True
     dark: bool = True
+    font: str = FONT
+    legend: bool = True
 
     def name_size(self, size: float) -> float:
         """Return the font size of a rank's name beside its stage of a font size."""
@@ -159,9 +166,22 @@ SCREEN = PictureStyle()
 
 
 def style_of(view: View) -> PictureStyle:
-    """Return the style that a view names, at its width."""
-    width_mm = view.width_mm
-    if view.style == "paper":
+    """Return the style that a view names, at its width, with what is set otherwise."""
+    name, settings = style_settings(view.style)
+    style = _named_style(name, view.width_mm)
+    if "row" in settings:
+        row = float(settings["row"])
+        style = replace(style, rows=((math.inf, row, max(row / 5, 1.0)),))
+    return replace(
+        style,
+        font=f"{settings['font']}, {FONT}" if "font" in settings else FONT,
+        legend=settings.get("legend") != "no",
+        names=settings["labels"] == "yes" if "labels" in settings else style.names,
+    )
+
+
+def _named_style(name: str, width_mm: float | None) -> PictureStyle:
+    if name == "paper":
         width_mm = width_mm or TWO_COLUMNS_MM
     if width_mm is None:
         return SCREEN
@@ -174,12 +194,10 @@ def style_of(view: View) -> PictureStyle:
         line=0.6,
         dark=False,
     )
-    if view.style == "paper":
+    if name == "paper":
         return replace(sized, titled=False, notes=False, names=False)
     return sized
 
-
-FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 #: In place of an unknown number.
 UNKNOWN = "\u2013"
@@ -380,7 +398,7 @@ class Page:
         style = self.style
         width = style.width
         height = math.ceil(self.y + max(style.margin * 0.75, 1))
-        look: dict[str, Any] = {"class_": "bubbleviz", "role": "img", "font_family": FONT}
+        look: dict[str, Any] = {"class_": "bubbleviz", "role": "img", "font_family": style.font}
         drawing = drawsvg.Drawing(px(width), height, **look)
         if style.millimetres is not None:
             drawing.set_render_size(
