@@ -1,39 +1,30 @@
-"""Process pool: worker processes beside this one that end when it ends, at once.
+"""Worker processes beside this one, which read files and end when it ends, at once.
 
 On the way out, by Ctrl-C too, all of them are killed; and they end by themselves when this process
-has gone. ``ProcessPoolExecutor`` would wait for what its workers are doing, and offers
-``kill_workers`` from Python 3.14 only.
+has gone. Each has a pipe of its own, so that one that dies says of what, and disturbs no other:
+``ProcessPoolExecutor`` would give up what all are doing.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
-import struct
-import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
-from shutil import rmtree
 from time import monotonic, sleep
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Progress
 
-Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 #: How long a process that is ended may take to tidy up, seconds.
@@ -42,103 +33,130 @@ _GRACE_S = 0.5
 _ENDING = {getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)}
 #: How many processes may die over one file.
 _DEATHS = 3
-#: What a process reports of a file: its number, and how much of it has been read.
-_SHARE = struct.Struct("<qd")
-#: How often the progress of the processes is looked at, seconds.
-_LOOK_S = 0.1
-#: Where a worker reports how much of a file it has read.
-_progress_senders: list[Connection] = []
 
 
-class WorkerPool:
-    """Some worker processes; :func:`worker_pool` starts them.
+def in_processes(
+    work: Callable[..., Result],
+    paths: Sequence[str],
+    order: Sequence[int],
+    jobs: int,
+    progress: Progress,
+) -> Iterator[tuple[int, Result | ProfileError]]:
+    """Yield (number, result) of some work on files, done by several processes.
 
-    Tasks and results travel in files. The workers share the pipes of the pool: one that dies in
-    the middle of a longer message would leave its reader waiting forever.
+    What a process was doing when it died is done again, last, by a new one. Where no process can
+    be started, all is done here.
+
+    Args:
+        work: on a path; ``watch`` takes how much of it has been read.
+        paths: of the files.
+        order: numbers of the files, in the order in which they are begun.
+        jobs: how many processes are at work at once.
+        progress: takes how much of each file has been read.
     """
-
-    def __init__(self, executor: ProcessPoolExecutor, folder: Path) -> None:
-        self._executor, self._folder = executor, folder
-        self._count = 0
-        self._files: dict[Future[None], Path] = {}
-
-    def submit(self, work: Callable[[Task], Any], task: Task) -> Future[None]:
-        """Have a worker do a task.
-
-        Raises:
-            BrokenProcessPool: a worker has died.
-            OSError: no process can be started.
-        """
-        self._count += 1
-        file = self._folder / str(self._count)
-        file.write_bytes(pickle.dumps((work, task)))
-        with _signals_held():
-            future = self._executor.submit(_do, file)
-        self._files[future] = file
-        return future
-
-    def result(self, future: Future[None]) -> Any:
-        """Wait for the result of a task and return it; what the work raised is raised.
-
-        Raises:
-            BrokenProcessPool: a worker has died.
-        """
-        future.result()
-        file = self._files.pop(future)
-        with file.open("rb") as content:
-            result = pickle.load(content)
-        file.unlink()
-        return result
-
-
-def _do(file: Path) -> None:
-    """Do the task in a file, and replace it by its result."""
-    work, task = pickle.loads(file.read_bytes())
-    result = work(task)
-    with file.open("wb") as place:
-        pickle.dump(result, place, pickle.HIGHEST_PROTOCOL)
-
-
-class _Context:
-    """A context of ``multiprocessing`` that keeps the processes that it makes."""
-
-    def __init__(self, method: str) -> None:
-        self._context = multiprocessing.get_context(method)
-        self.processes: list[BaseProcess] = []
-
-    def Process(self, *args: Any, **options: Any) -> BaseProcess:  # noqa: N802  # a context's name
-        process: BaseProcess = self._context.Process(*args, **options)  # type: ignore[attr-defined]  # every context has it
-        self.processes.append(process)
-        return process
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
+    # Fork is quick; a program that runs threads, which may hold locks, has workers started afresh.
+    method = "fork" if _single_threaded() else "spawn"
+    waiting, deaths = deque(order), Counter[int]()
+    workers: dict[Connection, BaseProcess] = {}
+    idle: list[Connection] = []
+    in_hand: dict[Connection, int] = {}
+    try:
+        while waiting or in_hand:
+            while waiting and len(in_hand) < jobs:
+                try:
+                    connection = idle.pop() if idle else _started(method, work, workers)
+                except OSError:
+                    break
+                in_hand[connection] = number = waiting.popleft()
+                with suppress(OSError):  # it has died, as its end of the pipe shows below
+                    connection.send(paths[number])
+            if not in_hand:
+                number = waiting.popleft()
+                yield number, work(paths[number], watch=partial(progress.read, paths[number]))
+                progress.read(paths[number], 1.0)
+                continue
+            for connection in cast(list[Connection], wait(list(in_hand))):
+                number = in_hand[connection]
+                try:
+                    share, result = connection.recv()
+                except (EOFError, OSError):
+                    del in_hand[connection]
+                    deaths[number] += 1
+                    if deaths[number] < _DEATHS:
+                        waiting.append(number)
+                    else:
+                        yield number, _deadly(paths[number])
+                    continue
+                if share is None:
+                    raise result
+                progress.read(paths[number], share)
+                if result is not None:
+                    del in_hand[connection]
+                    idle.append(connection)
+                    yield number, result
+    finally:
+        _end(list(workers.values()))
 
 
-@contextmanager
-def worker_pool(count: int, begin: Callable[..., None], *arguments: object) -> Iterator[WorkerPool]:
-    """Yield a pool of ``count`` workers, each of which calls ``begin(*arguments)`` first.
+def _deadly(path: str) -> ProfileError:
+    return ProfileError(
+        f"{path}: {_DEATHS} processes died while they read it; if there was too little memory, "
+        "give a smaller --jobs"
+    )
 
-    They are forked where that is safe, as it is quick; a program that runs threads, which may hold
-    locks, has them started afresh.
+
+def _started(
+    method: str, work: Callable[..., object], workers: dict[Connection, BaseProcess]
+) -> Connection:
+    """Start a worker, add it to the others, and return the pipe to it.
+
+    Raises:
+        OSError: it cannot be started.
     """
-    afresh = not _single_threaded()
-    if afresh:
-        # It lets signals through again once it runs, and must not do so in between.
-        ensure_running()
-    context = _Context("spawn" if afresh else "fork")
-    with tempfile.TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True) as folder:
-        executor = ProcessPoolExecutor(
-            count,
-            cast(BaseContext, context),
-            initializer=_begin,
-            initargs=(folder, begin, arguments),
-        )
-        try:
-            yield WorkerPool(executor, Path(folder))
-        finally:
-            _end([process for process in context.processes if process.pid is not None])
-            executor.shutdown(wait=True)
+    context = multiprocessing.get_context(method)
+    with _signals_held():
+        if method == "spawn":
+            # It lets signals through again once it runs, and must not do so in between.
+            ensure_running()
+        here, there = context.Pipe()
+        with there:
+            process = context.Process(target=_serve, args=(there, work))  # type: ignore[attr-defined]  # every context has it
+            process.start()
+        workers[here] = process
+    return here
+
+
+def _serve(connection: Connection, work: Callable[..., object]) -> None:
+    """Do some work on each path that comes through a pipe; ends with the process that started it.
+
+    Answers are (share of the file that has been read, result or None), or (None, error).
+    """
+    # Ctrl-C reaches every process of a terminal; the one that started this ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+    def watch(share: float) -> None:
+        connection.send((share, None))
+
+    with suppress(EOFError, OSError):  # who asks has gone
+        while True:
+            path = connection.recv()
+            try:
+                answer: tuple[float | None, object] = 1.0, work(path, watch=watch)
+            except Exception as error:  # whatever it is, it is raised where it is waited for
+                answer = None, error
+            connection.send(answer)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    sleep(_GRACE_S)
+    os._exit(1)
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:
@@ -152,6 +170,7 @@ def _end(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         process.join(max(patience - monotonic(), 0.0))
         process.kill()
+        process.join()
 
 
 def _single_threaded() -> bool:
@@ -164,7 +183,7 @@ def _single_threaded() -> bool:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Hold signals back while workers are started, which inherit that until they are ready.
+    """Hold signals back while a worker is started, which inherits that until it is ready.
 
     A signal in between would leave a worker that nobody knows of.
     """
@@ -176,118 +195,3 @@ def _signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin(folder: str, begin: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    try:
-        # Ctrl-C reaches every process of a terminal; the one that has the pool ends it.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
-        begin(*arguments)
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-    except SystemExit:
-        # The pool would log a traceback of a worker that is ended this early.
-        os._exit(1)
-
-
-def _end_with(parent: BaseProcess, folder: str) -> None:
-    parent.join()
-    rmtree(folder, ignore_errors=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-    sleep(_GRACE_S)
-    os._exit(1)
-
-
-def in_processes(
-    work: Callable[..., Result],
-    paths: Sequence[str],
-    order: Sequence[int],
-    jobs: int,
-    progress: Progress,
-) -> Iterator[tuple[int, Result | ProfileError]]:
-    """Yield (number, result) of some work on files, done by several processes.
-
-    Files that were in hand when a process died are done again, each by one process alone, so that
-    it shows which of them it dies of.
-
-    Args:
-        work: on a path; ``watch`` takes how much of it has been read.
-        paths: of the files.
-        order: numbers of the files, in the order in which they are begun.
-        jobs: how many processes are at work at once.
-        progress: takes how much of each file has been read.
-    """
-    deaths: Counter[int] = Counter()
-    waiting = list(order)
-    while waiting:
-        others = [number for number in waiting if not deaths[number]]
-        batch = others or waiting[:1]
-        waiting = [number for number in waiting if number not in batch]
-        yield from _in_pool(work, paths, batch, min(jobs, len(batch)), progress, deaths)
-        # What the batch still holds was not done, as a process died.
-        for number in batch:
-            if deaths[number] < _DEATHS:
-                waiting.append(number)
-            else:
-                reason = (
-                    f"{paths[number]}: {_DEATHS} processes died while they read it; if there was "
-                    "too little memory, give a smaller --jobs"
-                )
-                yield number, ProfileError(reason)
-
-
-def _in_pool(
-    work: Callable[..., Result],
-    paths: Sequence[str],
-    batch: list[int],
-    jobs: int,
-    progress: Progress,
-    deaths: Counter[int],
-) -> Iterator[tuple[int, Result]]:
-    """Yield what gets done until a process dies, and take it from the batch."""
-    in_hand: dict[Future[None], int] = {}
-    try:
-        receiver, sender = Pipe(duplex=False)
-        with receiver, sender, worker_pool(jobs, _report_to, sender) as pool:
-            waiting = deque(batch)
-            while batch:
-                while waiting and len(in_hand) < jobs:
-                    number = waiting.popleft()
-                    future = pool.submit(_watched, (work, number, paths[number]))
-                    in_hand[future] = number
-                finished = wait(in_hand, _LOOK_S, FIRST_COMPLETED).done
-                while receiver.poll():
-                    number, share = _SHARE.unpack(receiver.recv_bytes())
-                    progress.read(paths[number], share)
-                for future in finished:
-                    result = pool.result(future)
-                    number = in_hand.pop(future)
-                    batch.remove(number)
-                    progress.read(paths[number], 1.0)
-                    yield number, result
-    except BrokenProcessPool:
-        deaths.update(in_hand.values())
-    except OSError:
-        # No process can be started.
-        while batch:
-            number = batch.pop(0)
-            yield number, work(paths[number], watch=partial(progress.read, paths[number]))
-            progress.read(paths[number], 1.0)
-
-
-def _report_to(sender: Connection) -> None:
-    _progress_senders.append(sender)
-
-
-def _watched(task: tuple[Callable[..., Result], int, str]) -> Result:
-    """Do some work on a file, and report how much of it has been read."""
-    work, number, path = task
-
-    def watch(share: float) -> None:
-        # So short a message is written at once or not at all, whoever else writes.
-        _progress_senders[-1].send_bytes(_SHARE.pack(number, share))
-
-    return work(path, watch=watch)
