@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C
 
     from bubbleviz.align.pipelines import Parallel
     from bubbleviz.analyses.idle import idle
-    from bubbleviz.analyses.idle.report import IdleReport
+    from bubbleviz.analyses.idle.analysis import IdleReport
     from bubbleviz.analyses.inspection import inspect
     from bubbleviz.api import analyze, compare, load, simulate
     from bubbleviz.render.notebook import Report
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "IdleReport": "bubbleviz.analyses.idle.report",
+    "IdleReport": "bubbleviz.analyses.idle.analysis",
     "Parallel": "bubbleviz.align.pipelines",
     "Report": "bubbleviz.render.notebook",
     "View": "bubbleviz.report.view",

@@ -17,7 +17,6 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import host
-from bubbleviz.analyses.idle.analysis import NotebookIdleReport
 from bubbleviz.analyses.idle.outputs import COLUMNS, as_json, sections
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, advice, title_of
@@ -374,7 +373,7 @@ def test_a_single_kernel_gives_no_duty_cycle(
     assert document["span_ns"] == 0
     assert "duty cycle" in {note["what"] for note in document["limitations"]}
     report = bubbleviz.idle(run)
-    assert isinstance(report, NotebookIdleReport)
+    assert isinstance(report, bubbleviz.IdleReport)
     assert "1 device with a single kernel or copy" in report._repr_html_()
     # Beside another device it counts in no sum.
     kernels = [K(10, 20, 1), K(50, 60, 2), K(10, 900, 3, device=1)]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.analysis import NotebookIdleReport
 from bubbleviz.analyses.idle.report import RankIdle
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
@@ -302,7 +301,7 @@ def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -
     assert "blocked by communication  57.1" in picture
     assert ACTIVITIES["blocked by communication"] in picture
     report = bubbleviz.idle(file)
-    assert isinstance(report, NotebookIdleReport)
+    assert isinstance(report, bubbleviz.IdleReport)
     assert "GPU 1 stream 20" in report._repr_html_()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -142,8 +143,12 @@ def test_jupyter_shows_it(report: Report) -> None:
     assert len(shown["text/plain"].splitlines()) == 1
 
 
-def test_idle_time_is_shown_as_html_and_printed_as_a_line() -> None:
+def test_idle_time_is_shown_as_html_and_printed_as_a_line(tmp_path: Path) -> None:
     idle = bubbleviz.idle([FIXTURES / "1f1b"])
+    for suffix in ("svg", "json", "csv", "html"):
+        idle.save(tmp_path / f"idle.{suffix}")
+        assert (tmp_path / f"idle.{suffix}").stat().st_size > 1_000
+    assert (tmp_path / "idle.svg").read_text(encoding="utf-8") == idle._repr_svg_()
 
     formats, _ = DisplayFormatter().format(idle)  # type: ignore[no-untyped-call]  # theirs
     assert formats["text/plain"] == (
@@ -152,6 +157,7 @@ def test_idle_time_is_shown_as_html_and_printed_as_a_line() -> None:
     whole = ET.fromstring(formats["text/html"])
     assert [caption.text for caption in whole.iter("caption")] == [
         "Devices",
+        "Kernels that ran longest",
         "What hosts did while devices were idle",
     ]
     assert ET.fromstring(formats["image/svg+xml"].encode()).tag == f"{SVG}svg"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,9 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.analyses.idle import attribution, host, waits
+from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.gaps import Device, devices_of, holding
-from bubbleviz.analyses.idle.report import (
-    ActivityIdle,
-    Example,
-    IdleReport,
-    RankIdle,
-    title_of,
-)
+from bubbleviz.analyses.idle.report import ActivityIdle, Example, RankIdle, title_of
 from bubbleviz.conventions import convention_file, kinds
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, Kinds
@@ -39,14 +34,40 @@ from bubbleviz.sources.paths import find_profiles, read_each
 
 #: Suffixes of the files of traces.
 _SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
+#: Gaps of a rank that the JSON of :meth:`IdleReport.save` lists.
+_LONGEST = 12
 
 
-class NotebookIdleReport(IdleReport):
-    """A report with the display methods of IPython; drawing code is loaded when they are called."""
+class IdleReport(measured.IdleReport):  # noqa: D101 - help() shows that of its base
+    # What notebooks show and what saves it; drawing code is loaded when it is called.
 
     def __repr__(self) -> str:
         """Return the report in a line; ``print`` and the prompt show no table of a million gaps."""
         return f"<IdleReport: {title_of(self)}>"
+
+    def save(self, path: str | Path) -> None:
+        """Write picture (``.svg``), page (``.html``), report (``.json``) or gaps (``.csv``).
+
+        The file is written whole or not at all.
+
+        Args:
+            path: of the file, which is replaced.
+
+        Raises:
+            UsageError: it has another suffix.
+            OutputError: it cannot be written.
+        """
+        from bubbleviz.analyses.idle import outputs
+        from bubbleviz.render.files import write_outputs
+        from bubbleviz.render.formats import suffixed
+
+        written: dict[str, Callable[[], str]] = {
+            "svg": self._repr_svg_,
+            "html": lambda: outputs.page(self),
+            "json": lambda: outputs.as_json(self, _LONGEST),
+            "csv": lambda: outputs.csv_of_gaps(self),
+        }
+        write_outputs({str(path): written[suffixed(str(path), written)]()}, force=True)
 
     def _repr_html_(self) -> str:
         """Return shares of devices, activities of hosts, picture and advice as HTML."""
@@ -125,7 +146,7 @@ def idle(
         counts[limitation.what, limitation.reason] += limitation.count
     totals = _summed(ranks)
     named = [a for total in totals if (a := options.activities.named(total.activity))]
-    return NotebookIdleReport(
+    return IdleReport(
         ranks=ranks,
         activities=totals,
         shortest_ns=options.shortest_ns,
