@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition
-from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line
@@ -494,19 +493,10 @@ _MOST_LINES = 12
 _PATHS = re.compile(r"(?<!\S)\S+?(?=[:;,)]*(?:\s|$))")
 
 
-def limitation_lines(
-    report: Report,
-    chosen: Sequence[Limitation] | None = None,
-    most: int | None = _MOST_LINES,
-) -> list[str]:
-    """Return the limitations, a line for those of one reason, and no more than people read.
+def limitation_lines(report: Report) -> list[str]:
+    """Return the limitations, one line per reason, and no more than people read.
 
     Paths of profiles are shortened to file names, where these differ.
-
-    Args:
-        report: any report.
-        chosen: some of its limitations; None for all.
-        most: lines; None for any number.
     """
     paths = {profile.path for profile in report.profiles}
     folders = {Path(path).parent for path in paths}
@@ -516,7 +506,7 @@ def limitation_lines(
     names = Counter(Path(path).name for path in paths)
     short = {path: Path(path).name for path in paths if names[Path(path).name] == 1}
     merged: dict[str, tuple[list[str], int]] = {}
-    for entry in report.limitations if chosen is None else chosen:
+    for entry in report.limitations:
         what, reason = (
             _PATHS.sub(lambda match: short.get(match[0], match[0]), words)
             for words in (entry.what, entry.reason)
@@ -530,6 +520,6 @@ def limitation_lines(
         f"{one_line(reason, 400)}"
         for reason, (subjects, count) in merged.items()
     ]
-    if most is not None and len(lines) > most:
-        lines[most:] = [f"and {len(lines) - most} more in --json"]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES} more in --json"]
     return lines
