@@ -12,8 +12,6 @@ from functools import cache
 #: What stands for other characters in a pattern; a set that is not closed ends it.
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
-#: Parameters for patterns that can begin with anything.
-_FLOATING = tuple(f"floating_{number}" for number in range(1, 4))
 #: A set that means the same in a regex.
 _PLAIN_SET = re.compile(r"\[[A-Za-z0-9_]+\]|\[(?:0-9|a-z|A-Z)\]")
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
@@ -23,18 +21,75 @@ def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
     """Return the parameters that pass patterns to queries.
 
     Patterns that begin with a letter, or a set of letters, stand behind one pattern for all of
-    these letters: the first letter of most names is enough to leave them out. The first of the
-    others, which are seldom more, stand for themselves: a name is then compared without a subquery.
+    these letters: the first letter of most names is enough to leave them out. Of the others two
+    stand for themselves, and the rest behind one pattern: for the text that all of them contain,
+    or else for characters of which each contains one.
     """
     letters = {glob: _first_letters(glob) for glob in globs}
     any_letter = "".join(sorted({letter for firsts in letters.values() for letter in firsts}))
-    floating = [glob for glob, firsts in letters.items() if not firsts]
+    (first, second), rest = _in_front([glob for glob, firsts in letters.items() if not firsts])
     return {
         "first_letters": f"[{any_letter}]*",
         "anchored": json.dumps([glob for glob, firsts in letters.items() if firsts]),
-        **dict(itertools.zip_longest(_FLOATING, floating[: len(_FLOATING)])),
-        "floating": json.dumps(rest) if (rest := floating[len(_FLOATING) :]) else None,
+        "floating_first": first,
+        "floating_second": second,
+        "floating_guard": _guard(rest) if rest else None,
+        "floating": json.dumps(rest),
     }
+
+
+def _in_front(floating: Sequence[str]) -> tuple[tuple[str | None, str | None], Sequence[str]]:
+    """Return two patterns, None where there are less, and the rest, which share a text.
+
+    The two are chosen so that this text is the longest; where there is none, they are those whose
+    characters are the most frequent in names.
+    """
+    if len(floating) <= 2:
+        first, second = [*floating, None, None][:2]
+        return (first, second), ()
+    orders = [
+        (pair, [glob for glob in floating if glob not in pair])
+        for pair in itertools.combinations(floating, 2)
+    ]
+    pair, rest = max(orders, key=lambda order: len(_shared_literal(order[1])))
+    if len(_shared_literal(rest)) > 1:
+        return pair, rest
+    first, second, *others = sorted(floating, key=lambda glob: -_frequency(_rarest(glob)))
+    return (first, second), others
+
+
+def _guard(globs: Sequence[str]) -> str:
+    """Return a pattern that lets through at least what any of the patterns does."""
+    shared = _shared_literal(globs)
+    rarest = {_rarest(glob) for glob in globs}
+    if len(shared) > 1 or "" in rarest:
+        return f"*{shared}*"
+    return f"*[{''.join(sorted(rarest))}]*"
+
+
+def _rarest(glob: str) -> str:
+    """Return the character of a pattern's text that the fewest names contain; "" without one."""
+    text = "".join(_WILDCARD.split(glob))
+    return min((c for c in text if c not in "[]^-"), key=lambda c: (_frequency(c), c), default="")
+
+
+def _frequency(character: str) -> int:
+    """Return a rank by how many names contain a character: marks, capitals, then what is common."""
+    if character in "_:.,= " or character.islower() or character.isdigit() or not character:
+        return 2
+    return 1 if character.isalpha() else 0
+
+
+def _shared_literal(globs: Sequence[str]) -> str:
+    """Return the longest text that every name contains which any of the patterns matches."""
+    first, *others = ([part for part in _WILDCARD.split(glob) if part] for glob in globs)
+    literals = {
+        part[start:end]
+        for part in first
+        for start, end in itertools.combinations(range(len(part) + 1), 2)
+    }
+    shared = (t for t in literals if all(any(t in part for part in parts) for parts in others))
+    return max(shared, key=lambda text: (len(text), text), default="")
 
 
 def _first_letters(glob: str) -> str:

@@ -2,9 +2,10 @@
 --
 -- Names are filtered here, in C, so that a deeply annotated export costs only its scan: by GLOB
 -- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
--- begin with a letter stand behind one pattern for all their first letters. A name is given as text,
--- or as a registered string, of which strings/matching.sql gives the wanted ones; it says why the
--- filter stands in both.
+-- begin with a letter stand behind one pattern for all their first letters; of the others two stand
+-- for themselves, and the rest behind one for the text that they share. A name is given as text, or
+-- as a registered string, of which strings/matching.sql gives the wanted ones; it says why the filter
+-- stands in both.
 --
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 -- requires: strings(id)
@@ -27,25 +28,31 @@ WHERE
     -- Nearly all names end here; without subqueries, this is looked at first.
     AND (
         named.text GLOB :first_letters
-        OR named.text GLOB :floating_1
-        OR named.text GLOB :floating_2
-        OR named.text GLOB :floating_3
-        OR :floating IS NOT NULL
+        OR named.text GLOB :floating_first
+        OR named.text GLOB :floating_second
+        OR named.text GLOB :floating_guard
         OR (named.text IS NULL AND :some_strings)
     )
     AND named.event_type IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
     AND (
-        (named.text GLOB :first_letters AND EXISTS (
-            SELECT 1 FROM anchored
-            WHERE named.text GLOB anchored.pattern
-        ))
-        OR named.text GLOB :floating_1
-        OR named.text GLOB :floating_2
-        OR named.text GLOB :floating_3
-        OR (:floating IS NOT NULL AND EXISTS (
-            SELECT 1 FROM floating
-            WHERE named.text GLOB floating.pattern
-        ))
+        (
+            named.text IS NOT NULL
+            AND (
+                (
+                    named.text GLOB :first_letters
+                    AND EXISTS (
+                        SELECT 1 FROM anchored
+                        WHERE named.text GLOB anchored.pattern
+                    )
+                )
+                OR named.text GLOB :floating_first
+                OR named.text GLOB :floating_second
+                OR (named.text GLOB :floating_guard AND EXISTS (
+                    SELECT 1 FROM floating
+                    WHERE named.text GLOB floating.pattern
+                ))
+            )
+        )
         OR (
             named.text IS NULL
             AND named.text_id IN (

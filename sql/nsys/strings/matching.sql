@@ -22,10 +22,9 @@ WHERE
             WHERE string.value GLOB anchored.pattern
         )
     )
-    OR string.value GLOB :floating_1
-    OR string.value GLOB :floating_2
-    OR string.value GLOB :floating_3
-    OR (:floating IS NOT NULL AND EXISTS (
+    OR string.value GLOB :floating_first
+    OR string.value GLOB :floating_second
+    OR (string.value GLOB :floating_guard AND EXISTS (
         SELECT 1 FROM floating
         WHERE string.value GLOB floating.pattern
     ))
