@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import schedule_named
-from scripts.frameworks.cases import CASES, Case
+from scripts.frameworks.cases import CASES, PLAIN, Case
 from scripts.frameworks.checking import Outcome, check
 from scripts.frameworks.environments import (
     ENVIRONMENTS,
@@ -127,7 +127,8 @@ def run(python: Path, case: Case, folder: Path, wider: float = 1.0) -> Outcome:
             # Its ranks are of its session.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return Outcome((f"did not end within {_TIMEOUT_S:g} s",))
+            when = "" if (folder / PLAIN).exists() else ", without annotations either"
+            return Outcome((f"did not end within {_TIMEOUT_S:g} s{when}",))
     if code:
         lines = (folder / "log").read_text(encoding="utf-8").splitlines()
         errors = [line for line in lines if "Error" in line] or lines or ["it failed"]

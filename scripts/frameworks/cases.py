@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from scripts.proving.jobs import Job
 
+#: File of a run whose ranks have trained a batch without annotations.
+PLAIN = "plain"
 MEGATRON, TORCH, DEEPSPEED = "megatron", "torch_pipelining", "deepspeed"
 
 
@@ -45,7 +47,7 @@ class Case:
 
 
 def _job(
-    placement: tuple[int, ...], microbatches: int, *, uneven: bool = False, ms: float = 120.0
+    placement: tuple[int, ...], microbatches: int, *, uneven: bool = False, ms: float = 160.0
 ) -> Job:
     """Return a job whose stages differ; with uneven ones, the ends take twice as long.
 

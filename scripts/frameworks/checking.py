@@ -36,7 +36,7 @@ class Outcome:
         wrong: what does not hold, one sentence each.
         longer: share by which operations are longer than their stage worked, in the median.
         points: difference of ``schedule`` to the truth, the median of iterations, in points.
-        points_of_profiler: largest difference to PyTorch's profile of the same iterations.
+        points_of_profiler: the same to PyTorch's profile of iterations that both recorded.
         cost_us: processor time that an operation costs.
     """
 
@@ -243,7 +243,7 @@ def _beside_the_profiler(
     ratios = [list(map(_schedule, report.iterations)) for report in (recorded, traced)]
     if len(ratios[0]) != len(ratios[1]):
         return math.nan, [*wrong, f"iterations differ: {len(ratios[0])}, {len(ratios[1])}"]
-    points = max(100 * abs(one - other) for one, other in zip(*ratios, strict=True))
+    points = statistics.median(100 * abs(one - other) for one, other in zip(*ratios, strict=True))
     if not points <= wider * _POINTS_OF_PROFILER:
         wrong.append(f"PyTorch's profile differs by {points:.2f} points")
     return points, wrong

@@ -26,13 +26,13 @@ from torch import distributed
 from torch.profiler import ProfilerActivity, profile
 
 from bubbleviz import annotate
-from scripts.frameworks.cases import Case
+from scripts.frameworks.cases import PLAIN, Case
 from scripts.proving.stages import Stage, Switch
 from scripts.proving.training import free_port
 
 #: Iterations that are recorded alone, and with PyTorch's profiler beside the recording.
-RECORDED, TWICE = 3, 2
-_PLAIN, _PAIRS = 2, 7
+RECORDED, TWICE = 3, 3
+_UNRECORDED, _PAIRS = 2, 7
 
 
 class Trainer(Protocol):
@@ -88,9 +88,10 @@ def _be(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> 
     trainer = kind(case, rank, folder)
     wrap: Callable[..., annotate.Annotations] = getattr(annotate, case.framework)
     trainer.iterate()
+    (folder / PLAIN).touch()
     start = _weights(trainer)
     found: dict[str, Any] = {"rank": rank}
-    plain, _ = _train(trainer, start, _PLAIN)
+    plain, _ = _train(trainer, start, _UNRECORDED)
     before = _callables(trainer.roots)
     Switch.asleep = True
     with wrap(record=folder / "recording"):
@@ -100,7 +101,7 @@ def _be(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> 
         _, found["twice"] = _train(trainer, start, TWICE)
     profiler.export_chrome_trace(str(folder / f"trace{rank}.json"))
     Switch.asleep = False
-    found["unchanged"] = plain == annotated[:_PLAIN]
+    found["unchanged"] = plain == annotated[:_UNRECORDED]
     after = _callables(trainer.roots)
     found["left"] = sorted(
         name for name, (_, last) in after.items() if name in before and before[name][1] is not last

@@ -14,13 +14,16 @@ from scripts.frameworks.cases import QUICK, Case
 from scripts.frameworks.environments import ENVIRONMENTS, NotInstalledError, python_of
 
 
-@pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.framework}, {case.name}")
-def test_a_framework_is_named_as_it_ran(case: Case, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """Return a Python with the newest Megatron-Core, and the PyTorch that comes with it."""
     try:
-        # It comes with PyTorch.
-        python = python_of(ENVIRONMENTS[0])
+        return python_of(ENVIRONMENTS[0])
     except NotInstalledError as error:
         pytest.skip(f"{ENVIRONMENTS[0].name} cannot be installed: {error}")
 
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.framework}, {case.name}")
+def test_a_framework_is_named_as_it_ran(case: Case, python: Path, tmp_path: Path) -> None:
     # Other tests keep ranks from their cores.
     assert run(python, case, tmp_path / "run", wider=4.0).wrong == ()
