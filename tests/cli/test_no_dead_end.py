@@ -23,10 +23,15 @@ FILES = sorted(
 
 def followed(path: str, cli: CommandLine) -> list[str]:
     """Return the commands that a refusal of a file names, each of which must run on it."""
-    sentence = cli.refused("analyze", path, code=1)
-    named = re.findall(r"bubbleviz (idle|nccl|pgle|inspect)(?: (\S+))?", sentence)
+    return run_named(cli.refused("analyze", path, code=1), path, cli)
+
+
+def run_named(text: str, path: str, cli: CommandLine) -> list[str]:
+    """Return the commands that a text names, each of which must run on the same file."""
+    sentence = " ".join(text.split())
+    named = re.findall(r"bubbleviz (idle|nccl|pgle|inspect)\b(?: (\S+))?", sentence)
     for command, word in named:
-        given = shlex.split(word.rstrip(","))[0] if word and "/" in word else path
+        given = shlex.split(word.rstrip(",;"))[0] if word and "/" in word else path
         assert given == path
         assert cli.printed(command, given), sentence
     return [command for command, _ in named]
@@ -48,7 +53,14 @@ def test_a_refusal_names_what_runs(
 @pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set: no real profiles")
 @pytest.mark.parametrize("file", FILES)
 def test_real_profiles(file: str, cli: CommandLine) -> None:
-    assert followed(f"{DATA}/{file}", cli)
+    path = f"{DATA}/{file}"
+    named = followed(path, cli)
+    assert named
+    # What the commands themselves say leads on, too.
+    for command in {*named, "inspect"}:
+        code, out, err = cli(command, path)
+        if code == 0:
+            run_named(out + err, path, cli)
 
 
 # Runs of JAX on CPUs: a host is called a host, and no advice is for GPUs.

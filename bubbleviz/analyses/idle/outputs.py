@@ -215,8 +215,8 @@ _SHARES = {
 }
 #: Characters of names in the table of waits.
 _DEVICE, _WHO, _WORK = 24, 30, 36
-#: Characters of a whole name; classes of kernels, and sentences of advice, on one screen.
-_LONGEST, _CLASSES, _ADVICE = 600, 4, 2
+#: Characters of a whole name; sentences of advice on one screen.
+_LONGEST, _ADVICE = 600, 2
 
 
 def sections(
@@ -250,20 +250,21 @@ def sections(
         yield replace(table, rows=first)
     yield from _kernels(report, kernels, hint, everything=everything)
     if report.activities:
-        yield activity_table(report, activities, hint)
+        table = activity_table(report, activities, hint)
+        # The sum of all, below an empty row, is for those that want all of it.
+        yield table if everything else replace(table, rows=table.rows[:-2])
     yield from _waits(report, waits, hint)
     if everything:
         yield from _explained(report, activities)
     if everything or top:
         yield from _steps(report, f"Steps{by}, most idle ones", steps, hint)
     elif idlest := _idlest(report):
-        yield blocks.Sentence(f"\n{idlest}")
+        yield blocks.Sentence(idlest)
     advice = "\n".join(idle_report.advice(report)[: None if everything else _ADVICE])
     yield blocks.Sentence(f"\n{advice}\n" if everything else f"\n{advice}")
     if not everything:
         yield blocks.Sentence(
-            "\nMore: -v (all columns, whole names, devices side by side, longest gaps); -o "
-            "idle.html, -o gaps.svg",
+            "\nMore: -v (whole names, devices side by side); -o idle.html, -o idle.svg",
             style="dim",
         )
 
@@ -281,8 +282,8 @@ def _kernels(
         classes[of] = classes.get(of, 0) + ns
     largest = sorted(classes.items(), key=lambda pair: -pair[1])
     shares = [f"{of} {blocks.percent(ns / whole_ns)}" for of, ns in largest]
-    yield kernel_table(report, top, hint, whole=everything)
-    yield blocks.Sentence(f"by class: {', '.join(shares if everything else shares[:_CLASSES])}")
+    table = kernel_table(report, top, hint, whole=everything)
+    yield replace(table, title=f"{table.title}: {', '.join(shares[: None if everything else 2])}")
 
 
 def kernel_table(
