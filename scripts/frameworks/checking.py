@@ -151,9 +151,9 @@ def _named(report: bubbleviz.Report, worked: list[_Work]) -> Iterator[str]:
 
 
 def _recognised(case: Case, report: bubbleviz.Report, iterations: int) -> Iterator[str]:
-    found = [(i.complete, i.microbatches) for i in report.iterations]
-    if found != [(True, case.job.microbatches)] * iterations:
-        yield f"iterations are (complete, microbatches) {found}, not {iterations}"
+    whole = [(i.complete, i.microbatches) for i in report.iterations]
+    if whole != [(True, case.job.microbatches)] * iterations:
+        yield f"iterations are (complete, microbatches) {whole}, not {iterations}"
     if case.recognised:
         schedule = report.schedule
         if (
@@ -161,7 +161,8 @@ def _recognised(case: Case, report: bubbleviz.Report, iterations: int) -> Iterat
             or not schedule.exact
             or case.recognised not in (schedule.name, *schedule.also)
         ):
-            yield f"the order is not recognised as {case.recognised}: {schedule}"
+            found = "" if schedule is None else schedule.name or schedule.reason
+            yield f"the order is not recognised as {case.recognised} ({found})"
     steps = int((report.operations.phase == Phase.OPTIMIZER).sum())
     if not case.forward_only and steps != iterations * case.job.ranks:
         yield f"{steps} steps of optimizers are named, not one a rank and iteration"
