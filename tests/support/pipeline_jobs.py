@@ -206,14 +206,15 @@ def _replica(
                 noise = math.exp(job.noise * random_of.gauss(0, 1))
                 there_ns += job.transfer * factor * noise * MS
                 kind = "F" if phase == "F" else "B"
-                posted_ns = max(min(free_ns[stage], ended[need]), base_ns + late_ns[stage])
                 other: Row = {**place, "rank": first + sender, "stage": sender}
                 sent: Row = {"microbatch": m, "virtual_stage": need[1]}
                 sent["chunk"] = plan.chunk_of(need[1])
                 if job.messages:
                     row = _timed(other | sent, f"SEND_{kind}", ended[need], there_ns)
                     rows[sender].append(row)
-                    row = _timed(place | chunk, f"RECV_{kind}", min(posted_ns, there_ns), there_ns)
+                    row = _timed(
+                        place | chunk, f"RECV_{kind}", min(free_ns[stage], there_ns), there_ns
+                    )
                     rows[stage].append(row)
             ready_ns = max(ready_ns, there_ns)
         start_ns = max(free_ns[stage], ready_ns)

@@ -287,41 +287,55 @@ def _with_inferred(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages
         producer   ├─ F3 ─┤
         consumer           │ RECV │├─ F3 ─┤        since before the end of F3 it was idle
 
+    Nor does a receive show that was posted late, where data moves ahead of late receives.
+
     Args:
         run: the operations of all ranks.
         rows: of those that compute.
         messages: between these.
     """
-    operations, missing = run.operations, np.flatnonzero(~messages.seen)
-    if not len(missing):
+    operations, seen = run.operations, messages.seen
+    late = seen & (messages.receive_start_ns > messages.send_start_ns)
+    asked = np.flatnonzero(~seen | late)
+    if not len(asked):
         return messages
     start_ns, end_ns = _times(operations, rows)
     place = np.full(len(operations), NONE, np.int64)
     place[rows] = np.arange(len(rows))
-    consumer, producer = messages.consumer[missing], messages.producer[missing]
+    consumer, producer = messages.consumer, messages.producer
     at, produced_ns = place[consumer], operations.end_ns[producer]
     same = operations.rank[rows[at - 1]] == operations.rank[consumer]
     free_ns = np.where((at > 0) & same, end_ns[at - 1], NEVER)
-    launched_ns = operations.launched_ns[consumer]
-    idle = (free_ns < produced_ns) & (launched_ns < produced_ns) & (start_ns[at] >= produced_ns)
+    idle = (free_ns < produced_ns) & (operations.launched_ns[consumer] < produced_ns)
+    since_ns = np.where(seen, messages.send_start_ns, produced_ns)
+    there_ns = np.where(seen, messages.receive_end_ns, start_ns[at])
+    shows = np.where(seen, ~late, idle & (there_ns >= since_ns))
     links = groups_of(operations.rank[producer], operations.rank[consumer])
-    gap_ns = (start_ns[at] - produced_ns).astype(np.float64)
-    told = np.bincount(links.of_row[idle], minlength=len(links)) >= _IDLE_CONSUMERS
-    rows_of_link = replay.median_rows(links.of_row[idle], len(links), gap_ns[idle])
-    link_ns = np.append(gap_ns[idle], 0.0)[rows_of_link][links.of_row]
-    known = told[links.of_row] & (start_ns[at] >= produced_ns) & (link_ns > 0)
-    moved_ns = np.where(idle, gap_ns, np.minimum(link_ns, gap_ns)).astype(np.int64)
+    gap_ns = (there_ns - since_ns).astype(np.float64)
+    told = np.bincount(links.of_row[shows], minlength=len(links)) >= _IDLE_CONSUMERS
+    rows_of_link = replay.median_rows(links.of_row[shows], len(links), gap_ns[shows])
+    link_ns = np.append(gap_ns[shows], 0.0)[rows_of_link][links.of_row]
+    known = told[links.of_row] & (gap_ns >= 0) & (link_ns > 0)
+    # After a late receive all of it moves, or what had not moved ahead.
+    posted_ns = messages.receive_start_ns
+    clearly = known & late & (2 * (posted_ns - since_ns) > link_ns)
+    ahead = 2 * (there_ns - posted_ns)[clearly] < link_ns[clearly]
+    if 2 * ahead.sum() <= len(ahead):
+        asked = np.flatnonzero(~seen)
+    shows |= late & (there_ns > posted_ns + CLOCK_NS)
+    moved_ns = np.where(shows, gap_ns, np.minimum(link_ns, gap_ns)).astype(np.int64)
     columns = {
         # The receive of an idle consumer was there first.
-        "receive_start_ns": produced_ns - idle,
-        "receive_end_ns": produced_ns + moved_ns,
-        "send_start_ns": produced_ns,
-        "send_end_ns": produced_ns + moved_ns,
-        "seen": np.ones(len(missing), bool),
+        "receive_start_ns": since_ns - (shows & ~late),
+        "receive_end_ns": since_ns + moved_ns,
+        "send_start_ns": since_ns,
+        "send_end_ns": since_ns + moved_ns,
+        "seen": np.ones(len(messages), bool),
     }
+    asked = asked[known[asked]]
     for name, column in columns.items():
         whole = getattr(messages, name).copy()
-        whole[missing[known]] = column[known]
+        whole[asked] = column[asked]
         columns[name] = whole
     return replace(messages, **columns)
 

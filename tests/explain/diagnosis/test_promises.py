@@ -107,6 +107,13 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
     "launch gaps": (BASE, {"gaps": {5: 0.5}}, {}, "launch-gaps", (5,)),
     "more": (replace(BASE, gaps=GAPS), {"gaps": GAPS | {5: 0.8}}, {}, "launch-gaps", (5,)),
     "between": (BASE, {"between": 30.0}, {}, "launch", ()),
+    "link of late receives": (
+        replace(BASE, stages=3, microbatches=9, replicas=1),
+        {"link": {(-1, 1): 20.0}},
+        {},
+        "link",
+        (),
+    ),
 }
 SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zb-v")
 
