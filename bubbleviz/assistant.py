@@ -27,6 +27,7 @@ from bubbleviz.report.bubbles import bubble_parts, host_activity
 from bubbleviz.report.labels import operation_label
 from bubbleviz.report.saved import looks_saved
 from bubbleviz.report.timeline import times_median
+from bubbleviz.schedules.ideal import theory_names
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:  # an extra
@@ -47,7 +48,7 @@ _MARKS = "⟦⟧"
 #: Keys of an answer whose texts are bubbleviz's own, or the assistant's.
 _OWN = frozenset(
     (
-        *("units", "definition", "ratio", "cause", "meaning", "schedule", "operation", "format"),
+        *("units", "definition", "cause", "meaning", "operation", "format"),
         *("before_operation", "tool", "path", "before", "after"),
     )
 )
@@ -115,7 +116,9 @@ def _within(path: str, roots: Sequence[Path]) -> str:
         "name a file or folder in them"
     )
     try:
-        found = next(own for root in roots if (own := (root / path).resolve()).exists())
+        places = [(root / path).resolve() for root in roots]
+        # A pipe would be waited for.
+        found = next(own for own in places if own.is_file() or own.is_dir())
         inside = [found, *(own.resolve() for own in found.rglob("*") if own.is_symlink())]
     except (StopIteration, OSError, ValueError, RuntimeError):  # not there, too long, NUL, circle
         raise refused from None
@@ -133,12 +136,19 @@ def quoted(text: str, longest: int = _TEXT) -> str:
 def marked(value: Any, key: str = "") -> Any:
     """Return values with all texts quoted but those that are known to be bubbleviz's own."""
     if isinstance(value, str):
-        return one_line(value, 4 * _TEXT) if key in _OWN else quoted(value)
+        own = key in _OWN or value in _names()
+        return one_line(value, 4 * _TEXT) if own else quoted(value)
     if isinstance(value, Mapping):
         return {name: marked(own, name) for name, own in value.items()}
     if isinstance(value, (list, tuple)):
         return [marked(own, key) for own in value[:_ENTRIES]]
     return round(value, 6) if isinstance(value, float) else value
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    """Return the names of ratios and schedules; others in a saved report are not bubbleviz's."""
+    return frozenset((*(own.name for own in ratio_definitions()), *theory_names()))
 
 
 def bounded(answer: Answer) -> Answer:

@@ -1,7 +1,8 @@
 """Bundles: what reproduces the numbers of a run, without the names that nobody else should read.
 
 The operations go in as a table, which is measured again as any other tracer's is; whether that
-gives the same numbers is in the bundle, too. Names of ranges, kernels, hosts and files stay out.
+gives the same numbers is in the bundle, too. Names of ranges, kernels, process groups, hosts and
+files stay out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import platform
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,11 @@ def bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
         report: of its profiles, without names of hosts and files.
         measure: returns the report of a table.
     """
-    columns = {name: column for name, column in csv.columns(report).items() if name != _NAMING}
+    groups = tuple(
+        replace(own, name="", ranks_text="", description="") for own in report.collectives.groups
+    )
+    unnamed = replace(report, collectives=replace(report.collectives, groups=groups))
+    columns = {name: column for name, column in csv.columns(unnamed).items() if name != _NAMING}
     table = csv.written(columns)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / _TABLE

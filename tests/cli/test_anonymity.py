@@ -63,7 +63,7 @@ def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
 def test_a_bundle_reproduces_the_numbers_and_names_nothing(
     profile: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    """Nor does it name ranges, which say what the program is; a table that differs is told of."""
+    """Nor does it name ranges and groups, which say what the program is."""
     bundles = [tmp_path / "one.zip", tmp_path / "two.zip"]
     for file in bundles:
         assert cli.printed("inspect", profile, "--report", file)
@@ -73,6 +73,15 @@ def test_a_bundle_reproduces_the_numbers_and_names_nothing(
     measured = cli.json("analyze", profile, "--json", "-")["summary"]["bubble_ratio"]
     again = cli.json("analyze", tmp_path / "operations.csv", "--json", "-")
 
+    head, first, *others = table.splitlines()
+    cell = '"[[""0"",""AllReduce"",""zqgroup"",4,0,0,-1,1,9000000000,9000500000]]"'
+    (tmp_path / "grouped.csv").write_text("\n".join((head, first + cell, *others)))
+    assert cli.printed("inspect", tmp_path / "grouped.csv", "--report", tmp_path / "grouped.zip")
+    with ZipFile(tmp_path / "grouped.zip") as archive:
+        grouped = archive.read("operations.csv").decode()
+
+    assert "AllReduce" in grouped
+    assert not SECRET.search(grouped)
     assert bundles[0].read_bytes() == bundles[1].read_bytes()
     assert not SECRET.search(table + numbers)
     assert "F0.0.0" not in table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 
+from bubbleviz.cli.app import main
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import CHECKOUT, FIXTURES
 
@@ -106,8 +108,19 @@ def test_what_a_profile_says_is_quoted_and_cut(tmp_path: Path) -> None:
             "UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", [says]
         )
     database.close()
-    tools = ("inspect", "analyze", "why", "timeline")
-    found = answers(tmp_path, *((tool, {"path": profile.name}) for tool in tools))
+    report = tmp_path / "report.json"
+    assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(report)]) == 0
+    told = json.loads(report.read_text())
+    for of_ratio in (told["summary"]["bubble_ratio"], told["summary"]["window_ns"]):
+        of_ratio[ORDER] = of_ratio.pop(told["headline"])
+    told["headline"] = told["schedule"]["name"] = ORDER
+    report.write_text(json.dumps(told))
+    calls: list[tuple[str, dict[str, Any]]] = [
+        (tool, {"path": profile.name}) for tool in ("inspect", "analyze", "why", "timeline")
+    ]
+    calls += [(tool, {"path": report.name}) for tool in ("analyze", "plan")]
+    calls += [("compare", {"before": report.name, "after": report.name})]
+    found = answers(tmp_path, *calls)
 
     assert ORDER in json.dumps(found)
     for answer in found:
@@ -124,8 +137,18 @@ def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
     (own / "link").symlink_to(secret)
     (own / "linked" / "node0.sqlite").symlink_to(secret / "node0.sqlite")
     (own / "circle").symlink_to(own / "circle")
+    os.mkfifo(own / "pipe")
     outside = ["../secret", str(secret), "link", "link/node0.sqlite", "linked", "/etc/passwd"]
-    outside += ["linked/node0.sqlite", "circle", "*.sqlite", "nowhere", "a\0b", "x" * 5_000, ".."]
+    outside += [
+        "linked/node0.sqlite",
+        "circle",
+        "pipe",
+        "*.sqlite",
+        "nowhere",
+        "a\0b",
+        "x" * 5_000,
+        "..",
+    ]
     found = answers(own, *(("analyze", {"path": path}) for path in outside))
 
     for refusal in found:

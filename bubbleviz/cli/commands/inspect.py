@@ -37,7 +37,7 @@ def inspect(
     analyze --convention mine.toml.
 
     -o run.zip measures the run of all profiles, and writes its operations and ratios, to be sent
-    with a report of a wrong number: no names of ranges, kernels, hosts or files are in it.
+    with a report of a wrong number: no names of ranges, kernels, groups, hosts or files are in it.
     """
     everything = bool(tables_of(details))
     if {*outputs.formats.values()} == {"report"}:
