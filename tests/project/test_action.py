@@ -66,9 +66,17 @@ def test_a_run_within_its_limits_passes(job: Job) -> None:
 
     assert (code, "passed=true" in outputs, "::error" in log) == (0, True, False)
 
+    code, log, *_ = job.run(run="out/report.json", max_bubble="60%", before="nowhere")
 
-@pytest.mark.parametrize(("run", "code"), [("", 2), ("nowhere", 1), ("--help", 1)])
+    assert code == 1
+    assert "::error title=bubbleviz::bubbleviz: nowhere" in log
+
+
+@pytest.mark.parametrize(
+    ("run", "code"), [("", 2), ("nowhere", 1), ("--help", 1), ("other.json", 1)]
+)
 def test_what_cannot_be_measured_is_said(run: str, code: int, job: Job) -> None:
+    (job.folder / "other.json").write_text("{}")
     ended, log, summary, _ = job.run(run=run, max_bubble="60%")
 
     assert (ended, summary) == (code, "")

@@ -6,12 +6,13 @@ files of summary and outputs. Exit codes are those of ``bubbleviz gate``: 0, 3 a
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from bubbleviz import BubblevizError, load
 
 #: Inputs that are options of ``bubbleviz gate``; each may hold several values.
 _LIMITS = ("max-bubble", "max-time", "baseline", "max-increase", "promised-by")
@@ -84,7 +85,7 @@ def judged(report: str, summary: Path) -> tuple[int, str]:
         texts.append(summary.read_text(encoding="utf-8") if summary.is_file() else "")
     if before := shlex.split(value_of("before")):
         done = bubbleviz("compare", "-o", str(summary), "--force", "--", *before, report)
-        code, said = code or done.returncode, said or done.stderr
+        code, said = (code, said) if code else (done.returncode, done.stderr)
         texts.append(summary.read_text(encoding="utf-8") if not done.returncode else "")
     summary.write_text("\n".join(filter(None, texts)), encoding="utf-8")
     return code, said
@@ -97,6 +98,11 @@ def main() -> int:
     summary = folder / "summary.md"
     summary.unlink(missing_ok=True)
     report, drawing = measured(folder)
+    try:
+        ratio = load(report).bubble_ratio
+    except BubblevizError as error:
+        fail(str(error))
+        return 1
     code, said = judged(report, summary)
     if drawing:
         with summary.open("a", encoding="utf-8") as opened:
@@ -104,8 +110,6 @@ def main() -> int:
             fence = "`" * 12
             opened.write(f"\n{fence}text\n{drawing.rstrip()}\n{fence}\n")
     tell("GITHUB_STEP_SUMMARY", summary.read_text(encoding="utf-8"))
-    values = json.loads(Path(report).read_text(encoding="utf-8"))
-    ratio = values["summary"]["bubble_ratio"].get(values["headline"], {}).get("mean")
     passed = str(code == 0).lower()
     tell(
         "GITHUB_OUTPUT",
