@@ -18,7 +18,7 @@ from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
-from bubbleviz.model.limitations import no_pipeline
+from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
@@ -221,17 +221,19 @@ def simulate(
     from bubbleviz.schedules.measured_times import StageTimes, measured_times
 
     times, ran = StageTimes((1.0,), (1.0,), (1.0,)), None
+    restrictions: tuple[Restriction, ...] = ()
     if report is not None:
         if isinstance(report, measured.Report):
             if apart := no_pipeline(report.restrictions):
                 raise UsageError(f"{apart}, so its times are not those of a pipeline's stages")
-            own = report.explanation.phase_times
-            counts = [i.microbatches for i in report.iterations if i.averaged and i.microbatches]
+            own, typical = report.explanation.phase_times, report.typical_iteration()
+            restrictions = report.restrictions
             ran = None if report.schedule is None else report.schedule.name
-            known = measured_times(own.kinds, own.transfer_ns, counts[0] if counts else None)
+            microbatches_ran = None if typical is None else typical.microbatches
+            known = measured_times(own.kinds, own.transfer_ns, microbatches_ran)
         else:
             saved = read_times(str(report))
-            ran = saved.schedule
+            ran, restrictions = saved.schedule, saved.restrictions
             known = measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
         times, stages = known.times, known.stages if stages is None else stages
         microbatches = known.microbatches if microbatches is None else microbatches
@@ -244,7 +246,8 @@ def simulate(
         _of_stages(tw, times.weight_ms),
         times.transfer_ms if tcomm is None else tcomm,
     )
-    return theory(schedule, stages, microbatches, given, chunks)
+    found = theory(schedule, stages, microbatches, given, chunks)
+    return replace(found, restrictions=restrictions)
 
 
 def _of_stages(

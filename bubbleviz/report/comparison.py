@@ -169,7 +169,7 @@ _OF_ADVICE = tuple(own.name for own in fields(SavedAdvice))
 
 def saved_of(report: Report) -> SavedReport:
     """Return the ratios of a report, as read back after saving it."""
-    summary = report.summary
+    summary, typical = report.summary, report.typical_iteration()
     return SavedReport(
         version=report.version,
         headline=report.headline,
@@ -196,9 +196,7 @@ def saved_of(report: Report) -> SavedReport:
         ),
         stage_ns=stage_times(report.explanation.phase_times.kinds),
         schedule=None if report.schedule is None else report.schedule.name,
-        microbatches=next(
-            (i.microbatches for i in report.iterations if i.averaged and i.microbatches), None
-        ),
+        microbatches=None if typical is None else typical.microbatches,
         slowdowns=_slowdowns(report),
     )
 

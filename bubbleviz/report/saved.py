@@ -195,7 +195,7 @@ class SavedReport:
         advices: all that would shorten iterations, the largest saving first.
         stage_ns: median time of each stage and phase (by label), its chunks summed.
         schedule: name of the one that ran; None where it was not recognised.
-        microbatches: of an averaged iteration; None where that is unknown.
+        microbatches: of the typical iteration; None where that is unknown.
         slowdowns: how many times longer iterations take for one rank or link, by its name.
         kernel_ns: of a report on idle time, how long kernels of each name take in a step.
     """
@@ -285,7 +285,7 @@ class SavedTimes:
     Attributes:
         kinds: how long operations take.
         transfer_ns: how long a transfer takes; None where none was measured.
-        microbatches: of an averaged iteration; None where that is unknown.
+        microbatches: of the typical iteration; None where that is unknown.
         restrictions: why they may not be those of all stages, what weighs most first.
         schedule: name of the one that ran; None where it was not recognised.
         memory: of its virtual stages, in bytes; None where that was not measured.
@@ -339,7 +339,6 @@ class _Slowdown:
 @dataclass(frozen=True)
 class _Iteration:
     microbatches: Count | None = None
-    averaged: bool = True
     clocks_contradict: bool = False
     clock_set: bool = False
 
@@ -622,9 +621,9 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
 
 
 def _microbatches(document: _Document) -> int | None:
-    """Return the number of microbatches of the first averaged iteration that tells it."""
-    counts = (i.microbatches for i in document.iterations if i.averaged and i.microbatches)
-    return next(counts, None)
+    """Return the number of microbatches of the typical iteration."""
+    shown = (own for n, own in enumerate(document.iterations) if n == document.typical_iteration)
+    return next((own.microbatches for own in shown), None)
 
 
 def _slowdowns(document: _Document) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -101,6 +102,10 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
         assert repr(again) == repr(bubbleviz.simulate("1f1b", 4, 8))
         halved = bubbleviz.simulate("zb-h1", report=given, tf=0.5, tw=[0.5, 0.5, 0.5, 1.0])
         assert halved.cost_ms < bubbleviz.simulate("zb-h1", report=given).cost_ms
+    doubted = json.loads(saved.read_text())
+    doubted["restrictions"] = [{"code": "ranks-missing", "text": "ranks are missing"}]
+    saved.write_text(json.dumps(doubted))
+    assert [own.code for own in bubbleviz.simulate(report=saved).restrictions] == ["ranks-missing"]
     with pytest.raises(bubbleviz.BubblevizError, match="needs schedule, stages and microbatches"):
         bubbleviz.simulate("1f1b")
 
