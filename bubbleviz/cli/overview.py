@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bubbleviz.model.profile import Device
 
 #: Devices and names of ranges on one screen.
-_DEVICES, _SHAPES = 3, 6
+_DEVICES, _SHAPES = 3, 4
 
 
 def inspection_parts(
@@ -43,13 +43,19 @@ def inspection_parts(
     facts.append(("processes", one_line(pids, 100)))
     if contents.reader:
         facts.append(("read by", contents.reader))
+    if not everything:
+        held = (f"{count:,} {what}" for what, count in contents.tables.items() if count is not None)
+        facts.append(("rows", ", ".join(held)))
     yield Sentence(
         "".join(f"\n  {what:<13}{fact}" for what, fact in facts), lead=one_line(source.path, 200)
     )
     noun = "GPU" if source.on_host else source.device
-    yield HangingLines([_device_line(device, noun) for device in contents.devices[:devices]])
+    yield HangingLines(
+        [_device_line(device, noun, uuid=everything) for device in contents.devices[:devices]]
+    )
     yield from _more(len(contents.devices), devices)
-    yield from _rows(inspection, "no table")
+    if everything:
+        yield from _rows(inspection, "no table")
     nvtx = source.format == "nsys"
     yield Sentence("NVTX convention" if nvtx else "Convention", style="bold")
     yield HangingLines([("  ", line.strip()) for line in _convention_lines(inspection)])
@@ -100,10 +106,10 @@ def _next(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
     yield HangingLines([*(("  ", line) for line in (verdict, *map(printable, missing))), ("", "")])
 
 
-def _device_line(device: Device, noun: str) -> tuple[str, str]:
+def _device_line(device: Device, noun: str, *, uuid: bool) -> tuple[str, str]:
     """Return a device as the lead of a line, and its text."""
-    uuid = f", {one_line(device.uuid, 60)}" if device.uuid else ""
-    text = f"{one_line(device.name, 60)}{uuid}"
+    text = one_line(device.name, 60)
+    text += f", {one_line(device.uuid, 60)}" if uuid and device.uuid else ""
     if device.pid is None:
         return f"  {noun} {device.device_id}: ", text
     return f"  {noun} {device.device_id} ", f"of process {device.pid}: {text}"

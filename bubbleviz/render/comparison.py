@@ -236,7 +236,8 @@ PICTURES = frozenset({"svg", "pdf", "png"})
 def sections(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
-    yield doc.Sentence("\n".join(_summary(comparison, titles)), style="bold")
+    summary = [*_summary(comparison, titles), *_restricted(comparison, titles)]
+    yield doc.Sentence("\n".join(summary), style="bold")
     yield _lines(comparison, titles)
     yield from _times(comparison, titles)
     yield _followed(comparison, titles, everything=True)
@@ -248,9 +249,8 @@ def sections(comparison: Comparison) -> Iterator[doc.Block]:
 def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield what fits one screen: what came of the change, and why; of many runs the first."""
     titles, notes = _titles(comparison), comparison.notes
-    # What is restricted stands last.
-    *summary, last = _summary(comparison, titles)
-    yield doc.Sentence("\n".join([*summary[:_MOST_SUMMARIES], last]), style="bold")
+    summary = [*_summary(comparison, titles)][:_MOST_SUMMARIES]
+    yield doc.Sentence("\n".join([*summary, *_restricted(comparison, titles)]), style="bold")
     yield _lines(comparison, titles, _MOST_NOTES)
     yield from _times(comparison, titles[:_MOST_RUNS], _MOST_PARTS)
     yield _followed(comparison, titles)
@@ -354,22 +354,28 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     """Yield a line for each run but the first: its headline ratio and window by the first's."""
     headline = comparison.runs[0].saved.headline
     cells = comparison.ratios[headline]
-    restricted = [
-        f"{title}: {one_line(own.text, 120)}"
-        for title, run in zip(titles, comparison.runs, strict=True)
-        for own in run.saved.restrictions
-    ]
     before = cells[0].ratio
-    for title, cell in zip(titles[1:], cells[1:], strict=True):
+    kind = " bubble ratio" if comparison.runs[0].saved.of_pipeline else ""
+    for place, (title, cell) in enumerate(zip(titles[1:], cells[1:], strict=True)):
         old, new = (r.bubble.mean if r is not None else None for r in (before, cell.ratio))
-        line = f"{doc.percent(old)} ({titles[0]}) -> {doc.percent(new)} ({title})"
+        line = f"{one_line(headline, 40)}{kind} {doc.percent(old)} ({titles[0]})"
+        # The first run stands in the first line.
+        line = f"{' ' if place else line} -> {doc.percent(new)} ({title})"
         line += f": {_apart(cell.bubble)}" if cell.bubble is not None else ""
         if cell.window_ns is not None and before is not None and before.window_ns.mean:
             by = cell.window_ns.mean / before.window_ns.mean
             longer = f"{abs(100 * by):.2f} % {'shorter' if by < 0 else 'longer'}"
             line += f"; iterations {longer if by else 'as long'}"
-        kind = " bubble ratio" if comparison.runs[0].saved.of_pipeline else ""
-        yield f"{one_line(headline, 40)}{kind} {line}"
+        yield line
+
+
+def _restricted(comparison: Comparison, titles: list[str]) -> Iterator[str]:
+    """Yield what restricts the ratios of runs, in one line."""
+    restricted = [
+        f"{title}: {one_line(own.text, 120)}"
+        for title, run in zip(titles, comparison.runs, strict=True)
+        for own in run.saved.restrictions
+    ]
     if restricted:
         yield f"! ({'; '.join(restricted)})"
 

@@ -225,8 +225,9 @@ def titles_of(paths: Sequence[str]) -> tuple[str, ...]:
     bare = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
     for depth in range(1, max(map(len, bare), default=0) + 1):
         titles = ["/".join(path[-depth:]) for path in bare]
-        if len(set(titles)) == len(titles):
-            return tuple(titles)
+        if len(set(titles)) == len(set(paths)):
+            paths = titles
+            break
     taken: set[str] = set()
     numbered = []
     for path in paths:

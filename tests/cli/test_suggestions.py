@@ -39,7 +39,7 @@ def test_only_near_words_are_suggested(word: str, known: list[str], near: str | 
         (["idle", RUN, "--skip", "3"], None),
         (["guide", "anotate"], "did you mean annotate?"),
         (["--hlp"], "did you mean --help?"),
-        (["--what-if", RUN], "no such option: --what-if; see bubbleviz --help"),
+        (["--what-if"], "no such option: --what-if; see bubbleviz --help"),
         (["analyze", RUN, "--no-cross-thred"], "did you mean --no-cross-thread?"),
         (["analyze", RUN, "--rows", "ranks"], "did you mean rank?"),
         (["analyze", RUN, "--align", "utcc"], "did you mean utc?"),

@@ -125,7 +125,7 @@ def test_a_rank_whose_backward_is_never_marked_is_not_called_cut(tmp_path: Path)
 
     assert [i.complete for i in report.iterations] == [True, True, True]
     assert not any("cut" in limitation.what for limitation in report.limitations)
-    assert any("no B or BW" in str(limitation) for limitation in report.limitations)
+    assert any("no backward with GPU work" in str(limitation) for limitation in report.limitations)
 
 
 def test_ranks_that_overlap_more_or_fewer_pairs_are_one_run(tmp_path: Path) -> None:

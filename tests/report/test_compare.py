@@ -260,7 +260,7 @@ def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) ->
         ((), ()),
         (("a/report.json", "b/report.json"), ("a/report", "b/report")),
         (("x/1f1b.json", "x/zb.sqlite", "y/"), ("1f1b", "zb", "y")),
-        (("a", "a", "a"), ("a", "a (2)", "a (3)")),
+        (("x/a.json", "x/a.json", "x/b.json"), ("a", "a (2)", "b")),
         (("a", "a (2)", "a"), ("a", "a (2)", "a (3)")),
         (("/", ".json"), ("/", ".json")),
         (("x/a", "a"), ("x/a", "a")),

@@ -103,7 +103,7 @@ def test_inspect_shows_what_is_there(
     exports: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected, before = EXPECTED[name], content(exports)
-    code = main(["inspect", str(exports / f"{name}.sqlite")])
+    code = main(["inspect", str(exports / f"{name}.sqlite"), "-v"])
     printed = capsys.readouterr()
     kernels = "no table" if expected.kernels is None else f"{expected.kernels:,}"
 
