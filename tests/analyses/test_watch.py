@@ -67,9 +67,9 @@ def measured(rows: Sequence[WatchedIteration]) -> list[tuple[int, int]]:
     return [(own.number, own.ranks) for own in rows]
 
 
-def page(sight: Sight) -> str:
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(page_of("run/", sight, sight.events))
+def page(sight: Sight, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(page_of("run/", sight, sight.events, width))
     return console.export_text()
 
 
@@ -135,7 +135,7 @@ def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
     assert [len(own.slow) for own in sight.trend] == [0, 0, 0, 1, 1]
     # Two of the three newest iterations show it.
     assert "stage 2" in sight.advice
-    assert "rank 2 (node2) computes" in line_of(newest)
+    assert "rank 2 (stage 2, node2) computes" in line_of(newest)
     assert "Slow: rank 2" in page(sight)
 
 
@@ -243,6 +243,14 @@ def ratio(number: int, value: float | None) -> WatchedIteration:
     return WatchedIteration(number, 0, MS, -1, 1, 1, "schedule", {"schedule": value}, (), ())
 
 
+def test_the_trend_tells_small_changes_apart_and_names_its_scale() -> None:
+    trend = tuple(ratio(n, value) for n, value in enumerate([0.28, None, 0.28, 0.35]))
+    shown = page(Sight((), trend, (), "", (), 4), 50)
+
+    assert "\n▁ ▁█  ▁ 28.00 % to █ 35.00 %, 3 iterations\n" in shown
+    assert max(map(len, shown.splitlines())) <= 50
+
+
 def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
     exceeded = limit_watch(["20%"], 3)
     values = [0.3, 0.3, 0.1, 0.3, None, 0.3, 0.3, 0.3, 0.2, 0.3, 0.3, 0.3]
@@ -260,10 +268,10 @@ def sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sight:
 
 def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client")
-    metrics = Metrics("127.0.0.1:0")
+    metrics = Metrics("127.0.0.1:0", "big")
     try:
         with pytest.raises(OutputError, match="cannot be listened on"):
-            Metrics(f"127.0.0.1:{metrics.port}")
+            Metrics(f"127.0.0.1:{metrics.port}", "big")
         url = f"http://127.0.0.1:{metrics.port}/metrics"
         scrapes: list[dict[str, list[tuple[dict[str, str], float]]]] = []
         for taken in (None, sight):
@@ -280,15 +288,19 @@ def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
         metrics.close()
 
     newest = sight.trend[-1]
-    assert scrapes[0] == {"bubbleviz_iterations_total": [({}, 0.0)]}
-    assert scrapes[1]["bubbleviz_iterations_total"] == [({}, 6.0)]
+    assert scrapes[0] == {"bubbleviz_iterations_total": [({"run": "big"}, 0.0)]}
+    assert scrapes[1]["bubbleviz_iterations_total"] == [({"run": "big"}, 6.0)]
     ratios = {labels["ratio"]: value for labels, value in scrapes[1]["bubbleviz_bubble_ratio"]}
     assert ratios == {n: value for n, value in newest.ratios.items() if value is not None}
-    assert scrapes[1]["bubbleviz_iteration_duration_seconds"] == [({}, newest.length_ns / 1e9)]
+    assert scrapes[1]["bubbleviz_iteration_duration_seconds"] == [
+        ({"run": "big"}, newest.length_ns / 1e9)
+    ]
     causes = {labels["cause"]: value for labels, value in scrapes[1]["bubbleviz_bubble_part_ratio"]}
     assert causes == {own.name: own.share for own in newest.parts}
     slow = scrapes[1]["bubbleviz_rank_compute_excess_ratio"]
-    assert [labels for labels, _ in slow] == [{"rank": "2", "host": "node2"}]
+    assert [labels for labels, _ in slow] == [
+        {"run": "big", "rank": "2", "host": "node2", "stage": "2"}
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -296,7 +308,7 @@ def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
     loader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_file_loader", reason="tensorboard"
     )
-    with opened(None, None, str(tmp_path / "board")) as outputs:
+    with opened(str(tmp_path), None, None, str(tmp_path / "board")) as outputs:
         for take in outputs:
             take(sight)
     (file,) = (tmp_path / "board").iterdir()
@@ -315,7 +327,7 @@ def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
 def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     for _ in range(2):
-        with opened(str(path), None, None) as outputs:
+        with opened(str(tmp_path), str(path), None, None) as outputs:
             outputs[0](sight)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 

@@ -26,8 +26,8 @@ from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.places import FIXTURES
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
-#: What inspect says of the reader.
-_READER = re.compile(r"read by .*")
+#: What inspect says of the reader, and labels, which have the file's name where no host is known.
+_READER = re.compile(r'read by .*|"label": ".*"')
 COMMANDS = (
     ("analyze", "--json", "-"),
     ("idle", "--json", "-"),

@@ -136,6 +136,7 @@ class RankPace:
     Attributes:
         rank: its number in the run.
         host: hostname; "" unknown.
+        stage: None unknown.
         compute_ns: of its forwards and backwards.
         excess: how much longer that is than the median of the ranks of its stage, or of all ranks
             where its stage has no other, as a fraction.
@@ -145,6 +146,7 @@ class RankPace:
 
     rank: int
     host: str
+    stage: int | None
     compute_ns: int
     excess: float
     since: int = NONE
@@ -203,7 +205,7 @@ def _paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
             local = report.ranks[rank]
             number = rank if local.global_rank is None else local.global_rank
             excess = times_ns[rank] / than_ns - 1.0 if than_ns else 0.0
-            paces.append(RankPace(number, local.host, times_ns[rank], excess))
+            paces.append(RankPace(number, local.host, local.stage, times_ns[rank], excess))
     return tuple(sorted(paces, key=lambda pace: (-pace.excess, pace.rank)))
 
 

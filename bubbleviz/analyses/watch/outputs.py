@@ -28,15 +28,20 @@ if TYPE_CHECKING:
 Take: TypeAlias = Callable[[Sight], None]
 #: Slow ranks that have a metric of their own: few, however many ranks there are.
 _RANKS = 8
+#: Of slow ranks, in lines of JSON.
+_PACE = ("rank", "host", "stage", "compute_ns", "excess")
 #: A metric: its name, what it is, the names of its labels, and a value for labels.
 _Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, ...], float]]]"
 
 
 @contextmanager
-def opened(jsonl: str | None, listen: str | None, tensorboard: str | None) -> Iterator[list[Take]]:
+def opened(
+    folder: str, jsonl: str | None, listen: str | None, tensorboard: str | None
+) -> Iterator[list[Take]]:
     """Yield what takes each sight for the outputs that are asked for, and close them.
 
     Args:
+        folder: that is watched.
         jsonl: file to which a line an iteration is added.
         listen: ``HOST:PORT`` on which Prometheus may ask.
         tensorboard: directory for scalars.
@@ -50,7 +55,7 @@ def opened(jsonl: str | None, listen: str | None, tensorboard: str | None) -> It
         if jsonl is not None:
             outputs.append(stack.enter_context(_json_lines(jsonl)))
         if listen is not None:
-            metrics = Metrics(listen)
+            metrics = Metrics(listen, Path(folder).resolve().name)
             stack.callback(metrics.close)
             outputs.append(metrics.take)
         if tensorboard is not None:
@@ -90,10 +95,7 @@ def _json_lines(path: str) -> Iterator[Take]:
                 "headline": own.headline,
                 "ratios": dict(own.ratios),
                 "causes": {part.name: part.share for part in own.parts},
-                "slowest": [
-                    {name: getattr(p, name) for name in ("rank", "host", "compute_ns", "excess")}
-                    for p in own.paces[:3]
-                ],
+                "slowest": [{name: getattr(p, name) for name in _PACE} for p in own.paces[:3]],
             }
             for own in sight.iterations
         )
@@ -141,13 +143,14 @@ class Metrics:
 
     Args:
         address: ``HOST:PORT``.
+        run: label of all metrics, so that runs on one dashboard are told apart.
 
     Raises:
         UsageError: the address is none.
         OutputError: it cannot be listened on, or prometheus-client is not installed.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, run: str) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
             raise UsageError(f"--listen {address}: not of the form HOST:PORT, as 127.0.0.1:9100")
@@ -158,6 +161,7 @@ class Metrics:
                 "--listen needs prometheus-client; install it with pip install 'bubbleviz[watch]'"
             ) from error
         self._sight: Sight | None = None
+        self._run = run
         registry = CollectorRegistry()
         registry.register(self)
         try:
@@ -188,14 +192,18 @@ class Metrics:
         """Yield the metrics; called by the registry in the server's thread."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        sight = self._sight
+        sight, run = self._sight, private_names.anonymous(self._run)
         total, silent = (sight.total, len(sight.silent)) if sight else (0, 0)
-        yield CounterMetricFamily("bubbleviz_iterations", "Iterations measured.", total)
+        iterations = CounterMetricFamily(
+            "bubbleviz_iterations", "Iterations measured.", labels=("run",)
+        )
+        iterations.add_metric((run,), total)
+        yield iterations
         newest = sight.trend[-1:] if sight else ()
         for name, text, labels, values in (g for own in newest for g in _gauges(own, silent)):
-            metric = GaugeMetricFamily(f"bubbleviz_{name}", text, labels=labels)
+            metric = GaugeMetricFamily(f"bubbleviz_{name}", text, labels=("run", *labels))
             for of_labels, value in values:
-                metric.add_metric(of_labels, value)
+                metric.add_metric((run, *of_labels), value)
             yield metric
 
 
@@ -224,10 +232,16 @@ def _gauges(own: WatchedIteration, silent: int) -> Iterator[_Gauge]:
     yield "ranks", "Ranks of the run, by state.", ("state",), states
     text = f"How much longer than others a slow rank computes; at most {_RANKS} ranks."
     slow = [
-        ((str(pace.rank), private_names.anonymous(pace.host)), pace.excess)
+        (
+            (
+                *(str(pace.rank), private_names.anonymous(pace.host)),
+                "" if pace.stage is None else str(pace.stage),
+            ),
+            pace.excess,
+        )
         for pace in own.slow[:_RANKS]
     ]
-    yield "rank_compute_excess_ratio", text, ("rank", "host"), slow
+    yield "rank_compute_excess_ratio", text, ("rank", "host", "stage"), slow
 
 
 # Text: a running job as one line an iteration, and as a page of the terminal.
@@ -238,7 +252,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 _CAUSES, _SHOWN_RANKS = 4, 5
 #: A pause is shown for so many iterations.
 _PAUSES = 8
-_WIDTH = 60
+#: Widest trend and bars of causes; columns of a cause before its bar.
+_WIDTH, _BAR, _CAUSE = 60, 30, 29
+#: The trend rises from its least to its largest value, which are so far apart at least: what is
+#: less is noise.
+_LEAST_RISE = 0.02
 
 
 def line_of(iteration: WatchedIteration) -> str:
@@ -267,11 +285,13 @@ def _ranks(iteration: WatchedIteration) -> str:
 
 
 def _slow(slow: RankPace) -> str:
-    host = f" ({slow.host})" if slow.host else ""
+    stage = "" if slow.stage is None else f"stage {slow.stage}"
+    place = ", ".join(filter(None, (stage, slow.host)))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
-        f"rank {slow.rank}{host} computes {texts.percent(slow.excess)} longer, since iteration "
-        f"{slow.since} ({clock:%H:%M:%S} UTC)"
+        f"rank {slow.rank}{f' ({place})' if place else ''} computes "
+        f"{texts.percent(slow.excess)} longer, since iteration {slow.since} "
+        f"({clock:%H:%M:%S} UTC)"
     )
 
 
@@ -289,20 +309,21 @@ def waiting(folder: str) -> str:
     return f"{folder}: no whole iteration yet; it is written when the next one begins"
 
 
-def page_of(folder: str, sight: Sight, told: tuple[str, ...]) -> RenderableType:
+def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> RenderableType:
     """Return a page of the terminal.
 
     Args:
         folder: that is watched.
         sight: the newest one.
         told: the newest events.
+        width: columns of the terminal.
     """
     if not sight.trend:
         return Group(Text(waiting(folder)), *(Text(f"  {event}", style="yellow") for event in told))
-    return Group(*_lines(folder, sight, told))
+    return Group(*_lines(folder, sight, told, width))
 
 
-def _lines(folder: str, sight: Sight, told: tuple[str, ...]) -> Iterator[Text]:
+def _lines(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Iterator[Text]:
     newest = sight.trend[-1]
     value = newest.ratios.get(newest.headline)
     shown = "unknown" if value is None else texts.percent(value)
@@ -312,12 +333,14 @@ def _lines(folder: str, sight: Sight, told: tuple[str, ...]) -> Iterator[Text]:
         f"{sight.total:,} measured in {folder}",
     )
     values = [own.ratios.get(newest.headline) for own in sight.trend]
-    yield Text(f"{_sparkline(values[-_WIDTH:])}  {_span(values[-_WIDTH:])}", style="cyan")
+    bars, scale = _trend(values[-min(_WIDTH, width) :])
+    beside = len(bars) + 2 + len(scale) <= width
+    yield Text(f"{bars}{'  ' if beside else chr(10)}{scale}", style="cyan")
     yield Text()
     yield Text("What the bubble is made of, % of the window", style="bold")
     largest = max((own.share for own in newest.parts), default=0.0)
     for own in newest.parts[:_CAUSES]:
-        bar = "█" * max(1, round(30 * own.share / largest))
+        bar = "█" * max(1, round(min(_BAR, width - _CAUSE) * own.share / largest))
         yield Text(f"  {own.name:<16}{texts.percent(own.share):>9}  {bar}")
     if not newest.parts:
         yield Text("  nothing")
@@ -336,19 +359,15 @@ def _lines(folder: str, sight: Sight, told: tuple[str, ...]) -> Iterator[Text]:
         yield Text(f"  {event}", style="yellow")
 
 
-def _sparkline(values: list[float | None]) -> str:
-    """Return a bar an iteration, from 0 to the largest value; a blank where it is unknown."""
-    largest = max((value for value in values if value is not None), default=0.0)
-    steps = len(_BARS) - 1
-    return "".join(
-        " " if value is None else _BARS[round(steps * value / largest) if largest else 0]
-        for value in values
-    )
-
-
-def _span(values: list[float | None]) -> str:
+def _trend(values: list[float | None]) -> tuple[str, str]:
+    """Return a bar for each value, blank where it is unknown, and the scale in words."""
     known = [value for value in values if value is not None]
     if not known:
-        return ""
-    count = texts.counted(len(known), "iteration")
-    return f"{texts.percent(min(known))} to {texts.percent(max(known))} in {count}"
+        return " " * len(values), ""
+    least, steps = min(known), len(_BARS) - 1
+    rise = max(max(known) - least, _LEAST_RISE)
+    bars = (
+        " " if value is None else _BARS[round(steps * (value - least) / rise)] for value in values
+    )
+    ends = f"{_BARS[0]} {texts.percent(least)} to {_BARS[-1]} {texts.percent(least + rise)}"
+    return "".join(bars), f"{ends}, {texts.counted(len(known), 'iteration')}"

@@ -83,7 +83,7 @@ def watch(
     start, look_after = _once(run)
     watcher = Watcher(folder)
     with (
-        opened(jsonl, listen, tensorboard) as outputs,
+        opened(folder, jsonl, listen, tensorboard) as outputs,
         ExitStack() as stack,
         # Watching ends where its job does: by Ctrl-C, or by SIGTERM of a scheduler.
         suppress(KeyboardInterrupt, BrokenPipeError, SystemExit),
@@ -136,7 +136,8 @@ def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], N
 
     def page(sight: Sight) -> None:
         told.extend(sight.events)
-        live.update(page_of(anonymous(folder), anonymous(sight), anonymous(tuple(told))))
+        said = anonymous(folder), anonymous(sight), anonymous(tuple(told))
+        live.update(page_of(*said, live.console.width))
 
     return page
 
