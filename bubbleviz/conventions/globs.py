@@ -107,24 +107,22 @@ def lets_through(glob: str, text: str) -> bool:
 
 def fitting(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
     """Return for each text whether any of the SQLite GLOBs matches it."""
-    first_letters = [(glob, _first_letters(glob)) for glob in globs]
+    # Looking for the longest part of a pattern costs far less than matching, and in all texts at
+    # once least: most patterns fit none of them.
+    texts = list(texts)
+    together = "\n".join(texts)
+    parts = {glob: max(_WILDCARD.split(glob), key=len) for glob in globs}
+    some = [(glob, part, _first_letters(glob)) for glob, part in parts.items() if part in together]
 
     @cache
     def beginning_with(first: str) -> list[tuple[str, re.Pattern[str]]]:
-        """Return the patterns that may match a text with that first letter: for most texts, few.
-
-        Each has the longest part of its text: looking for that costs far less than matching.
-        """
+        """Return the patterns that may match a text with that first letter: for most texts, few."""
         return [
-            (max(_WILDCARD.split(glob), key=len), _regex(glob))
-            for glob, letters in first_letters
-            if not letters or first in letters
+            (part, _regex(glob)) for glob, part, letters in some if not letters or first in letters
         ]
 
     return [
-        any(
-            literal in text and regex.fullmatch(text) for literal, regex in beginning_with(text[:1])
-        )
+        any(part in text and regex.fullmatch(text) for part, regex in beginning_with(text[:1]))
         for text in texts
     ]
 
