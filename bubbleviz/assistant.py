@@ -411,18 +411,16 @@ def compare(before: str, after: str) -> Answer:
         after: likewise of the second.
     """
     found = api.compare(before, after)
-    rows = []
-    for name, (first, second) in found.ratios.items():
-        known = [None if own.ratio is None else own.ratio for own in (first, second)]
-        rows.append(
-            {
-                "ratio": name,
-                "bubble_ratio": [own and own.bubble.mean for own in known],
-                "difference": second.bubble and second.bubble.mean,
-                "p": second.bubble and second.bubble.p,
-                "window_ms": [own and _ms(own.window_ns.mean) for own in known],
-            }
-        )
+    rows = [
+        {
+            "ratio": name,
+            "bubble_ratio": [own.ratio and own.ratio.bubble.mean for own in cells],
+            "difference": cells[1].bubble and cells[1].bubble.mean,
+            "p": cells[1].bubble and cells[1].bubble.p,
+            "window_ms": [own.ratio and _ms(own.ratio.window_ns.mean) for own in cells],
+        }
+        for name, cells in found.ratios.items()
+    ]
     return {
         "units": _UNITS,
         "definition": "differences are after less before; p by Welch's t-test over iterations",

@@ -460,10 +460,8 @@ def layers_of_stages(recordings: Sequence[Recording], run: Run) -> tuple[StageLa
             number = stage_of.get((rank, chunk), NONE)
             if number == NONE:
                 continue
-            (of_kernels, first), name = (
-                stages[number],
-                None if layer == NONE else times.layers[layer],
-            )
+            of_kernels, first = stages[number]
+            name = None if layer == NONE else times.layers[layer]
             key = Phase(phase), name
             of_kernels[key] = of_kernels.get(key, 0) + kernel_ns
             if name is not None and phase == Phase.F:

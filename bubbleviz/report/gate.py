@@ -194,23 +194,28 @@ def _amount(text: str) -> tuple[float, str]:
     return float(number), unit
 
 
-def limits_above(baseline: SavedReport, increases: Sequence[str], path: str) -> tuple[Limit, ...]:
+def limits_above(
+    baseline: SavedReport, increases: Sequence[str], path: str, *, allow_incomplete: bool = False
+) -> tuple[Limit, ...]:
     """Return limits so far above the primary ratio, or the window, of an earlier report.
 
     Args:
         baseline: the report.
         increases: points of the ratio (``1pt``), or a share of the window (``2%``).
         path: of the report, for sentences.
+        allow_incomplete: whether ranks or stages may be missing of it; see :func:`checks`.
 
     Raises:
-        InputError: its primary ratio is unknown.
+        InputError: its primary ratio is unknown, or not known to be that of the pipeline.
         UsageError: one is neither.
     """
     ratio = baseline.ratio(baseline.headline)
-    if ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
+    doubts = [own.text for own in baseline.restrictions if not (own.of_part and allow_incomplete)]
+    if doubts or ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
+        why = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
         raise InputError(
-            f"{path}: its {baseline.headline} ratio is unknown, so nothing can be compared with "
-            "it; give another report with --baseline"
+            f"{path}: {why}, so nothing can be compared with it; give another report with "
+            "--baseline"
         )
     limits = []
     for text in increases:

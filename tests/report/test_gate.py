@@ -341,6 +341,9 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
     code, allowed, _ = cli("gate", report, "--max-bubble", "schedule=0.3", "--allow-incomplete")
     assert (code, allowed) == (0, out.replace("FAILED", "ok"))
     assert cli("gate", report, "--max-bubble", "schedule=0", "--allow-incomplete")[0] == 3
+    refusal = cli.refused("gate", report, "--baseline", report)
+    assert f"{restriction}, so nothing can be compared with it" in refusal
+    assert cli("gate", report, "--baseline", report, "--allow-incomplete")[0] == 0
 
 
 @pytest.mark.parametrize("kind", [own for own in RESTRICTIONS if own.no_pipeline])

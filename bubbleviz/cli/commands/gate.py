@@ -82,7 +82,12 @@ def gate(
     inputs += reports if is_saved else [file.path for file in find_profiles(reports)]
     outputs.check(inputs)
     if baseline is not None:
-        limits += limits_above(read_saved(baseline), max_increase or INCREASES, baseline)
+        limits += limits_above(
+            read_saved(baseline),
+            max_increase or INCREASES,
+            baseline,
+            allow_incomplete=allow_incomplete,
+        )
     promising = None if promised_by is None else read_saved(promised_by)
     saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)[0]
     results = checks(saved, limits, reports[0], allow_incomplete=allow_incomplete)
