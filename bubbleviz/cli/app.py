@@ -36,6 +36,8 @@ _ENDED = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
 #: Options of the application itself begin with these.
 _OWN = ("--version", "--install-completion", "--show-completion")
+#: Options whose values are files that may be there, and are no profiles.
+_OF_FILES = ("-o", "--output", "--convention")
 #: Of every command.
 _SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
@@ -120,7 +122,8 @@ def _meant(arguments: list[str]) -> list[str]:
     if first in {"help", *_SETTINGS["help_option_names"]}:
         return [*others[:1], "--help"] if others[:1] and others[0] in _KNOWN else ["--help"]
     if first.startswith("-") and not first.startswith(_OWN):
-        at = next((i for i, word in enumerate(arguments) if word in _KNOWN or _is_path(word)), 0)
+        known = (i for i, w in enumerate(arguments) if w in _KNOWN or _is_path(w))
+        at = next((i for i in known if arguments[i - 1] not in _OF_FILES), 0)
         paths = takewhile(lambda word: not word.startswith("-"), arguments[at:])
         behind = at + len(list(paths))
         return [*arguments[at:behind], *arguments[:at], *arguments[behind:]]

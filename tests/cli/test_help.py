@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.command_line import CommandLine, started
@@ -47,7 +49,9 @@ def test_the_list_of_commands_names_them_all(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("words", [("help", "gate"), ("--help", "gate"), ("-h", "gate")])
-def test_help_is_found_as_it_is_typed_first(words: tuple[str, ...], cli: CommandLine) -> None:
+def test_help_is_found_as_it_is_typed_first(
+    words: tuple[str, ...], cli: CommandLine, tmp_path: Path
+) -> None:
     assert cli.printed(*words) == cli.printed("gate", "--help")
     assert cli.printed("help") == cli.printed("--help") == cli.printed("help", "nothing")
     code, guide, said = cli("guide", "gate")
@@ -55,6 +59,8 @@ def test_help_is_found_as_it_is_typed_first(words: tuple[str, ...], cli: Command
     assert said == "bubbleviz: guide compare; options: bubbleviz gate --help\n"
     assert cli.printed("-v", "analyze", EXAMPLE) == cli.printed("-v", EXAMPLE)
     assert cli("-q", EXAMPLE, "-o", "-")[0] == 2
+    (tmp_path / "old.svg").touch()
+    assert cli.printed("-f", "-o", tmp_path / "old.svg", EXAMPLE) == cli.printed(EXAMPLE)
 
 
 def test_what_a_suffix_says_has_no_option_in_help(cli: CommandLine) -> None:
