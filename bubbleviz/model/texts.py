@@ -81,9 +81,9 @@ def some_of(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def percent(share: float) -> str:
-    """Return a ratio as percent."""
-    return f"{100 * share:.2f} %"
+def percent(share: float | None) -> str:
+    """Return a ratio as percent, or a dash."""
+    return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def rank_name(number: int | None, index: int, label: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
-from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
+from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -28,7 +28,7 @@ def _causes(saved: SavedReport, title: str = "") -> list[str]:
     if saved.first_cause is not None:
         label, share = saved.first_cause
         idle = "bubble" if saved.no_pipeline is None else "idle time"
-        sentences.append(f"first cause: {label}, {doc.percent(share)} of the {idle}")
+        sentences.append(f"first cause: {label}, {percent(share)} of the {idle}")
     if saved.advice is not None:
         sentences.append(f"what to do first: {saved.advice}")
     return [title + "; ".join(sentences)] if sentences else []
@@ -358,9 +358,9 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     kind = " bubble ratio" if comparison.runs[0].saved.of_pipeline else ""
     for place, (title, cell) in enumerate(zip(titles[1:], cells[1:], strict=True)):
         old, new = (r.bubble.mean if r is not None else None for r in (before, cell.ratio))
-        line = f"{one_line(headline, 40)}{kind} {doc.percent(old)} ({titles[0]})"
+        line = f"{one_line(headline, 40)}{kind} {percent(old)} ({titles[0]})"
         # The first run stands in the first line.
-        line = f"{' ' if place else line} -> {doc.percent(new)} ({title})"
+        line = f"{' ' if place else line} -> {percent(new)} ({title})"
         line += f": {_apart(cell.bubble)}" if cell.bubble is not None else ""
         if cell.window_ns is not None and before is not None and before.window_ns.mean:
             by = cell.window_ns.mean / before.window_ns.mean

@@ -137,11 +137,6 @@ Block: TypeAlias = "Sentence | Table | HangingLines"
 MOST_ROWS = 64
 
 
-def percent(value: float | None) -> str:
-    """Return a ratio as percent, or a dash."""
-    return "-" if value is None else texts.percent(value)
-
-
 def numbered(number: int | None) -> str:
     """Return a number of 0 and up, or a dash."""
     return "-" if number is None or number < 0 else str(number)

@@ -160,7 +160,7 @@ def _lost_launches(report: Report) -> str | None:
     return (
         "Record again without losses, from before the first iteration on: the launching calls of "
         f"{lost:,} of {kernels:,} kernels ({percent(lost / kernels)}) are missing, so their "
-        f"operations are unknown, and the ratio lies between {percent(low)} and {_percent(mean)}"
+        f"operations are unknown, and the ratio lies between {percent(low)} and {percent(mean)}"
     )
 
 
@@ -225,7 +225,7 @@ def _first_advice(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
         f"{_action(report, best)}: iteration {name} would take "
         f"{in_ms(best.makespan_ns)} instead of {in_ms(measured.makespan_ns)} "
         f"({-100 * saved:.1f} %) from first F to last backward, {ratio} "
-        f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
+        f"{percent(best.bubble_ratio)} instead of {percent(measured.bubble_ratio)}"
     )
 
 
@@ -253,7 +253,7 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
         measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
         told = (
             f"No single delay stands out; without any delay the {measure} would be "
-            f"{_percent(no_delay.bubble_ratio)} instead of {percent(ratio)}"
+            f"{percent(no_delay.bubble_ratio)} instead of {percent(ratio)}"
         )
     elif report.single_stage and ratio >= _WORTH:
         told = (
@@ -273,7 +273,7 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
         told = "There is almost no bubble to remove"
     elif report.kind == INFERENCE:
         told = (
-            f"No change of what ran removes the bubble ({_percent(headline)}, {report.headline}): "
+            f"No change of what ran removes the bubble ({percent(headline)}, {report.headline}): "
             "more requests, or more chunks in flight, fill it"
         )
     else:
@@ -311,10 +311,6 @@ def _action(report: Report, change: WhatIf) -> str:
     stage = max(total, key=lambda s: (total[s], -s))
     longer = f"{phase} of stage {stage} takes {100 * more:.0f} % longer than the mean"
     return f"Balance the stages ({longer})"
-
-
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else percent(ratio)
 
 
 # The list of advice: what would shorten iterations, the largest proven saving first.

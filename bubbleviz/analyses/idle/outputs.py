@@ -15,7 +15,7 @@ from bubbleviz.analyses.idle.report import BUSY, DEFINITIONS, ActivityIdle, Idle
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.count.count import spread
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.texts import csv_text, inert, json_text, one_line
+from bubbleviz.model.texts import csv_text, inert, json_text, one_line, percent
 from bubbleviz.render import document as blocks
 
 SCHEMA = "bubbleviz.idle/1"
@@ -281,7 +281,7 @@ def _kernels(
     for _, of, _, ns in work:
         classes[of] = classes.get(of, 0) + ns
     largest = sorted(classes.items(), key=lambda pair: -pair[1])
-    shares = [f"{of} {blocks.percent(ns / whole_ns)}" for of, ns in largest]
+    shares = [f"{of} {percent(ns / whole_ns)}" for of, ns in largest]
     table = kernel_table(report, top, hint, whole=everything)
     yield replace(table, title=f"{table.title}: {', '.join(shares[: None if everything else 2])}")
 
@@ -422,9 +422,9 @@ def _side_by_side(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     yield _table(title, rows, len(order), top, "", ("device",))
     most, least = order[0], order[-1]
     yield blocks.Sentence(
-        f"idle: {blocks.percent(float(idle[least]))} ({labels[least]}) to "
-        f"{blocks.percent(float(idle[most]))} ({labels[most]}), median "
-        f"{blocks.percent(float(np.median(idle)))} of {len(order)} devices"
+        f"idle: {percent(float(idle[least]))} ({labels[least]}) to "
+        f"{percent(float(idle[most]))} ({labels[most]}), median "
+        f"{percent(float(np.median(idle)))} of {len(order)} devices"
     )
 
 
@@ -482,12 +482,12 @@ def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[blocks.Bloc
     yield wait_table(report, top, hint)
     parts = []
     if report.idle_ns:
-        parts.append(f"{blocks.percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
+        parts.append(f"{percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
     for what, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
         awaited_ns = report.summed(f"awaited_{name}")
         if awaited_ns:
             share = awaited_ns / report.summed(f"exposed_{name}")
-            parts.append(f"{blocks.percent(share)} of exposed {what} held up launched work")
+            parts.append(f"{percent(share)} of exposed {what} held up launched work")
     yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
 

@@ -12,8 +12,7 @@ from bubbleviz.conventions.host_activities import UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.document import percent
+from bubbleviz.model.texts import counted, one_line, percent
 
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {

@@ -12,7 +12,7 @@ from bubbleviz.explain.recognition.reasons import NO_PIPELINE
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.phase_masks import EVALUATION
-from bubbleviz.model.texts import capitalised, counted, one_line
+from bubbleviz.model.texts import capitalised, counted, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.palette import BUBBLE_PARTS
@@ -34,7 +34,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     bounds = "".join(f"{joint}{text}" for joint, text in _bounds(report))
     mean = report.summary.bubble_ratio[report.headline].mean
     why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
-    value = f"{measure_of(report)}: {doc.percent(mean)}"
+    value = f"{measure_of(report)}: {percent(mean)}"
     return value, f"{_spread(report)}{marked}{bounds}", _run(report), why
 
 
@@ -42,10 +42,10 @@ def _spread(report: Report) -> str:
     """Return the confidence interval of the primary ratio, or its two values; empty for one."""
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None:
-        return " ({} and {} in two iterations)".format(*map(doc.percent, spread.pair))
+        return " ({} and {} in two iterations)".format(*map(percent, spread.pair))
     if spread.ci95 is None or spread.mean is None:
         return ""
-    return f" ± {doc.percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
+    return f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
 
 
 def _worst(report: Report) -> str:
@@ -57,7 +57,7 @@ def _worst(report: Report) -> str:
         return ""
     averaged = (iteration for iteration in report.iterations if iteration.averaged)
     worst = next(i for i in averaged if i.ratios[report.headline].value == spread.max)
-    return f", {doc.percent(spread.max)} in iteration {one_line(worst.name, 30)}"
+    return f", {percent(spread.max)} in iteration {one_line(worst.name, 30)}"
 
 
 def _restriction_marks(report: Report) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def _bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]
         yield ", ", f"clock bounds {doc.between(interval)} %"
     low = report.lower_bound(report.headline)
     if low is not None:
-        yield "; ", f"{doc.percent(low)} with compute outside every operation counted as work"
+        yield "; ", f"{percent(low)} with compute outside every operation counted as work"
     if report.summary.iterations and (kernels := kernel_time_of(report).sentence) is not None:
         yield "; ", kernels
 
@@ -168,7 +168,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
 def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
     """Yield the primary ratio, the run that it is of, and what restricts or bounds it."""
     mean = report.summary.bubble_ratio[report.headline].mean
-    value = "unknown" if mean is None else doc.percent(mean)
+    value = "unknown" if mean is None else percent(mean)
     lead = f"{capitalised(measure_of(report))}: {value}"
     yield from paragraph(f"{_spread(report).strip()}{_worst(report)}", display, lead=lead)
     ran, run = report.schedule, _run(report)
@@ -205,7 +205,7 @@ def _limits(report: Report, display: Display) -> list[doc.Line]:
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
     attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)
     if gpu_ns and attributed_ns < _COVERED * gpu_ns:
-        limits.append(f"{doc.percent(attributed_ns / gpu_ns)} of kernel time attributed")
+        limits.append(f"{percent(attributed_ns / gpu_ns)} of kernel time attributed")
     clocks = {report.clock(number) for number in range(len(report.profiles))}
     if any(uncertainty is None for _, _, uncertainty in clocks) and len(clocks) > 1:
         limits.append(f"offsets of {len(clocks)} clocks unknown")

@@ -13,7 +13,7 @@ from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted, listed, one_line
+from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.report.advice import advice_of
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
@@ -63,7 +63,7 @@ def recognised(recognition: Recognition) -> str:
         agreeing = len(recognition.agreeing)
         matches = f"by structure in {agreeing} of {counted(total, 'iteration')}"
     elif exact < total:
-        matches = f"{doc.percent(recognition.distance)} of operations out of order, {matches}"
+        matches = f"{percent(recognition.distance)} of operations out of order, {matches}"
     if recognition.inferred:
         matches += "; microbatches are numbered by order, so another schedule may look the same"
     line = f"{one_line(recognition.name, 60)}{also} ({matches})"
@@ -192,7 +192,7 @@ def not_averaged(report: Report) -> Iterator[doc.Block]:
             "kind": iteration.kind,
             "complete": "yes" if iteration.complete else "no",
             "microbatches": doc.numbered(iteration.microbatches),
-            report.headline: doc.percent(iteration.ratios[report.headline].value),
+            report.headline: percent(iteration.ratios[report.headline].value),
         }
         for iteration in others
     ]

@@ -151,7 +151,7 @@ def terminal_timeline(
         if is_marked := row.rank.index in marked:
             of_marked.append(str(row.rank.number))
         drawn = (_halves if halves else _characters)(own, glyphs, styles)
-        ratio = "-" if known is None else percent(known)
+        ratio = percent(known)
         shown = display.shown(label)
         head = shown + " " * (gutter - 1 - cell_width(shown)) + (sign if is_marked else " ")
         style = "bold" if is_marked else ""
