@@ -86,7 +86,8 @@ def test_a_kernel_log_among_profiles(
     for link in (name, "log.json", "log.txt"):
         (tmp_path / link).symlink_to("/proc/kmsg" if link == name else "/dev/zero")
 
-    code, out, err = cli(*(word.format(tmp_path) for word in COMMANDS[command]))
+    words = [word.format(tmp_path) for word in COMMANDS[command]]
+    code, out, err = cli(*words, *(("-v", "coverage") if command == "profile" else ()))
     assert code == 0
     assert f"{name}: a special file" in out + err
 

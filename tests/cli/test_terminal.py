@@ -39,6 +39,8 @@ def test_failed_is_red(tmp_path: Path) -> None:
     failed = on_terminal("gate", report, "--max-bubble", "schedule=12%")
     passed = on_terminal("gate", report, "--max-bubble", "schedule=30%")
 
-    assert "\x1b[1;31mFAILED\x1b[0m: schedule 27.27 % is above 12%" in failed
+    assert (
+        "\x1b[1;31mFAILED\x1b[0m: schedule 27.27 % is above 12 % (mean of 3 iterations)" in failed
+    )
     assert "\x1b[32mok\x1b[0m: schedule" in passed
     assert "\x1b[" not in on_terminal("gate", report, "--max-bubble", "schedule=30%", NO_COLOR="1")

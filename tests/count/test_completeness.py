@@ -179,7 +179,7 @@ def test_ranks_are_like_a_tuple(tmp_path: Path) -> None:
     assert ranks == values
     assert ranks != values[:1]
     assert ranks == run_of(tmp_path).iteration(0).ranks
-    assert repr(ranks) == repr(values)
+    assert repr(ranks) == "RankIterations(2 ranks)"
 
 
 # Quantiles of Student's t are those of scipy.

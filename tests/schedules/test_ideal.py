@@ -125,9 +125,12 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         (("--schedule", "1f1b", *SIZES, "--chunks", "2"), "one chunk"),
         (("--schedule", "1f1b", *SIZES, "--tf", "1,2"), "--tf: 2 times for 4 stages"),
         (("--schedule", "1f1b", *SIZES, "--tw", "fast"), "--tw fast: not milliseconds"),
-        (("--schedule", "1f1b", *SIZES, "--tb", "-1"), "--tb: -1.0 is no time"),
-        (("--schedule", "1f1b", *SIZES, "--tb", "nan"), "--tb: nan is no time"),
-        (("--schedule", "1f1b", *SIZES, "--tcomm", "1e99"), "--tcomm: 1e+99 is no time"),
+        (("--schedule", "1f1b", *SIZES, "--tb", "-1"), "--tb: -1.0 is not a time"),
+        (("--schedule", "1f1b", *SIZES, "--tb", "nan"), "--tb: nan is not a time"),
+        (
+            ("--schedule", "1f1b", *SIZES, "--tcomm", "1e99"),
+            "--tcomm: 1e+99 is not a time in milliseconds",
+        ),
         (
             ("--schedule", "1f1b", *SIZES, "--tf", "1e-7"),
             "--tf: 1e-07 ms is less than a nanosecond",

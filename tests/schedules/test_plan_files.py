@@ -241,7 +241,7 @@ def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> N
     assert (one["phase"], one["microbatch"], one["what"]) in (("F", 2, "late"), ("BW", 0, "early"))
 
     table = " ".join(cli.printed("analyze", profile, "--plan", str(other)).split())
-    assert "schedule: 1f1b (order matches in 2 of 2 iterations)" in table
+    assert "1f1b on 4 ranks of 1 host, 2 of 2 iterations averaged" in table
     assert (
         "plan: =1+1.csv (1.56 % of operations out of order, order matches in 0 of 2 iterations)"
         in table

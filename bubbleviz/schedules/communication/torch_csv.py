@@ -185,7 +185,7 @@ def _items(number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
             forward, backward = sorted(both, key=lambda cell: cell.phase is not Phase.F)
             if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
                 raise InputError(
-                    f"row {number}, cell {place}: {one_line(text, 60)!r} is no forward beside a "
+                    f"row {number}, cell {place}: {one_line(text, 60)!r} is not a forward beside a "
                     f"backward; {_FORM}"
                 )
             forward.beside_next = True
