@@ -63,13 +63,6 @@ def test_help_is_found_as_it_is_typed_first(
     assert cli.printed("-f", "-o", tmp_path / "old.svg", EXAMPLE) == cli.printed(EXAMPLE)
 
 
-def test_what_a_suffix_says_has_no_option_in_help(cli: CommandLine) -> None:
-    text = cli.printed("analyze", "--help")
-
-    assert ".bubbles.csv" in text
-    assert "--json" not in text
-
-
 def test_refusals_load_no_rich() -> None:
     program = (
         "import sys; from bubbleviz.cli.app import main; main(['analyze']); "

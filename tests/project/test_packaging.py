@@ -20,7 +20,6 @@ from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import bare_name, understand
-from bubbleviz.count import ratios
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.render import formats as renderers
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
@@ -344,15 +343,12 @@ def test_the_variant_that_reads_most_is_taken() -> None:
     assert "kernels" not in NSYS_QUERIES.views_of(schema)
 
 
-def test_every_output_format_is_a_suffix_in_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_output_format_is_a_suffix_in_help_and_no_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = " ".join(helped(capsys, "analyze").replace("│", "").split())
     found = renderers.renderers()
 
+    assert "--json" not in text
     assert len({renderer.name for renderer in found}) == len(found)
     assert all(f"{own.suffixes[0]}, " in text.replace(")", ", ") and own.summary for own in found)
-
-
-def test_every_ratio_has_a_definition_and_a_window() -> None:
-    for ratio in ratios.ratio_definitions():
-        assert ratio.definition
-        assert callable(ratio.windows)
