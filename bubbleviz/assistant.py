@@ -260,7 +260,7 @@ def analyze(path: str) -> Answer:
             "schedule": saved.schedule,
             "restrictions": [own.text for own in saved.restrictions],
             "advice": actions,
-            "next": _next("plan", path=path),
+            "next": _next("plan", path=path) if saved.of_pipeline else None,
         }
     command, reason = inspection.first_look([path])
     if command == "idle":
@@ -427,7 +427,7 @@ def compare(before: str, after: str) -> Answer:
         "ratios": rows,
         "changes": found.changes[-1][:_NAMES],
         "notes": found.notes[:5],
-        "next": _next("why", path=after),
+        "next": _next("analyze" if looks_saved(after) else "why", path=after),
     }
 
 

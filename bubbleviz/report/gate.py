@@ -232,7 +232,7 @@ def limits_above(
             written = f"{100 * most:.2f} %"
         else:
             most, in_unit = ratio.window_ns.mean / 1e6 * (1 + amount), "ms"
-            written = f"{most:,.3f} ms"
+            written = f"{most:.3f} ms"
         limits.append(Limit(ratio.name, most, f"{written}, {more}", in_unit, unit == "%"))
     return tuple(limits)
 

@@ -123,6 +123,7 @@ def test_what_a_profile_says_is_quoted_and_cut(tmp_path: Path) -> None:
     found = answers(tmp_path, *calls)
 
     assert ORDER in json.dumps(found)
+    assert found[-1]["next"]["tool"] == "analyze"  # why needs operations
     for answer in found:
         answer.pop("next")  # its path is the assistant's own
         text = json.dumps(answer, ensure_ascii=False)
