@@ -718,6 +718,13 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
         f"Kernels run for {percent(1 - fault.phases[0][1])} of their time",
         "",
     ),
+    "queue": lambda report, fault, seen: (
+        f"Post receives of {_ranks(report, fault.ranks)} in the order in which data comes, or "
+        "defer them",
+        f"{counted(int(fault.phases[0][1]), 'receive')} wait queued behind one whose data is not "
+        f"there, in {seen}",
+        "",
+    ),
     "token": lambda _, fault, seen: (
         f"Keep {'one chunk more' if fault.what == 'one' else 'more chunks'} in flight",
         "The first stage waits for the token of an earlier step, with "

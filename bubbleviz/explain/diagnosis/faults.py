@@ -55,7 +55,8 @@ class Fault:
 
     Attributes:
         kind: its shape: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``, ``link``,
-            ``launch``, ``launch-gaps``, ``collective``, ``drift``, ``slowed`` or ``token``.
+            ``launch``, ``launch-gaps``, ``collective``, ``drift``, ``slowed``, ``queue`` or
+            ``token``.
         name: stable and unique in a run, for example ``rank-3``.
         rows: of the work table that it slows.
         scale: what each would take without it, as a share of what it took; shape of ``rows``.

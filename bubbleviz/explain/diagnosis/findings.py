@@ -151,7 +151,10 @@ def diagnosis_of(
 
     faults = [(fault,) for shape in shapes.SHAPES for fault in shape(seen)]
     alone = list(map(finding, faults, lengths_without(faults).T))
-    alone += [finding((fault,), lengths_without([()], free)[:, 0]) for fault, free in _eased(run)]
+    alone += [
+        finding((fault,), lengths_without([()], free)[:, 0])
+        for fault, free in _eased(run, scenarios)
+    ]
     ranked = sorted(alone, key=lambda f: -f.saving_ns)
     tried = [f.faults[0] for f in ranked[:_PAIRED]]
     pairs = [
@@ -286,8 +289,19 @@ def _evidence(
     )
 
 
-def _eased(run: run_work.ReplayedRun) -> Iterator[tuple[Fault, Replay]]:
-    """Yield the faults that too few chunks are in flight, with the replay of more."""
+def _eased(run: run_work.ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
+    """Yield faults of what work waits for, with the replay of the run without them.
+
+    These are too few chunks in flight, and receives that are queued behind others.
+    """
+    work, order = scenarios.work, scenarios.order
+    row = run_work.queued_receives(work)[0]
+    if len(row):
+        queued = np.isin(order.after, row) & np.isin(work.role[order.before], run_work.RECEIVES)
+        ranks, count = tuple(distinct(work.rank[row]).tolist()), float(len(row))
+        free = replay_of(work, order.take(~queued))
+        if len(free.iterations) == len(scenarios.replay.iterations):
+            yield Fault("queue", "queued-receives", ranks=ranks, phases=(("", count),)), free
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
         rank, depth = int(operations.rank[tokens.after[0]]), usual_depth(operations, tokens)

@@ -424,7 +424,7 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
     of_link = groups_of(place, *replay.link_of(work)).of_row
     streams = (np.flatnonzero(role == own) for own in replay.POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
-    receives = np.isin(role[rows], _RECEIVES)
+    receives = np.isin(role[rows], RECEIVES)
     taken, taken_by = rows[receives], compute[receives]
     directed = np.flatnonzero((role == replay.Role.FORWARD) | (role == replay.Role.BACKWARD))
     after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
@@ -474,7 +474,9 @@ def _first_backward(work: replay.Work, computes: Ints) -> list[Pairs]:
     return pairs
 
 
-_RECEIVES = (replay.Role.RECV_F, replay.Role.RECV_B)
+#: Roles of receives, and of sends.
+RECEIVES = (replay.Role.RECV_F, replay.Role.RECV_B)
+_SENDS = (replay.Role.SEND_F, replay.Role.SEND_B)
 #: Clocks of ranks are not off by more.
 _RANK_CLOCK_NS = 1_000_000
 _ROLES = {
@@ -698,7 +700,7 @@ def run_order(
         late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
         ahead = late & work.communicates[row]
         # One that does so where data is there early does so where it waits, too.
-        shows = ~work.communicates[before] & np.isin(work.role[row], _RECEIVES)
+        shows = ~work.communicates[before] & np.isin(work.role[row], RECEIVES)
         early = shows & (sent_ns[row] + CLOCK_NS < work.end_ns[before])
         if 2 * ahead[early].sum() > early.sum():
             ahead |= shows
@@ -708,12 +710,36 @@ def run_order(
         (place[unseen.consumer], place[unseen.producer]),
         (waits[known], token[known]),
         *in_time,
+        queued_receives(work),
         _in_turn(work, computes, collective),
         _in_turn(work, collective, collective),
         _followed(work, computes, collective),
     ]
     row, before = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     return Dependencies(row, before)
+
+
+def queued_receives(work: replay.Work) -> Pairs:
+    """Return the receives that were queued behind others, and the one that each then followed.
+
+    Its data was sent while the rank still waited in the other one, which had been posted first::
+
+        RECV_F 5   ├▒▒▒▒▒▒ waits ▒▒▒▒▒▒│▓▓┤
+        RECV_B 2          sent            ├▓▓┤
+
+    Args:
+        work: of all ranks.
+    """
+    sends = np.flatnonzero(np.isin(work.role, _SENDS))
+    receives = np.flatnonzero(np.isin(work.role, RECEIVES))
+    sent_ns = np.full(int(work.meeting.max(initial=NONE)) + 1, NEVER)
+    sent_ns[work.meeting[sends]] = work.start_ns[sends]
+    row, before = chained(work, receives, work.rank_iteration[receives])
+    idle_ns = work.start_ns[row] - work.end_ns[before]
+    queued = (idle_ns >= 0) & (idle_ns <= CLOCK_NS)
+    queued &= sent_ns[work.meeting[row]] + CLOCK_NS < work.start_ns[row]
+    queued &= sent_ns[work.meeting[before]] > work.start_ns[before] + CLOCK_NS
+    return row[queued], before[queued]
 
 
 def _in_turn(work: replay.Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:
