@@ -329,6 +329,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
             ),
             virtual_stage=staging.virtual_stage,
             stages=tuple(rank.stage for rank in ranks),
+            global_ranks=tuple(rank.global_rank for rank in ranks),
         ),
         joined.busy,
         replace(joined.hosts, rank=place[joined.hosts.rank]),

@@ -204,7 +204,9 @@ def _ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
     if picture.hosts is not None:
         chosen = _of_hosts(report, chosen, picture.hosts)
     given = (picture.ranks, picture.stages, picture.pipelines, picture.hosts)
-    return () if all(text is None for text in given) else tuple(chosen)
+    if all(text is None for text in given):
+        return ()
+    return tuple(report.ranks[index].number for index in chosen)
 
 
 def _of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:

@@ -399,7 +399,10 @@ def operations_of_ranks(
     busy = run.busy.take(slice(*np.searchsorted(run.busy.operation, rows).tolist()))
     if first:
         operations = replace(
-            operations, rank=operations.rank - first, stages=operations.stages[first:end]
+            operations,
+            rank=operations.rank - first,
+            stages=operations.stages[first:end],
+            global_ranks=operations.global_ranks[first:end],
         )
     if row:
         busy = replace(busy, operation=busy.operation - row)

@@ -5,7 +5,7 @@ Bulk data (operations, busy intervals) is columns; everything else is a small fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -150,23 +150,27 @@ class Operations(RankOperations, ArrowTable):
 
     For Arrow's libraries (``polars.DataFrame(report.operations)``) a row is an operation, too: the
     columns of ``--csv`` with null for what is unknown, then ``second_microbatch, second_chunk,
-    virtual_stage, busy_ns, launched_ns``.
+    virtual_stage, busy_ns, launched_ns, global_rank``.
 
     The columns are those of :class:`OperationKeys` and :class:`RankOperations`, and these:
 
     Attributes:
         virtual_stage: place of its model chunk in the model's order; -1 unknown.
         stages: stage of each rank; None unknown.
+        global_ranks: number of each rank in the job; None unknown.
     """
 
     virtual_stage: Ints
     stages: tuple[int | None, ...] = field(metadata={"shared": True})
+    global_ranks: tuple[int | None, ...] = field(metadata={"shared": True})
 
     def stage_of(self, rank: Ints) -> Ints:
         """Return the stage of each of these ranks (-1: no rank); -1 where it is not known."""
-        stage = np.full(max(len(self.stages), int(rank.max(initial=NONE)) + 1) + 1, NONE, np.int64)
-        stage[: len(self.stages)] = [NONE if number is None else number for number in self.stages]
-        return np.asarray(stage[rank], np.int64)
+        return _of_ranks(self.stages, rank)
+
+    def global_rank_of(self, rank: Ints) -> Ints:
+        """Return the number in the job of each of these ranks; -1 as in :meth:`stage_of`."""
+        return _of_ranks(self.global_ranks, rank)
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the columns of ``--csv`` by name, and some more."""
@@ -192,7 +196,15 @@ class Operations(RankOperations, ArrowTable):
             "virtual_stage": identifiers(self.virtual_stage),
             "busy_ns": numbers(self.busy_ns),
             "launched_ns": identifiers(self.launched_ns),
+            "global_rank": identifiers(self.global_rank_of(self.rank)),
         }
+
+
+def _of_ranks(by_rank: Sequence[int | None], rank: Ints) -> Ints:
+    """Return the number that each of these ranks has (-1: no rank); -1 where it is not known."""
+    known = np.full(max(len(by_rank), int(rank.max(initial=NONE)) + 1) + 1, NONE, np.int64)
+    known[: len(by_rank)] = [NONE if number is None else number for number in by_rank]
+    return np.asarray(known[rank], np.int64)
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model import limitations
 from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.advice import advice_of, first_thing
+from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts, longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import kernel_time_of, rank_parts
@@ -70,7 +70,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "profiles": [asdict(profile) for profile in report.profiles],
         "ranks": [_attributes(rank, _OF_RANK) for rank in report.ranks],
         "what_to_do_first": first_thing(report),
-        "advice": [asdict(advice) for advice in advice_of(report)],
+        "advice": [_advice(advice) for advice in advice_of(report)],
         **limitations.written(report.restrictions),
         "typical_iteration": None if typical is None else typical.index,
         "iterations": [
@@ -147,6 +147,12 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         # What pictures are drawn from.
         "timeline": saved(timeline_of(report)) if drawn else None,
     }
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    """Return the entry of an advice, whose ranks are named as all of the document's are."""
+    entry = asdict(advice)
+    return entry | {"ranks": entry.pop("indices")}
 
 
 def rank_entries(

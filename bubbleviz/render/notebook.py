@@ -123,7 +123,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
         """
         given = {i.index if isinstance(i, Iteration) else i for i in iterations if i is not None}
         shown = View(iterations=tuple(sorted(self.iteration(i).index for i in given)), **view)
-        if strange := set(shown.ranks) - set(range(len(self.ranks))):
+        if strange := set(shown.ranks) - {rank.number for rank in self.ranks}:
             raise IndexError(f"no rank {min(strange)}; there are {len(self.ranks)}")
         return Picture(self, shown)
 
@@ -184,7 +184,7 @@ def bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int
 
     view = View(rows="rank" if row_kind(report, View()) == "rank" else "stage")
     rows = rows_of(report, view)
-    ranks = tuple(rank for row in rows[:MOST_ROWS] for rank in row.replicas)
+    ranks = tuple(report.ranks[rank].number for row in rows[:MOST_ROWS] for rank in row.replicas)
     svg = picture(report, replace(view, ranks=ranks), ids)
     return svg, min(len(rows), MOST_ROWS), len(rows)
 

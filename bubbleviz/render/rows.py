@@ -68,6 +68,12 @@ def row_kind(report: Report, view: View) -> str:
     return "stage" if shown > most else "rank"
 
 
+def chosen_ranks(report: Report, view: View) -> list[Rank]:
+    """Return the ranks of a view, whose numbers are those of the job, in pipeline order."""
+    wanted = set(view.ranks)
+    return [rank for rank in report.ranks if not wanted or rank.number in wanted]
+
+
 def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
     """Return the rows of the ranks of a view; a rank of unknown stage has a row of its own.
 
@@ -76,8 +82,7 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
         view: the ranks, and what a row is.
         with_standouts: whether what stands out follows, where the spread is shown.
     """
-    wanted = set(view.ranks)
-    ranks = [rank for rank in report.ranks if not wanted or rank.index in wanted]
+    ranks = chosen_ranks(report, view)
     kind = row_kind(report, view)
     if kind == "rank":
         return tuple(RankRow(rank, (rank.index,)) for rank in ranks)

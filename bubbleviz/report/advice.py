@@ -122,7 +122,7 @@ def culprits(report: Report, first: str | None) -> tuple[int, ...]:
         first: what :func:`first_thing` says of it.
     """
     told = next((advice for advice in advice_of(report) if advice.text in (first or "")), None)
-    ranks = () if told is None else told.ranks
+    ranks = () if told is None else told.indices
     return ranks if 2 * len(ranks) <= len(report.ranks) else ()
 
 
@@ -338,7 +338,8 @@ class Advice:
 
     Attributes:
         kind: shape of what it removes; several joined by ``+`` where they save more together.
-        ranks: that it is about; empty for all, or none.
+        ranks: numbers of those that it is about (:attr:`.Rank.number`); empty for all, or none.
+        indices: their places in the report's ranks, which the columns ``rank`` hold.
         stage: likewise.
         stages: those that hold too much work; empty for other advice.
         saving_ns: mean over the averaged iterations.
@@ -354,6 +355,7 @@ class Advice:
 
     kind: str
     ranks: tuple[int, ...]
+    indices: tuple[int, ...]
     stage: int | None
     stages: tuple[int, ...]
     saving_ns: int
@@ -424,6 +426,7 @@ def _schedule(report: Report) -> Advice | None:
     return Advice(
         kind="schedule",
         ranks=(),
+        indices=(),
         stage=None,
         stages=(),
         saving_ns=round(1e6 * saving_ms),
@@ -476,7 +479,8 @@ def _planned_order(report: Report) -> Advice | None:
     stages = {report.ranks[rank].stage for rank in ranks}
     return Advice(
         kind="order",
-        ranks=ranks,
+        ranks=_numbers(report, ranks),
+        indices=ranks,
         stage=stages.pop() if len(stages) == 1 else None,
         stages=(),
         saving_ns=round(saving_ns),
@@ -546,9 +550,11 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     place = "+".join(fault.name for fault in faults)
     error = None if finding.error_ns is None else finding.error_ns / max(finding.length_ns, 1.0)
     saves = _outcome((kind, place), finding.length_ns, finding.saving_ns, len(report.ranks), error)
+    ranks = tuple(sorted({rank for fault in faults for rank in fault.ranks}))
     return Advice(
         kind=kind,
-        ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
+        ranks=_numbers(report, ranks),
+        indices=ranks,
         stage=faults[0].stage if len(faults) == 1 else None,
         stages=tuple(sorted({stage for fault in faults for stage in fault.stages})),
         saving_ns=round(finding.saving_ns),
@@ -742,8 +748,12 @@ def _thread(report: Report, fault: Fault) -> str:
 def _ranks(report: Report, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return numbered_rank(report, ranks[0])
-    numbers = sorted(report.ranks[rank].number for rank in ranks)
-    return f"ranks {listed([str(number) for number in numbers], _NAMED)}"
+    return f"ranks {listed([str(number) for number in _numbers(report, ranks)], _NAMED)}"
+
+
+def _numbers(report: Report, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of ranks in their job, ascending."""
+    return tuple(sorted(report.ranks[rank].number for rank in ranks))
 
 
 def _who(report: Report, fault: Fault) -> str:

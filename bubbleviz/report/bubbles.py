@@ -441,6 +441,7 @@ def written_operations(report: Report, *, tokens: bool | None = None) -> Columns
         tokens: whether there is a column of tokens; None for where any are known.
     """
     columns = dict(report.operations.arrow_columns())
+    del columns["global_rank"]  # it follows where --csv has it
     # Iterations by name, as numbers where all names are.
     names = [iteration.name for iteration in report.iterations]
     iteration = report.operations.iteration

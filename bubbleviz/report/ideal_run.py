@@ -101,5 +101,7 @@ def _tables(plan: Plan, ran: Simulation, ticks: int) -> tuple[Operations, BusyIn
     columns |= dict.fromkeys(("active_ns", "busy_ns"), end_ns - start_ns)
     columns |= {name: getattr(ran, name) for name in ("phase", "microbatch", "virtual_stage")}
     columns |= {"rank": ran.device, "chunk": chunk[ran.virtual_stage]}
-    operations = Operations(**columns, names=("",), stages=tuple(range(plan.stages)))
+    operations = Operations(
+        **columns, names=("",), stages=tuple(range(plan.stages)), global_ranks=()
+    )
     return operations, BusyIntervals(np.arange(count), start_ns, end_ns)

@@ -12,7 +12,8 @@ class View:
     Attributes:
         iterations: indices of the iterations to draw, ascending; empty for
             :meth:`bubbleviz.Report.typical_iteration`.
-        ranks: indices of the ranks to draw; empty for all.
+        ranks: numbers of the ranks to draw (:attr:`.Rank.number`), as ``--ranks`` takes them; empty
+            for all.
         communication: whether to draw a thin lane of communication operations under each rank.
         rows: ``"rank"`` for a row per rank, ``"stage"`` for one per stage with all its replicas;
             None for ranks, and stages where there are many ranks.

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import bubbleviz
+from bubbleviz.render.rows import rows_of
 from tests.support.command_line import CommandLine
 from tests.support.pipeline_jobs import Job, simulated
 
@@ -31,6 +33,19 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
     assert "Find out why rank 6 is slow" in files["md"].read_text(encoding="utf-8")
     # No rank is told by another number than its own: rank 3 is never the slow one.
     assert not re.search(r"rank 3[^\n]{0,40}(slow|points)", screen)
+    # In Python, too: rank 3 of pictures and advice is another than the place 3 of columns.
+    report = bubbleviz.analyze(table)
+    (slow,) = {row.global_rank for row in report.operations if row.rank == index}
+    assert report.advice[0].ranks == (slow,) == (6,)
+    assert report.plot(ranks=(6,)).view == bubbleviz.View(ranks=(6,))
+    assert {row.rank.number for row in rows_of(report, bubbleviz.View(ranks=(6,)))} == {6}
+    assert {row.global_rank for row in report.bubbles if row.rank == index} == {6}
+    report.save(tmp_path / "one.svg", bubbleviz.View(ranks=(6,)))
+    cli.printed("analyze", table, "--ranks", "6", "--svg", tmp_path / "same.svg")
+    drawn = ((tmp_path / name).read_text(encoding="utf-8") for name in ("one.svg", "same.svg"))
+    assert (
+        len({re.sub(r"<desc>.*?</desc>|<metadata>.*?</metadata>", "", svg) for svg in drawn}) == 1
+    )
     # What is written is read with the same numbers, and pictures take them.
     again = str(tmp_path / "again.csv")
     cli.printed("analyze", table, "--csv", again)

@@ -95,7 +95,7 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
         "has_span": column(op.busy is not None for op in ops),
         "name_id": column(names.index(op.name) for op in ops),
     }
-    table = Operations(**columns, names=names, stages=())
+    table = Operations(**columns, names=names, stages=(), global_ranks=())
     return table, BusyIntervals(*(column(values) for values in transposed(intervals, 3)))
 
 

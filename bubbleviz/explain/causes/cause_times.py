@@ -115,6 +115,8 @@ class Bubbles(Table, ArrowTable):
             "collective": coded(self.collective, self.collectives),
             "host_call": coded(self.host_call_id, operations.names),
             "host_range": coded(self.host_range_id, operations.names),
+            "global_rank": identifiers(operations.global_rank_of(self.rank)),
+            "peer_global_rank": identifiers(operations.global_rank_of(peer)),
         }
 
 

@@ -51,7 +51,7 @@ def operation_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of operations that people read."""
     operations = report.operations
     labels = {int(phase): phase.label for phase in Phase}
-    stages = _stages(report)
+    stages = _of_ranks(report, "stage")
     names = [inert(name) for name in operations.names]
     spanned = operations.has_span == 1
     return {
@@ -77,7 +77,7 @@ def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of idle intervals."""
     bubbles, operations = report.bubbles, report.operations
     causes = {int(cause): cause.label for cause in Cause}
-    stages = _stages(report)
+    stages, in_job = _of_ranks(report, "stage"), _of_ranks(report, "global_rank")
     rank = bubbles.rank.tolist()
     labels = operation_labels(report)
     peer = ["" if row < 0 else int(operations.rank[row]) for row in bubbles.peer_operation.tolist()]
@@ -104,12 +104,15 @@ def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
         "collective": CodedTexts(bubbles.collective, collectives).listed(),
         "host_call": [inert(call or "") for call, _ in hosts],
         "host_range": [inert(around or "") for _, around in hosts],
+        "global_rank": [in_job[index] for index in rank],
+        "peer_global_rank": ["" if index == "" else in_job[index] for index in peer],
     }
 
 
-def _stages(report: Report) -> dict[object, object]:
-    """Return the stage of each rank; empty where it is unknown."""
-    return {rank.index: "" if rank.stage is None else rank.stage for rank in report.ranks}
+def _of_ranks(report: Report, name: str) -> dict[object, object]:
+    """Return an attribute of each rank; empty where it is unknown."""
+    told = ((rank.index, getattr(rank, name)) for rank in report.ranks)
+    return {index: "" if value is None else value for index, value in told}
 
 
 def _iteration_names(report: Report, iteration: Ints) -> list[object]:

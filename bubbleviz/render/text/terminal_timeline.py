@@ -42,7 +42,7 @@ from bubbleviz.render.palette import (
     mix,
     paint,
 )
-from bubbleviz.render.rows import RankRow, Selection, row_ratios, select
+from bubbleviz.render.rows import RankRow, Selection, chosen_ranks, row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flowing
 from bubbleviz.report.rank_means import idle_of
@@ -97,8 +97,7 @@ def timeline_selection(
         iteration: which is drawn.
         marked: ranks whose pipeline is drawn, of the first that is in any.
     """
-    ranks = [rank for rank in report.ranks if not view.ranks or rank.index in view.ranks]
-    staged = any(rank.stage is not None for rank in ranks)
+    staged = any(rank.stage is not None for rank in chosen_ranks(report, view))
     rows = view.rows or ("stage" if staged else "rank")
     at_work = set(indices_of(iteration.ranks))
     selection = select(report, replace(view, iterations=(iteration.index,), rows=rows))

@@ -41,6 +41,7 @@ from bubbleviz.render.palette import (
     Paint,
     chunk_paint,
 )
+from bubbleviz.render.rows import chosen_ranks
 from bubbleviz.render.web.shards import bytes_of, deflated, sharded, steps
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.rank_means import (
@@ -97,7 +98,8 @@ def render(report: Report, view: View) -> str:
     shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
     means = rank_means(report) if many else None
     found = () if means is None else standouts(report, means)
-    own = packed(numbers, timeline_of(report), shown, report.command, means, found, view.ranks)
+    asked = [rank.index for rank in chosen_ranks(report, view)] if view.ranks else []
+    own = packed(numbers, timeline_of(report), shown, report.command, means, found, asked)
     return page(*own)
 
 
@@ -192,7 +194,8 @@ def packed(
         command: the command line that made it; empty for none.
         means: of the ranks of a run of many; its timeline is packed in shards then.
         found: what of these stands out.
-        wanted: ranks that were asked for: of many, the first is shown, and they find room first.
+        wanted: indices of ranks that were asked for: of many, the first is shown, and they find
+            room first.
     """
     operations = timeline.tables["operations"]
     paints, paint_of = _paints_of(operations)
