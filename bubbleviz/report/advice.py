@@ -114,6 +114,10 @@ def further_advice(report: Report, first: str | None) -> tuple[str, ...]:
     return tuple(a.short for a in others[:_FURTHER] if a.saving_ratio >= _LEAST_FURTHER)
 
 
+#: In front of a row that the first advice is about.
+MARK = "►"
+
+
 def culprits(report: Report, first: str | None) -> tuple[int, ...]:
     """Return the ranks that the first advice is about, which pictures mark; none where most are.
 

@@ -85,7 +85,13 @@ def in_processes(
                     if deaths[number] < _DEATHS:
                         waiting.append(number)
                     else:
-                        yield number, _deadly(paths[number])
+                        yield (
+                            number,
+                            ProfileError(
+                                f"{paths[number]}: {_DEATHS} processes died while they read it; if "
+                                "there was too little memory, give a smaller --jobs"
+                            ),
+                        )
                     continue
                 if share is None:
                     raise result
@@ -96,13 +102,6 @@ def in_processes(
                     yield number, result
     finally:
         _end(list(workers.values()))
-
-
-def _deadly(path: str) -> ProfileError:
-    return ProfileError(
-        f"{path}: {_DEATHS} processes died while they read it; if there was too little memory, "
-        "give a smaller --jobs"
-    )
 
 
 def _started(

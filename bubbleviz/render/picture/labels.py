@@ -20,7 +20,7 @@ from bubbleviz.render.picture.page import (
 )
 from bubbleviz.render.picture.rows import LANE_GAP
 from bubbleviz.render.rows import RankRow, Selection, row_ratios
-from bubbleviz.report.advice import culprits, first_thing
+from bubbleviz.report.advice import MARK, culprits, first_thing
 from bubbleviz.report.rank_means import kernel_time_of, measure_of
 from bubbleviz.report.report import Report
 
@@ -152,7 +152,8 @@ def labels_of(
     report: Report, selection: Selection, style: PictureStyle
 ) -> tuple[list[str], list[str], list[str]]:
     """Return stages, names and ratios of the rows, as a layout has them."""
-    ranks, marked = selection.ranks, marked_ranks(report) if style.notes else ()
+    ranks = selection.ranks
+    marked = culprits(report, first_thing(report)) if style.notes else ()
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
     # Rows of many copies have no pipeline.
     single = {own.rank.pipeline for own in selection.rows if not own.spread}
@@ -192,15 +193,6 @@ def _name(row: RankRow, clock: str) -> str:
     copies = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
     behind = f", {clock}" if clock else ""
     return one_line(f"{copies}{one_line(row.rank.label, 60)}{behind}", 80)
-
-
-#: In front of a row that advice is about.
-MARK = "►"
-
-
-def marked_ranks(report: Report) -> tuple[int, ...]:
-    """Return the ranks that the first advice is about."""
-    return culprits(report, first_thing(report))
 
 
 def draw_labels(page: Page, layout: Layout) -> None:

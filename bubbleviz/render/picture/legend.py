@@ -21,12 +21,10 @@ from bubbleviz.render.palette import (
     paint,
 )
 from bubbleviz.render.picture.labels import (
-    MARK,
     MOST_BRACKETS,
     Layout,
     clock_notes,
     draw_title,
-    marked_ranks,
     shows_lower_bound,
 )
 from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
@@ -34,7 +32,7 @@ from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import select
-from bubbleviz.report.advice import advice_of
+from bubbleviz.report.advice import MARK, advice_of, culprits, first_thing
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
@@ -182,7 +180,8 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     bounds = [f"{end}\u00a0%" for end in ends]
     spread = any(row.spread for row in selection.rows)
     copies = any(len(row.replicas) > 1 for row in selection.rows)
-    marked = {*marked_ranks(report)} & {r for row in selection.rows for r in row.replicas}
+    told = culprits(report, first_thing(report))
+    marked = {*told} & {r for row in selection.rows for r in row.replicas}
     advised = next(iter(advice_of(report)), None) if marked else None
     sentences = (
         (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),

@@ -45,6 +45,7 @@ from bubbleviz.render.palette import (
 from bubbleviz.render.rows import RankRow, Selection, chosen_ranks, row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flowing
+from bubbleviz.report.advice import MARK
 from bubbleviz.report.rank_means import idle_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -77,8 +78,6 @@ _CALLED = {
 _LONGEST_LABEL, _RATIO = 18, 8
 #: Up to so many rows are all drawn; more are grouped, into at most so many.
 _ALL, _GROUPS = 32, 16
-#: In front of the row of a rank that advice is about.
-_MARK = "►"
 #: Columns between two labels of the axis, at least.
 _BETWEEN_TICKS = 9
 
@@ -145,7 +144,7 @@ def terminal_timeline(
         glyphs[Phase.BW] = "B"
     styles = {kind: _colour(kind) if display.colour else "" for kind in _KINDS}
     lines: list[Line] = [_title(selection, size, idle_of(report), display)]
-    sign, of_marked = display.shown(_MARK), []
+    sign, of_marked = display.shown(MARK), []
     for (row, label, known), own in zip(rows, cells.tolist(), strict=True):
         if is_marked := row.rank.index in marked:
             of_marked.append(str(row.rank.number))
