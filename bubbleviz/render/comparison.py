@@ -206,10 +206,14 @@ def as_svg(comparison: Comparison, view: View) -> str:
     Raises:
         UsageError: a run was read from a saved report.
     """
-    from bubbleviz.render.picture.panels import draw_panels
+    from bubbleviz.render.picture.panels import draw_panels, of_typical
 
     check_drawable({run.path: run.report is None for run in comparison.runs})
-    panels = [(run.title, run.report, view) for run in comparison.runs if run.report is not None]
+    panels = [
+        (run.title, run.report, of_typical(run.report, view))
+        for run in comparison.runs
+        if run.report is not None
+    ]
     return draw_panels(panels, f"{len(panels)} runs on one axis of time")
 
 

@@ -23,6 +23,7 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.model.choices import ROWS, one_of, style_settings
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
+from bubbleviz.report.advice import shown_iteration
 from bubbleviz.report.rank_means import Standout, many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -187,8 +188,10 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     rows = rows_of(report, view, with_standouts=with_standouts)
     chosen = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in chosen)
-    if not chosen and (typical := report.typical_iteration()) is not None:
-        iterations = (typical,)
+    if not chosen:
+        # The critical path is that of the typical one.
+        shown = report.typical_iteration() if view.critical else shown_iteration(report)
+        iterations = () if shown is None else (shown,)
     if not rows or not iterations:
         return None
     windows = tuple(counted_windows(it, report.headline) for it in iterations)

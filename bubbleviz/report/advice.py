@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import counted, listed, percent
@@ -125,9 +126,33 @@ def culprits(report: Report, first: str | None) -> tuple[int, ...]:
         report: of the run.
         first: what :func:`first_thing` says of it.
     """
+    told = _culprits(report, first)
+    return () if told is None else told.indices
+
+
+def shown_iteration(report: Report, chosen: Collection[int] = ()) -> Iteration | None:
+    """Return the first iteration that is chosen, else the one to show; None where none has work.
+
+    It is the typical one; where the ranks of the first advice are slow in some iterations only,
+    that of these, for their marked rows are like all others elsewhere.
+
+    Args:
+        report: any report.
+        chosen: indices of iterations.
+    """
+    if own := [iteration for iteration in report.iterations if iteration.index in chosen]:
+        return own[0]
+    told = _culprits(report, first_thing(report))
+    if told is None or told.example_iteration is None:
+        return report.typical_iteration()
+    return report.iterations[told.example_iteration]
+
+
+def _culprits(report: Report, first: str | None) -> Advice | None:
+    """Return the first advice, if it is about some ranks, and not about most."""
     told = next((advice for advice in advice_of(report) if advice.text in (first or "")), None)
-    ranks = () if told is None else told.indices
-    return ranks if 2 * len(ranks) <= len(report.ranks) else ()
+    few = told is not None and 0 < 2 * len(told.indices) <= len(report.ranks)
+    return told if few else None
 
 
 def _warm_up(report: Report) -> str | None:
@@ -351,6 +376,8 @@ class Advice:
         error_ratio: how far that may be off, as the half width of a 95 % confidence interval; None
             where it is unknown.
         iterations: how many of them it shortens.
+        example_iteration: index of the typical one of those in which alone its ranks are slow; None
+            for all.
         place: what it removes, by a name that stays the same from run to run.
         measure: what shows it, by name: how many times as long as its norm work takes, mostly.
         action: what to do, and what shows it.
@@ -366,6 +393,7 @@ class Advice:
     saving_ratio: float
     error_ratio: float | None
     iterations: int
+    example_iteration: int | None
     place: str
     measure: tuple[tuple[str, float], ...]
     action: str
@@ -437,6 +465,7 @@ def _schedule(report: Report) -> Advice | None:
         saving_ratio=saving_ms / whole_ms,
         error_ratio=None,
         iterations=report.summary.iterations,
+        example_iteration=None,
         place=best.name,
         measure=(),
         action=action,
@@ -491,6 +520,7 @@ def _planned_order(report: Report) -> Advice | None:
         saving_ratio=saving_ns / length_ns,
         error_ratio=error,
         iterations=int((planned_ns < measured_ns).sum()),
+        example_iteration=None,
         place=place,
         measure=(("operations out of order", float(recognition.deviation_count)),),
         action=f"{action}. {evidence}",
@@ -550,6 +580,8 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     first, *others = actions
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
     reasons = ". ".join(filter(None, (*evidence, *next_steps)))
+    named = {number for fault in faults for number in fault.iterations if fault.kind == "iteration"}
+    example = typical([own for own in report.iterations if own.index in named], report.headline)
     kind = "+".join(fault.kind for fault in faults)
     place = "+".join(fault.name for fault in faults)
     error = None if finding.error_ns is None else finding.error_ns / max(finding.length_ns, 1.0)
@@ -565,6 +597,7 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
         saving_ratio=finding.saving_ratio,
         error_ratio=error,
         iterations=finding.saved_iterations,
+        example_iteration=None if example is None else example.index,
         place=place,
         measure=tuple(pair for fault in faults for pair in fault.phases),
         action=f"{action}. {reasons}" if reasons else action,
@@ -605,14 +638,14 @@ def _stage(report: Report, fault: Fault, seen: str) -> _Text:
         return (
             f"Balance the stages: stages {numbers} hold too much",
             f"{_phases(fault)} the other stages, in {seen}",
-            moves or "Move layers to these",
+            moves or f"Move layers from stages {numbers} to the others",
         )
     copies = sum(rank.stage == fault.stage for rank in report.ranks)
     where = f", {numbered_rank(report, fault.ranks[0])}," if copies == 1 else ""
     return (
         f"Balance the stages: stage {numbers} holds too much",
         f"Stage {numbers}{where} takes {_phases(fault)} the others, in {seen}",
-        moves or "Move layers to them",
+        moves or f"Move layers from stage {numbers} to the others",
     )
 
 
@@ -646,9 +679,13 @@ def _iteration(report: Report, fault: Fault, _: str) -> _Text:
     some = counted(len(fault.ranks), "rank")
     who = numbered_rank(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
     look = "Check garbage collection, checkpoints and data loading then"
+    paced, slow = fault.what == "pace", f"single operations of {who} are"
+    if paced:
+        slow = f"{who} {'is' if len(fault.ranks) == 1 else 'are'}"
+        look = "Check its clocks, its temperature and what else ran on its host then"
     return (
-        f"Find out why single operations of {who} are slow in {share}",
-        f"They take {times}{during}",
+        f"Find out why {slow} slow in {share}",
+        f"{'Operations' if paced else 'They'} take {times}{during}",
         "" if fault.host != (NONE, NONE) else look,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,14 +168,30 @@ def test_what_limits_a_ratio_is_named_on_one_line() -> None:
     assert "-v coverage (3 notes)" in lines[-1]
 
 
-def test_a_culprit_is_marked_in_its_row_among_all_stages(tmp_path: Path, cli: CommandLine) -> None:
-    job = simulated(Job(stages=16, microbatches=16, replicas=2, iterations=3, rank={22: 1.5}))
+@pytest.mark.parametrize(
+    ("fault", "named", "advised"),
+    [
+        ({"rank": {22: 1.5}}, "rank 22", "why rank 22 "),
+        ({"stage": {6: 1.3}}, "stage 6", "Move layers from stage 6 to the others"),
+        # In the typical iteration it is not slow.
+        ({"slows": {22: (1.5, 2)}, "iterations": 4}, "rank 22", "slow in 2 iterations (2, 3)"),
+    ],
+)
+def test_a_culprit_is_marked_in_its_row_among_all_stages(
+    fault: dict[str, Any], named: str, advised: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    job = simulated(
+        replace(Job(stages=16, microbatches=16, replicas=2, iterations=3), **fault),
+    )
     screen = cli.printed("analyze", str(job.written(tmp_path / "operations.csv")))
 
     assert [line.split()[1] for line in rows_of(screen.splitlines())] == [
         str(stage) for stage in range(16)
     ]
     assert "\nstage 6 ►" in screen
-    assert "► rank 22: see the advice" in screen
-    assert "(pipeline 1 of 2)" in screen
+    assert f"► {named}: see the advice" in screen
+    assert advised in " ".join(screen.split())
+    ratios = [float(line.split()[-2]) for line in rows_of(screen.splitlines())]
+    assert min(ratios) == ratios[6] < ratios[5] - 3
+    assert ("(pipeline 1 of 2)" in screen) == (named == "rank 22")
     assert len(screen.splitlines()) <= 36

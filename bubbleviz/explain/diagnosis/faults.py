@@ -67,7 +67,8 @@ class Fault:
         microbatches: that are slow, as pairs of iteration and microbatch; empty for none.
         iterations: in which it shows; empty for all.
         phases: that it slows, and how many times as long as their norm each takes.
-        what: the kind of collective, or of work; empty where the kind of the fault tells.
+        what: the kind of collective, or of work; of ranks that are slow in some iterations ``pace``
+            where all that they compute in these is, else ``pause``; empty where the kind tells.
         delayed: rows that start late for it.
         late_ns: how much later; shape of ``delayed``.
         collective: kind of collective that starts late for it; empty where operations lose more.
@@ -350,7 +351,7 @@ def pauses(seen: Evidence) -> Iterator[Fault]:
             ranks=tuple(some),
             iterations=tuple(distinct(work.iteration[rows]).tolist()),
             phases=(("", quantile_of(factor[at], 0.5)),),
-            what="pause",
+            what="pace" if slow_pace[effects.paces.of_row[at]].all() else "pause",
             host=_host_in_longest(seen, rows, scale),
         )
 

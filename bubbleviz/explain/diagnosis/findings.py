@@ -123,9 +123,9 @@ def diagnosis_of(
             delay_ns = np.repeat(delays_ns[:, None], len(some), axis=1)
             for number, faults in enumerate(some):
                 # What operations paused beyond their usual time goes last: no factor scales it.
-                for fault in sorted(faults, key=lambda own: own.what == "pause"):
+                for fault in sorted(faults, key=lambda own: own.family == "pauses"):
                     time_ns = own_ns[fault.rows, number]
-                    if fault.what == "pause":
+                    if fault.family == "pauses":
                         time_ns = time_ns - seen.own_ns[fault.rows] * (1 - fault.scale)
                     else:
                         time_ns = time_ns * fault.scale

@@ -156,15 +156,23 @@ def _theories(others: Alternatives) -> Iterator[tuple[str, Ideal]]:
         yield f"{best.plan.name} at the measured times: the best in as much memory", best
 
 
+def of_typical(report: Report, view: View) -> View:
+    """Return a view of the typical iteration if none is chosen: others are held against it."""
+    typical = report.typical_iteration()
+    own = () if typical is None else (typical.index,)
+    return replace(view, iterations=view.iterations or own)
+
+
 def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
     """Return the report with a primary ratio that a plan has, too, and a view of one iteration."""
     shown = report.typical_iteration()
     if shown is None:
         return report, view
+    view = of_typical(report, view)
     ratios = {name: shown.ratios[name].value for name in _OF_ONE if name in shown.ratios}
     known = [name for name, value in ratios.items() if value is not None]
     if not known or report.headline in known:
         return report, view
     reason = "A plan has one iteration, and so does this ratio."
     measured = replace(report, headline=known[0], headline_reason=reason)
-    return measured, replace(view, iterations=view.iterations or (shown.index,))
+    return measured, view

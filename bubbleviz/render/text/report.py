@@ -21,7 +21,7 @@ from bubbleviz.render.text import sections as own
 from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.terminal import Display, paragraph, plain_text
 from bubbleviz.report import bubbles
-from bubbleviz.report.advice import culprits, first_thing, further_advice
+from bubbleviz.report.advice import culprits, first_thing, further_advice, shown_iteration
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, kernel_time_of, many_ranks, measure_of
 from bubbleviz.report.report import Report
@@ -136,7 +136,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
         view: the iteration and the ranks to draw.
         display: where they are shown.
     """
-    iteration, first = own.shown_iteration(report, view), first_thing(report)
+    iteration, first = shown_iteration(report, view.iterations), first_thing(report)
     marked = culprits(report, first)
     selection = (
         None if iteration is None else timeline.timeline_selection(report, view, iteration, marked)
@@ -377,7 +377,7 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
         )
     yield "ratios", [own.ratios(report)]
     yield "causes", [table for table in [causes(report)] if table.rows]
-    iteration = own.shown_iteration(report, view)
+    iteration = shown_iteration(report, view.iterations)
     if iteration is not None and iteration.ranks:
         yield "ranks", ranks.ranks(report, view, iteration)
         yield "causes", ranks.by_rank(report, view, iteration)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition
@@ -18,7 +17,6 @@ from bubbleviz.render import document as doc
 from bubbleviz.report.advice import advice_of
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
 from bubbleviz.report.report import Report, cost_in_words
-from bubbleviz.report.view import View
 
 _DEVIATIONS = 5
 
@@ -274,15 +272,6 @@ def ratios(report: Report) -> doc.Table:
         wrap=("window",),
         giving_way=_GIVING_WAY,
     )
-
-
-# The iteration that is listed by rank.
-
-
-def shown_iteration(report: Report, view: View) -> Iteration | None:
-    """Return the iteration that is listed by rank: the first of the view, else the typical one."""
-    chosen = [i for i in report.iterations if i.index in view.iterations]
-    return chosen[0] if chosen else report.typical_iteration()
 
 
 # Times: how long operations take, and the path that bounds an iteration.

@@ -22,6 +22,7 @@ import numpy as np
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import indices_of
 from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step
@@ -147,7 +148,7 @@ def terminal_timeline(
     sign, of_marked = display.shown(MARK), []
     for (row, label, known), own in zip(rows, cells.tolist(), strict=True):
         if is_marked := row.rank.index in marked:
-            of_marked.append(str(row.rank.number))
+            of_marked.append(_marked_name(report, row.rank, marked))
         drawn = (_halves if halves else _characters)(own, glyphs, styles)
         ratio = percent(known)
         shown = display.shown(label)
@@ -160,8 +161,15 @@ def terminal_timeline(
         for kind in kinds
     ]
     if of_marked:
-        legend.append((Span(sign, "bold"), Span(f" rank {listed(of_marked, 3)}: see the advice")))
+        legend.append((Span(sign, "bold"), Span(f" {listed(of_marked, 3)}: see the advice")))
     return lines + flowing(legend, display)
+
+
+def _marked_name(report: Report, rank: Rank, marked: Collection[int]) -> str:
+    """Return what the advice calls a marked row: its stage, if that is marked with all copies."""
+    copies = {own.index for own in report.ranks if own.stage == rank.stage is not None}
+    whole = len(copies) > 1 and copies <= {*marked}
+    return f"stage {rank.stage}" if whole else f"rank {rank.number}"
 
 
 # What each cell shows, row by row.

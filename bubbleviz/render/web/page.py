@@ -95,7 +95,7 @@ def render(report: Report, view: View) -> str:
     report = with_relative_paths(report)
     many = many_ranks(len(report.ranks))
     numbers = document(report, by_rank=not many, slowdown=not many)
-    shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
+    shown = view.iterations[0] if view.iterations else _opening(numbers)
     means = rank_means(report) if many else None
     found = () if means is None else standouts(report, means)
     asked = [rank.index for rank in chosen_ranks(report, view)] if view.ranks else []
@@ -110,7 +110,18 @@ def page_of_saved(path: str, saved: Mapping[str, Any]) -> str:
         InputError: its timeline contradicts itself.
         OutputError: the charting library is not installed.
     """
-    return page(*packed(saved, restored(path, saved), saved["typical_iteration"], ""))
+    return page(*packed(saved, restored(path, saved), _opening(saved), ""))
+
+
+def _opening(saved: Mapping[str, Any]) -> int | None:
+    """Return the index of the iteration at which a page opens; see :func:`.shown_iteration`."""
+    first, ranks = saved.get("what_to_do_first") or "", saved["ranks"]
+    shown: int | None = saved["typical_iteration"]
+    for own in saved.get("advice", ()):
+        example: int | None = own.get("example_iteration")
+        if own.get("text", "") in first:
+            return shown if example is None or 2 * len(own["ranks"]) > len(ranks) else example
+    return shown
 
 
 def page(document: str, columns: str, blocks: Iterable[str] = ()) -> str:
