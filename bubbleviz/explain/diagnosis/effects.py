@@ -38,6 +38,8 @@ _LEAST_ITERATIONS, _EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
 #: and is so many times as large as what is left: of several places the best is chosen, which
 #: chance makes large.
 _LEAST_AROUND, _BESIDE, _JUMP, _TIMES = 8, 2, 0.05, 8.0
+#: A single point that is so far off both of its neighbours says nothing of a jump.
+_SPIKE = 0.2
 #: A smaller sum of squares is what sums are rounded by.
 _ROUNDED = 1e-18
 
@@ -410,6 +412,10 @@ def jumps(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Bo
     of, value = group[order], y[order]
     count = np.bincount(of)
     first = np.cumsum(count) - count
+    # A slow iteration beside a jump counts as the iterations around it.
+    middle = np.clip(np.arange(len(of)), (first + 1)[of], (first + count - 2)[of])
+    around = np.median([value.take(middle + i, mode="clip") for i in (-1, 0, 1)], axis=0)
+    value = np.where(np.abs(value - around) > _SPIKE, around, value)
     before = np.arange(len(of)) - first[of]
     behind = count[of] - before
     sums = np.cumsum(value) - value

@@ -152,6 +152,12 @@ PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
     "stage, pause": (BASE, {"rank": {6: 1.3}}, {"pause": {6: 40.0}}, "iteration"),
     "rank, its gaps": (BASE, {"rank": {5: 1.2}}, {"gaps": {5: 0.5}}, "launch-gaps"),
     "rank, its pause": (BASE, {"rank": {6: 1.7}}, {"pause": {6: 20.0}}, "rank"),
+    "iteration, change": (
+        replace(LONG, stages=2),
+        {"iteration": {2: 2.0}},
+        {"slows": dict.fromkeys(range(4), (3.0, 6))},
+        "slowed",
+    ),
     "lengths, rank": (FOUR, {"rank": {9: 1.6}}, {"lengths": 0.05}, "rank"),
 }
 
