@@ -71,6 +71,12 @@ _STAGES_MISSING = Limitation(
     "range names mention virtual stages that no profile holds, or transfers with them; ratios are "
     "incomplete",
 )
+_COUNTED_FROM_HELD = Limitation(
+    "numbers of stages",
+    "the first stage that has a profile receives activations, so earlier ones have none, and "
+    "neither names nor numbers of ranks tell how many; stages are counted from it",
+    kind=LimitationKind.STAGES_COUNTED_FROM_HELD,
+)
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,34 @@ def _inferred(inputs: _Inputs) -> Staging:
         notes = (_CONTRADICTED if refuted else _UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
-    return replace(_noted(inputs, staging, notes), pipeline_unproven=unproven)
+    numbered = _as_in_job(inputs, inferred, staging)
+    noted = _noted(inputs, numbered, notes, stages_missing=numbered is not staging)
+    return replace(noted, pipeline_unproven=unproven)
+
+
+def _as_in_job(inputs: _Inputs, stages: pipelines.VirtualStages, staging: Staging) -> Staging:
+    """Return the staging with stages as the job counts them, where numbers of its ranks tell.
+
+    Profiles may hold later stages alone. Frameworks number the ranks of one stage after those of
+    the stage before, so of ``n`` ranks in each stage rank ``i`` is of stage ``i // n``.
+    """
+    stage, numbers = staging.stage_of_rank, inputs.numbers
+    working = np.flatnonzero(stage >= 0)
+    sizes = np.bincount(stage[working])
+    single = len(stages.rank) == len(working)
+    if not (numbers.named and single and len(working)) or len(distinct(sizes)) > 1:
+        return staging
+    before = distinct(numbers.number[working] // sizes[0] - stage[working])
+    if len(before) > 1 or before[0] <= 0 or not _receives_from_before(staging):
+        return staging
+    return _with(inputs, replace(stages, virtual_stage=stages.virtual_stage + before[0]))
+
+
+def _receives_from_before(staging: Staging) -> bool:
+    """Return whether ranks of stage 0 receive activations, so that it is not the first stage."""
+    operations, virtual_stage = staging.operations, _stage_of_transfers(staging)
+    ran = (operations.has_span == 1) & (virtual_stage == 0)
+    return bool((ran & (operations.phase == Phase.RECV_F)).any())
 
 
 def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
@@ -254,6 +287,8 @@ def _noted(
     stages_missing = stages_missing or (not doubtful and _transfers_elsewhere(staging))
     if stages_missing:
         notes = (*notes, _STAGES_MISSING)
+    if inputs.named is None and not doubtful and _receives_from_before(staging):
+        notes = (*notes, _COUNTED_FROM_HELD)
     absent = _ranks_missing(inputs.numbers, parallel, inputs.world_size)
     absent = absent or stages_lacking(staging.pipeline, staging.stage_of_rank)
     notes = (*notes, *absent)
@@ -516,7 +551,7 @@ def _transfers_elsewhere(staging: Staging) -> bool:
     where a rank transfers with a stage that it alone holds: none needs a transfer to itself, so
     stages lie between the two.
     """
-    operations, virtual_stage = staging.operations, staging.virtual_stage
+    operations, virtual_stage = staging.operations, _stage_of_transfers(staging)
     work, ran = among(operations.phase, COUNTED), operations.has_span == 1
     working = distinct(operations.rank[work])
     stages = distinct(staging.stage_of_rank[working])
@@ -525,7 +560,7 @@ def _transfers_elsewhere(staging: Staging) -> bool:
         if transfers.any():
             return True
     named = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
-    ran = ran & (operations.microbatch >= 0) & (virtual_stage >= 0)
+    ran = ran & (virtual_stage >= 0)
     rows = np.flatnonzero(ran & among(operations.phase, named))
     if len(rows) == 0:
         return False
@@ -542,6 +577,33 @@ def _transfers_elsewhere(staging: Staging) -> bool:
     single = np.bincount(stage, minlength=1)[stage] == 1
     only[stage[single] + 1] = rank[single]
     return bool((only[peer + 1] == operations.rank[rows]).any())
+
+
+def _stage_of_transfers(staging: Staging) -> Ints:
+    """Return the virtual stage of each operation; a transfer without chunk is of its rank's one.
+
+    It is unknown of ranks that hold several stages, or may: where names give no chunks, some
+    forwards of the first rank receive from the last one, and others do not.
+    """
+    operations, virtual_stage = staging.operations, staging.virtual_stage
+    known, ran = virtual_stage >= 0, operations.has_span == 1
+    rank, stage = distinct_rows(operations.rank[known], virtual_stage[known])
+    count = len(staging.stage_of_rank)
+    only = np.full(count, NONE, np.int64)
+    single = np.bincount(rank, minlength=1)[rank] == 1
+    only[rank[single]] = stage[single]
+    found = virtual_stage.copy()
+    for transfers, work in (
+        ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),
+        ((Phase.RECV_B, Phase.SEND_B), (Phase.B, Phase.BW)),
+    ):
+        works = np.bincount(operations.rank[among(operations.phase, work)], minlength=count)
+        for phase in transfers:
+            rows = np.flatnonzero(ran & ~known & (operations.phase == phase))
+            owner = operations.rank[rows]
+            every = np.bincount(owner, minlength=count) >= works
+            found[rows] = np.where(every, only, NONE)[owner]
+    return found
 
 
 def _stages_far_apart(

@@ -82,6 +82,13 @@ RESTRICTIONS = (
     ),
     MAYBE_INCOMPLETE,
     Restriction(
+        "stages-counted-from-held",
+        "stages are counted from the first that has a profile",
+        "its stages are counted from the first that has a profile",
+        of_part=True,
+        kind=LimitationKind.STAGES_COUNTED_FROM_HELD,
+    ),
+    Restriction(
         "operations-without-gpu-work",
         "incomplete: the GPU work of some operations is not in the profile",
         "it is incomplete, since the GPU work of some operations is not in the profile",

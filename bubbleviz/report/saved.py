@@ -18,7 +18,7 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
-from bubbleviz.model.texts import counted, rank_name
+from bubbleviz.model.texts import counted, rank_name, shell_word
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
 
@@ -359,6 +359,8 @@ class _Rank:
     label: str = ""
     global_rank: int | None = None
     pipeline: int | None = None
+    #: Its place among the profiles; on idle time its path.
+    profile: int | str = ""
 
 
 @dataclass(frozen=True)
@@ -556,10 +558,7 @@ def _decoded(
         if schema in schemas:
             return msgspec_json.decode(data, type=kind)
         if schema == IDLE_SCHEMA:
-            raise InputError(
-                f"{path}: a report on idle time, without operations; compare and gate take it, and "
-                "view takes its profiles"
-            )
+            raise _without_operations(path, msgspec_json.decode(data, type=_Document))
     except KeyError:
         raise _no_report(path, "it names no schema") from None
     except _UNREADABLE as error:
@@ -567,6 +566,18 @@ def _decoded(
     raise InputError(
         f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; write a report with "
         "bubbleviz analyze --json"
+    )
+
+
+def _without_operations(path: str, idle: _Document) -> InputError:
+    """Return the error for a report on idle time, which names what shows its profiles."""
+    profiles = dict.fromkeys(str(rank.profile) for rank in idle.ranks if rank.profile)
+    shown = " ".join(map(shell_word, profiles))
+    way = f"for a page run bubbleviz view {shown}"
+    if not profiles or not all(Path(profile).exists() for profile in profiles):
+        way = "a page needs its profiles, which are no longer where they were: give them to view"
+    return InputError(
+        f"{path}: a report on idle time, without operations; compare and gate take it, and {way}"
     )
 
 

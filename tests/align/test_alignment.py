@@ -288,6 +288,31 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
         assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_later_server_holds_later_stages(named: bool, replicas: int, tmp_path: Path) -> None:
+    """Numbers of ranks tell which; else it is said that stages are counted from the first held."""
+    paths, _ = planted(
+        replace(
+            SHORT,
+            stages=8,
+            replicas=replicas,
+            absent=(0, 2, 3),
+            names="constant",
+            iteration_ranges=named,
+        ),
+        tmp_path,
+    )
+
+    report = bubbleviz.analyze(paths)
+
+    first = 2 if named else 0
+    assert {rank.stage for rank in report.ranks} == {first, first + 1}
+    assert said(report, "stages without a profile")
+    assert bool(said(report, "numbers of stages")) is not named
+    assert all(i.ratios["schedule"].incomplete for i in report.iterations)
+
+
 def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
     # In step to the nanosecond, either pair of ranks may be a pipeline.
     planting = replace(

@@ -470,7 +470,10 @@ def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLin
     assert cli("gate", first, "--max-bubble", "1%")[0] == 3
     assert "Kernels that ran longest" in page.read_text()
     for command in ("plan", "view"):
-        assert "a report on idle time" in cli.refused(command, saved, code=1)
+        assert f"run bubbleviz view {first}\n" in cli.refused(command, saved, code=1)
+    moved = first.rename(tmp_path / "moved")
+    assert "its profiles, which are no longer" in cli.refused("view", saved, code=1)
+    moved.rename(first)
     report = tmp_path / "report.json"
     cli.printed("analyze", FIXTURES / "1f1b", "-o", report)
     assert "compare reports of one kind" in cli.refused("compare", saved, report, code=2)
