@@ -418,6 +418,8 @@ def compare(before: str, after: str) -> Answer:
             "difference": cells[1].bubble and cells[1].bubble.mean,
             "p": cells[1].bubble and cells[1].bubble.p,
             "window_ms": [own.ratio and _ms(own.ratio.window_ns.mean) for own in cells],
+            # Judges in place of windows where iterations have other numbers of microbatches.
+            "longer_ms_per_microbatch": cells[1].microbatch_ns and _ms(cells[1].microbatch_ns.mean),
         }
         for name, cells in found.ratios.items()
     ]

@@ -14,7 +14,7 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDifference
-from bubbleviz.report.followed import NOT_FOLLOWED
+from bubbleviz.report.followed import NOT_FOLLOWED, same_work
 
 if TYPE_CHECKING:
     from bubbleviz.report.gate import Check
@@ -137,6 +137,9 @@ def document(comparison: Comparison) -> dict[str, Any]:
                         "window_ns": cell.ratio and asdict(cell.ratio.window_ns),
                         "difference": cell.bubble and asdict(cell.bubble),
                         "window_difference_ns": cell.window_ns and asdict(cell.window_ns),
+                        # Null where iterations have as many microbatches, or are the same batch.
+                        "microbatch_difference_ns": cell.microbatch_ns
+                        and asdict(cell.microbatch_ns),
                     }
                     for cell in cells
                 ],
@@ -169,7 +172,7 @@ def as_csv(comparison: Comparison) -> str:
     rows = []
     for row in document(comparison)["ratios"]:
         for run, own in zip(comparison.runs, row["runs"], strict=True):
-            ratio, window_ns, apart, longer_ns = (known or {} for known in own.values())
+            ratio, window_ns, apart, longer_ns, _ = (known or {} for known in own.values())
             low, high = apart.get("ci95") or (None, None)
             rows.append(
                 (
@@ -269,8 +272,8 @@ def _times(
     comparison: Comparison, titles: Sequence[str], most: int | None = None
 ) -> Iterator[doc.Block]:
     """Yield what a rank spends its time on in some runs, and by how much that differs."""
-    runs = [run.saved for run in comparison.runs[: len(titles)]]
-    first, *others = times = [own.time_ns for own in runs]
+    unit, times = _spent([run.saved for run in comparison.runs[: len(titles)]])
+    first, *others = times
     if not first or not any(others):
         return
     names = dict.fromkeys(name for own in times for name in own)
@@ -293,10 +296,33 @@ def _times(
         _row(name, [own.get(name, 0.0) if own else None for own in times], titles)
         for name in listed
     ]
-    whole = [sum(run.time_ns.values()) if run.time_ns else None for run in runs]
+    whole = [sum(own.values()) if own else None for own in times]
     rows += [{}, _row("in all", whole, titles)]
-    unit = "ms per rank and iteration" if runs[0].of_pipeline else "ms per device and step"
     yield doc.Table(unit, rows, left=("spent on",))
+
+
+def _spent(runs: Sequence[SavedReport]) -> tuple[str, list[dict[str, float]]]:
+    """Return of what times are, and for each run what a rank spends it on, in ns.
+
+    Where primary ratios differ, so do their windows: then it is work and bubble in those of the
+    first run's. Where iterations have other numbers of microbatches, it is of each microbatch.
+    """
+    first, *others = runs
+    unit, times = "ms per rank and iteration", [own.time_ns for own in runs]
+    if not first.of_pipeline:
+        unit = f"ms per device and {'step' if first.of_iterations else 'capture'}"
+    if any(own.headline != first.headline for own in others):
+        unit += f", in the window of {first.headline}"
+        times = [own.of_window_ns(first.headline) for own in runs]
+    numbers = [own.microbatches or 1 for own in runs]
+    shares = [same_work(first, own) for own in others]
+    if set(shares) != {1.0} and shares == [numbers[0] / number for number in numbers[1:]]:
+        unit = unit.replace("iteration", "microbatch", 1)
+        times = [
+            {name: ns / number for name, ns in own.items()}
+            for own, number in zip(times, numbers, strict=True)
+        ]
+    return unit, times
 
 
 def _row(name: str, spent: Sequence[float | None], titles: Sequence[str]) -> dict[str, str]:
@@ -368,9 +394,20 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
         line += f": {_apart(cell.bubble)}" if cell.bubble is not None else ""
         if cell.window_ns is not None and before is not None and before.window_ns.mean:
             by = cell.window_ns.mean / before.window_ns.mean
-            longer = f"{abs(100 * by):.2f} % {'shorter' if by < 0 else 'longer'}"
-            line += f"; iterations {longer if by else 'as long'}"
+            line += f"; {_windows(comparison)} {_longer(by)}"
+            if cell.microbatch_ns is not None:
+                each = before.window_ns.mean / (comparison.runs[0].saved.microbatches or 1)
+                line += f", {_longer(cell.microbatch_ns.mean / each)} per microbatch"
         yield line
+
+
+def _longer(by: float) -> str:
+    return f"{abs(100 * by):.2f} % {'shorter' if by < 0 else 'longer'}" if by else "as long"
+
+
+def _windows(comparison: Comparison) -> str:
+    """Return what windows of the first run's primary ratio are."""
+    return "iterations" if comparison.runs[0].saved.of_iterations else "whole captures are"
 
 
 def _restricted(comparison: Comparison, titles: list[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
-from bubbleviz.report.followed import at_most, saved_share
+from bubbleviz.report.followed import TWICE_THE_MICROBATCHES, at_most, saved_share
 from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.rank_means import kernel_time_of
@@ -308,7 +308,7 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     else:
         # Twice the work with the same bubble.
         told = (
-            "The schedule itself causes the bubble: twice the microbatches would reduce the "
+            f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES} would reduce the "
             f"schedule ratio from {percent(ratio)} to about {percent(ratio / (2 - ratio))}; "
             "--what-if compares other schedules"
         )

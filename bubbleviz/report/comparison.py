@@ -9,11 +9,11 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.count import Spread
-from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.texts import one_line, percent, rank_name
+from bubbleviz.errors import InputError
+from bubbleviz.model.texts import counted, one_line, percent, rank_name
 from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts
-from bubbleviz.report.followed import FollowedAdvice, followed_advice, saved_share
+from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work, saved_share
 from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import (
@@ -21,6 +21,7 @@ from bubbleviz.report.saved import (
     SavedAdvice,
     SavedRatio,
     SavedReport,
+    check_one_kind,
     slowdowns_by_name,
     stage_times,
 )
@@ -114,12 +115,19 @@ class Cell:
     """One ratio of one run, and how far it and its window (ns) are from the first run's.
 
     ``ratio`` is None where the run has no such ratio; the differences are None where either lacks
-    it, and for the first run.
+    it, and for the first run. Where iterations have other numbers of microbatches than the first
+    run's, ``microbatch_ns`` is the difference of the windows per microbatch.
     """
 
     ratio: SavedRatio | None
     bubble: MeanDifference | None = None
     window_ns: MeanDifference | None = None
+    microbatch_ns: MeanDifference | None = None
+
+    @property
+    def longer_ns(self) -> MeanDifference | None:
+        """How much longer the same work takes."""
+        return self.microbatch_ns or self.window_ns
 
 
 @dataclass(frozen=True, repr=False)
@@ -146,19 +154,20 @@ class Comparison:
 def worse_runs(comparison: Comparison) -> list[str]:
     """Return the titles of the runs that are worse than the first, beyond chance.
 
-    They take longer, or bubble more in no less time.
+    They take longer, or bubble more in no less time; a microbatch does where iterations have
+    other numbers of them.
 
     Raises:
         InputError: the primary ratio of a run is unknown.
     """
     worse, headline = [], comparison.runs[0].saved.headline
     for run, cell in [*zip(comparison.runs, comparison.ratios[headline], strict=True)][1:]:
-        if cell.bubble is None or cell.window_ns is None:
+        if cell.bubble is None or cell.longer_ns is None:
             raise InputError(
                 f"{run.path}: its {headline} ratio, or that of the first run, is unknown, so "
                 "neither is worse; see the limitations that analyze lists"
             )
-        longer = cell.window_ns.significant
+        longer = cell.longer_ns.significant
         if longer > 0 or (longer == 0 and cell.bubble.significant > 0):
             worse.append(run.title)
     return worse
@@ -243,14 +252,9 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
     Raises:
         UsageError: some are on bubbles, and others on idle time.
     """
-    kinds = {run.saved.of_pipeline: run.path for run in runs}
-    if len(kinds) > 1:
-        raise UsageError(
-            f"{kinds[False]} is on idle time, and {kinds[True]} on the bubbles of a pipeline; "
-            "compare reports of one kind"
-        )
+    check_one_kind({run.path: run.saved for run in runs})
     names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
-    ratios = {name: _cells([run.saved.ratio(name) for run in runs]) for name in names}
+    ratios = {name: _cells(name, [run.saved for run in runs]) for name in names}
     first, *others = (run.saved for run in runs)
     changes = tuple(tuple(_changes(first, other)) for other in others)
     followed = tuple(followed_advice(first, other) for other in others)
@@ -341,16 +345,28 @@ def _slowed(first: SavedReport, other: SavedReport) -> Iterator[tuple[float, str
             yield abs(times - before) * window_ns, f"{name}: {cost}"
 
 
-def _cells(ratios: Sequence[SavedRatio | None]) -> tuple[Cell, ...]:
-    first, *others = ratios
+def _cells(name: str, runs: Sequence[SavedReport]) -> tuple[Cell, ...]:
+    first = runs[0].ratio(name)
     cells = [Cell(first)]
-    for ratio in others:
+    for run in runs[1:]:
+        ratio = run.ratio(name)
         if first is None or ratio is None:
             cells.append(Cell(ratio))
             continue
+        windows, each = (first.window_ns, ratio.window_ns), None
+        if same_work(runs[0], run) != 1:
+            before, now = map(_per_microbatch, windows, (runs[0], run))
+            each = difference(before, now)
         apart = difference(first.bubble, ratio.bubble)
-        cells.append(Cell(ratio, apart, difference(first.window_ns, ratio.window_ns)))
+        cells.append(Cell(ratio, apart, difference(*windows), each))
     return tuple(cells)
+
+
+def _per_microbatch(window_ns: Average, run: SavedReport) -> Average:
+    mean, std, each = window_ns.mean, window_ns.std, run.microbatches or 1
+    return Average(
+        None if mean is None else mean / each, None if std is None else std / each, window_ns.n
+    )
 
 
 def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) -> Iterator[str]:
@@ -368,6 +384,13 @@ def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) 
             yield (
                 f"{run.title}: within clock uncertainty, {' and '.join(doubts)} may equal that of "
                 f"{runs[0].title}; the test does not include it"
+            )
+        before, now = runs[0].saved.microbatches, run.saved.microbatches
+        if before != now and same_work(runs[0].saved, run.saved) == 1 and before and now:
+            yield (
+                f"{run.title}: {counted(now, 'microbatch', 'microbatches')} of about the work of "
+                f"{before:,} of {runs[0].title}, by the times of their operations; whole "
+                "iterations are compared"
             )
     if few := [run.title for run in runs if run.saved.iterations < 2]:
         yield f"a test needs two iterations of each run; too few in {', '.join(few)}"
@@ -402,9 +425,9 @@ def _restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
 
 def _longer(cell: Cell) -> bool:
     """Return whether a ratio became smaller and its window longer."""
-    if cell.bubble is None or cell.window_ns is None:
+    if cell.bubble is None or cell.longer_ns is None:
         return False
-    return cell.bubble.mean < 0 < cell.window_ns.mean
+    return cell.bubble.mean < 0 < cell.longer_ns.mean
 
 
 def _no_gain(
@@ -413,8 +436,11 @@ def _no_gain(
     """Return the note on ratios that are smaller in longer windows, the headline first."""
     name, *others = sorted(gains, key=lambda name: name != runs[0].saved.headline)
     before, now = (_of_window(cell.ratio) for cell in gains[name])
+    longer = "a longer window"
+    if gains[name][1].microbatch_ns is not None:
+        longer += " per microbatch"
     return (
-        f"{run.title}: a smaller ratio of a longer window saves no time: "
+        f"{run.title}: a smaller ratio of {longer} saves no time: "
         f"{name} is {now}, was {before}" + (f"; likewise {', '.join(others)}" if others else "")
     )
 

@@ -5,25 +5,28 @@ An iteration is as long as the window of ``step``; what lies between iterations 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import percent
-
-if TYPE_CHECKING:
-    from bubbleviz.report.saved import SavedAdvice, SavedReport
+from bubbleviz.report.saved import SavedAdvice, SavedReport
 
 #: Kinds whose work is done elsewhere once advice is followed, spread evenly: layers on other
 #: stages, tokens in other microbatches. No division of whole layers or sequences is better.
 _MOVING = {"stage", "microbatch"}
 #: The place of advice on whole layers, which are known to go where they are said to.
 _WHOLE_LAYERS = "layers"
+#: Phases that tell by their times how much work microbatches are.
+_COMPUTE = frozenset(phase.label for phase in COUNTED)
 #: A stage's time that changes by less than this share did not move, nor did what shows a fault.
 _MOVED = 0.02
 #: Savings within this much of an iteration are the same, whatever their intervals.
 _WITHIN = 0.01
 #: What saves at least this share of its promise is kept in part.
 _IN_PART = 0.25
+#: What to do where nothing but the schedule causes the bubble, and as what advice is listed.
+TWICE_THE_MICROBATCHES, _MICROBATCHES = "twice the microbatches", "microbatches"
 #: Verdicts, from what was done and what came of it.
 KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
     "kept",
@@ -46,6 +49,8 @@ class FollowedAdvice:
         error_ratio: how far that may be off; None where it is unknown.
         change: what was done about it, as far as reports show it.
         saved_ratio: how much shorter iterations are, as a share; None where it is unknown.
+        per_microbatch: whether it is of the time of a microbatch, as iterations have other numbers
+            of them.
         verdict: :data:`KEPT`, :data:`IN_PART`, :data:`NOT_KEPT`, :data:`NOT_FOLLOWED` or
             :data:`UNKNOWN`.
     """
@@ -58,6 +63,7 @@ class FollowedAdvice:
     change: str
     saved_ratio: float | None
     verdict: str
+    per_microbatch: bool = False
 
     @property
     def line(self) -> str:
@@ -65,6 +71,7 @@ class FollowedAdvice:
         came = "how long iterations are is unknown"
         if self.saved_ratio is not None:
             longer = "shorter" if self.saved_ratio >= 0 else "longer"
+            longer += " per microbatch" if self.per_microbatch else ""
             came = f"iterations are {percent(abs(self.saved_ratio))} {longer}"
         return (
             f"{self.action}: promised "
@@ -86,6 +93,24 @@ def saved_share(kind: str, place: str, saving_ratio: float, error_ratio: float |
     return f"{most}-{percent(saving_ratio)}{error}"
 
 
+def same_work(before: SavedReport, after: SavedReport) -> float:
+    """Return how many iterations of a run do the work of one of an earlier run.
+
+    That is the ratio of their numbers of microbatches; 1 where either is unknown, and where one
+    batch was divided otherwise: operations then take as many times less as there are more.
+    """
+    if not before.microbatches or not after.microbatches:
+        return 1.0
+    share = before.microbatches / after.microbatches
+    then_ns, now_ns = (
+        sum(ns for (_, phase), ns in own.stage_ns.items() if phase in _COMPUTE)
+        for own in (before, after)
+    )
+    times = now_ns / then_ns if then_ns and now_ns else 1.0
+    divided = abs(math.log(times)) > abs(math.log(times / share))
+    return 1.0 if divided else share
+
+
 def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAdvice, ...]:
     """Return what became of each advice of a report, in its order.
 
@@ -102,30 +127,67 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
             continue
         kinds.add(advice.kind)
         done, change = _change(advice, before, after)
-        saved = _saved(before, after, "period" if advice.place == "between-iterations" else "step")
-        within = max(advice.error_ratio or 0.0, _WITHIN)
-        if not done:
-            verdict = NOT_FOLLOWED
-        elif saved is None:
-            verdict = UNKNOWN
-        elif saved >= advice.saving_ratio - within:
-            verdict = KEPT
-        else:
-            verdict = IN_PART if saved >= _IN_PART * advice.saving_ratio else NOT_KEPT
-        action = advice.action.partition(". ")[0]
-        promise = advice.saving_ratio, advice.error_ratio
-        results.append(
-            FollowedAdvice(advice.kind, advice.place, action, *promise, change, saved, verdict)
-        )
+        window = "period" if advice.place == "between-iterations" else "step"
+        results.append(_held(advice, (before, after), window, done, change))
+    if (more := _more_microbatches(before, after)) is not None:
+        now, then = after.microbatches or 0, before.microbatches or 0
+        change = f"iterations have {now or 'unknown'} microbatches, had {then or 'unknown'}"
+        done = now > then > 0
+        results.append(_held(more, (before, after), before.headline, done, change))
     return tuple(results)
 
 
+def _held(
+    advice: SavedAdvice,
+    runs: tuple[SavedReport, SavedReport],
+    window: str,
+    done: bool,
+    change: str,
+) -> FollowedAdvice:
+    """Return an advice, whether it was followed, and how, held against what came of it."""
+    saved = _saved(*runs, window)
+    within = max(advice.error_ratio or 0.0, _WITHIN)
+    if not done:
+        verdict = NOT_FOLLOWED
+    elif saved is None:
+        verdict = UNKNOWN
+    elif saved >= advice.saving_ratio - within:
+        verdict = KEPT
+    else:
+        verdict = IN_PART if saved >= _IN_PART * advice.saving_ratio else NOT_KEPT
+    return FollowedAdvice(
+        advice.kind,
+        advice.place,
+        advice.action.partition(". ")[0],
+        advice.saving_ratio,
+        advice.error_ratio,
+        change,
+        saved,
+        verdict,
+        same_work(*runs) != 1,
+    )
+
+
+def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice | None:
+    """Return the advice to run more microbatches; None where a report does not give it.
+
+    The same bubble beside n times the work saves all but the n-th part of it: n is 2, or what was
+    done.
+    """
+    ratio = before.bubble_ratio
+    if TWICE_THE_MICROBATCHES not in (before.advice or "") or ratio is None:
+        return None
+    times = (after.microbatches or 0) / (before.microbatches or 1)
+    saving = ratio * (1 - 1 / (times if times > 1 else 2.0))
+    return SavedAdvice(_MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", _MICROBATCHES)
+
+
 def _saved(before: SavedReport, after: SavedReport, window: str) -> float | None:
-    """Return the share by which a window is shorter; None where either has none."""
+    """Return the share by which a window of as much work is shorter; None where either has none."""
     for name in (window, before.headline):
         first, now = before.ratio(name), after.ratio(name)
         if first and now and first.window_ns.mean and now.window_ns.mean is not None:
-            return 1 - now.window_ns.mean / first.window_ns.mean
+            return 1 - same_work(before, after) * now.window_ns.mean / first.window_ns.mean
     return None
 
 

@@ -11,8 +11,8 @@ from pathlib import PurePath
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
 from bubbleviz.model.texts import counted, one_line, suggestion
-from bubbleviz.report.followed import KEPT, NOT_FOLLOWED, followed_advice
-from bubbleviz.report.saved import SavedRatio, SavedReport
+from bubbleviz.report.followed import KEPT, NOT_FOLLOWED, followed_advice, same_work
+from bubbleviz.report.saved import SavedRatio, SavedReport, check_one_kind
 
 #: A number with its unit, as limits are written; one that is not 1 has an exponent of ten.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
@@ -128,19 +128,27 @@ def _written(value: float, limit: Limit) -> str:
 def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[str, bool], ...]:
     """Return a line on each advice that was followed, and whether it was kept.
 
-    Where none was followed, though some was given, the one line says so, and fails.
+    Where none was followed, though some was given, the one line says so, and fails. What is given
+    without a saving, and more microbatches, for which not every batch has room, need no follower.
 
     Args:
         before: the report that gives advice.
         after: that of the changed run.
         path: of the first one, for the line.
+
+    Raises:
+        UsageError: one is on bubbles, and one on idle time.
     """
+    check_one_kind({path: before, "the report to check": after})
     followed = [own for own in followed_advice(before, after) if own.verdict != NOT_FOLLOWED]
     lines = [(own.line, own.verdict == KEPT) for own in followed]
-    if not before.advices:
-        lines = [(f"{path} advises nothing", True)]
-    elif not lines:
+    if not lines and before.advices:
         lines = [(f"no advice of {path} was followed", False)]
+    elif not lines:
+        told = "advises nothing"
+        if before.advice is not None:
+            told = f"promises no saving to hold this run to; what to do first: {before.advice}"
+        lines = [(f"{path} {told}", True)]
     return tuple(
         (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines
     )
@@ -175,9 +183,9 @@ def _limit(text: str, option: str) -> Limit:
         form = "step=120ms, a window and its limit"
         meant = ""
         if not window:
-            form = "schedule=12% or schedule=0.12, a ratio and its limit"
-            percent = f"{name[:40]}={written}%"
-            meant = f"; did you mean {percent}?" if name and 1 < amount <= 100 else ""
+            form = "30%, 9ms or schedule=30%, a limit of the primary or of a named ratio"
+            percent = f"{name[:40]}={written}%" if name else f"{written}%"
+            meant = f"; did you mean {percent}?" if 1 < amount <= 100 else ""
         raise UsageError(f"{option} {text[:60]!r}: not of the form {form}{meant}")
     number = written.removesuffix(unit).rstrip()
     return Limit(name, amount, f"{number} {unit}".rstrip(), unit, window)
@@ -195,20 +203,30 @@ def _amount(text: str) -> tuple[float, str]:
 
 
 def limits_above(
-    baseline: SavedReport, increases: Sequence[str], path: str, *, allow_incomplete: bool = False
+    baseline: SavedReport,
+    increases: Sequence[str],
+    path: str,
+    saved: SavedReport,
+    *,
+    allow_incomplete: bool = False,
 ) -> tuple[Limit, ...]:
     """Return limits so far above the primary ratio, or the window, of an earlier report.
+
+    Where iterations have other numbers of microbatches, windows are compared per microbatch.
 
     Args:
         baseline: the report.
         increases: points of the ratio (``1pt``), or a share of the window (``2%``).
         path: of the report, for sentences.
-        allow_incomplete: whether ranks or stages may be missing of it; see :func:`checks`.
+        saved: the report to check.
+        allow_incomplete: whether ranks or stages may be missing of the first; see :func:`checks`.
 
     Raises:
         InputError: its primary ratio is unknown, or not known to be that of the pipeline.
-        UsageError: one is neither.
+        UsageError: one is neither, or of the reports one is on bubbles, and one on idle time.
     """
+    check_one_kind({path: baseline, "the report to check": saved})
+    share = same_work(baseline, saved)
     ratio = baseline.ratio(baseline.headline)
     doubts = [own.text for own in baseline.restrictions if not (own.of_part and allow_incomplete)]
     if doubts or ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
@@ -231,8 +249,11 @@ def limits_above(
             most, in_unit = ratio.bubble.mean + amount, "%"
             written = f"{100 * most:.2f} %"
         else:
-            most, in_unit = ratio.window_ns.mean / 1e6 * (1 + amount), "ms"
+            most, in_unit = ratio.window_ns.mean / 1e6 * (1 + amount) / share, "ms"
             written = f"{most:.3f} ms"
+            if share != 1:
+                numbers = f"{saved.microbatches} here, {baseline.microbatches} there"
+                more += f" per microbatch ({numbers})"
         limits.append(Limit(ratio.name, most, f"{written}, {more}", in_unit, unit == "%"))
     return tuple(limits)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from msgspec import DecodeError, Meta, Raw, ValidationError, convert
 from msgspec import json as msgspec_json
 
-from bubbleviz.errors import InputError
+from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
@@ -242,18 +242,29 @@ class SavedReport:
     @property
     def time_ns(self) -> dict[str, float]:
         """What a rank spends the primary ratio's window on: work first, then its bubble."""
-        ratio = self.ratio(self.headline)
-        window_ns = None if ratio is None else ratio.window_ns.mean
-        if window_ns is None or self.bubble_ratio is None:
+        whole = self.of_window_ns(self.headline)
+        window_ns = sum(whole.values())
+        work = dict([*whole.items()][:1])
+        return work | {name: share * window_ns for name, share in self.bubble_parts if whole}
+
+    def of_window_ns(self, name: str) -> dict[str, float]:
+        """Return work and bubble of a rank in the window of a ratio; nothing where it has none."""
+        ratio = self.ratio(name)
+        if ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
             return {}
-        parts = {name: share * window_ns for name, share in self.bubble_parts}
-        work = "work" if self.of_pipeline else "busy"
-        return {work: (1 - self.bubble_ratio) * window_ns, **parts}
+        window_ns, bubble = ratio.window_ns.mean, ratio.bubble.mean
+        work, idle = ("work", "bubble") if self.of_pipeline else ("busy", "idle")
+        return {work: (1 - bubble) * window_ns, idle: bubble * window_ns}
 
     @property
     def of_pipeline(self) -> bool:
         """Whether it is on the bubbles of a run rather than on idle time."""
         return not self.headline.startswith("idle")
+
+    @property
+    def of_iterations(self) -> bool:
+        """Whether windows of the primary ratio are iterations rather than whole captures."""
+        return self.headline != "idle"
 
     @property
     def no_pipeline(self) -> str | None:
@@ -263,6 +274,20 @@ class SavedReport:
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
         return next((ratio for ratio in self.ratios if ratio.name == name), None)
+
+
+def check_one_kind(reports: Mapping[str, SavedReport]) -> None:
+    """Check that reports, by their paths, are all on bubbles, or all on idle time.
+
+    Raises:
+        UsageError: some are on the other.
+    """
+    kinds = {saved.of_pipeline: path for path, saved in reports.items()}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{kinds[False]} is on idle time, and {kinds[True]} on the bubbles of a pipeline; "
+            "compare reports of one kind"
+        )
 
 
 @dataclass(frozen=True)

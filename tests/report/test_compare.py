@@ -143,6 +143,58 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
     )
 
 
+def test_times_of_different_windows_are_never_subtracted() -> None:
+    """Where primary ratios differ, work and bubble are those of the first run's."""
+    schedule, period = (
+        run("a", window_ms=window, name=name).saved.ratios[0]
+        for name, window in (("schedule", 40.0), ("period", 60.0))
+    )
+    parts: dict[str, Any] = {"bubble_parts": (("drain", 0.2), ("warmup", 0.05))}
+    runs = [run("a", ratios=(schedule, period), **parts)]
+    runs += [run("b", ratios=(schedule, period), headline="period", **parts)]
+    text = " ".join(printed(compare(runs)).split())
+
+    assert "ms per rank and iteration, in the window of schedule" in text
+    assert "work 30.000 30.000 +0.000 +0.0 bubble 10.000 10.000 +0.000 +0.0" in text
+    assert "drain" not in text
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "forward_ms", "window_ms", "told", "worse"),
+    [
+        (16, 1.0, 57.0, "72.73 % longer, 13.64 % shorter per microbatch", []),
+        (16, 1.0, 70.0, "112.12 % longer, 6.06 % longer per microbatch", ["b"]),
+        (4, 1.0, 21.0, "36.36 % shorter, 27.27 % longer per microbatch", ["b"]),
+        # The same batch in smaller microbatches.
+        (16, 0.5, 34.0, "iterations 3.03 % longer - ", ["b"]),
+        (8, 1.0, 57.0, "iterations 72.73 % longer - ", ["b"]),
+    ],
+)
+def test_iterations_of_other_microbatches_are_compared_per_microbatch(
+    microbatches: int, forward_ms: float, window_ms: float, told: str, worse: list[str]
+) -> None:
+    first = run("a", microbatches=8, stage_ns={(0, "F"): MS, (0, "RECV_F"): MS})
+    times = {(0, "F"): forward_ms * MS, (0, "RECV_F"): 9 * MS}
+    other = run("b", 0.2, window_ms=window_ms, microbatches=microbatches, stage_ns=times)
+    found = compare([first, other])
+
+    assert told in " ".join(printed(found).split())
+    assert worse_runs(found) == worse
+    assert any("saves no time" in note for note in found.notes) == bool(worse)
+    assert any("whole iterations are compared" in note for note in found.notes) == (
+        forward_ms == 0.5
+    )
+    each = f"ms per rank and {'microbatch' if 'per' in told else 'iteration'}\n"
+    assert each in printed(found)
+
+
+def test_whole_captures_are_not_called_iterations() -> None:
+    found = compare([run("a", name="idle"), run("b", name="idle", window_ms=30)])
+
+    assert "whole captures are 9.09 % shorter" in " ".join(printed(found).split())
+    assert "ms per device and capture" in printed(found)
+
+
 # What changed
 
 

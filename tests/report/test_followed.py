@@ -75,10 +75,26 @@ def test_each_advice_says_what_was_done_and_what_came_of_it(
     assert ("no advice of" in line) != followed
 
 
-def test_a_run_without_advice_has_none_to_keep(tmp_path: Path) -> None:
+def test_the_schedule_alone_leaves_no_promise_to_break(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = _report(Job(noise=0.0), tmp_path, "before")
-    assert _compared(before, before, tmp_path) == []
+    (advice,) = _compared(before, before, tmp_path)
+    assert advice["verdict"] == "not followed"
     assert main(["gate", before, "--promised-by", before]) == 0
+    assert "what to do first: The schedule itself causes" in capsys.readouterr().out
+
+
+def test_twice_the_microbatches_is_followed_advice(tmp_path: Path) -> None:
+    before = _report(Job(noise=0.0), tmp_path, "before")
+    microbatches = 2 * Job().microbatches
+    after = _report(Job(noise=0.0, microbatches=microbatches), tmp_path, "after")
+    (advice,) = _compared(before, after, tmp_path)
+
+    assert advice["verdict"] == "kept"
+    assert advice["saved_ratio"] == pytest.approx(advice["promised_ratio"], abs=0.01)
+    assert advice["per_microbatch"]
+    assert main(["gate", after, "--promised-by", before, "--baseline", before]) == 0
 
 
 def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:

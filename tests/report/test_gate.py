@@ -166,7 +166,7 @@ def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: Com
     ],
 )
 def test_limits_of_another_form_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not of the form schedule=12% or") as refusal:
+    with pytest.raises(UsageError, match="not of the form 30%, 9ms or schedule=30%") as refusal:
         limits_of([text])
 
     assert len(str(refusal.value)) < 200
@@ -207,11 +207,11 @@ def test_what_is_limited_in_percent_is_printed_in_percent(saved: Path, cli: Comm
             ),
         ),
         (
-            ("--baseline", "{saved}"),
+            ("--baseline", str(FIXTURES / "1f1b")),
             0,
             (
-                "ok: schedule 27.27 % is at most 28.27 %, 1 pt above report.json",
-                "ok: window of schedule 33.000 ms is at most 33.660 ms, 2 % above report.json",
+                "ok: schedule 27.27 % is at most 28.27 %, 1 pt above 1f1b",
+                "ok: window of schedule 33.000 ms is at most 33.660 ms, 2 % above 1f1b",
             ),
         ),
         (
@@ -251,15 +251,20 @@ def test_times_and_baselines_are_limits_too(
     ("options", "said"),
     [
         (("--max-increase", "1pt"), "--max-increase needs --baseline"),
+        (("--max-bubble", "30"), "did you mean 30%?"),
+        (("--baseline", "{idle}"), "is on idle time, and the report to check on the bubbles"),
+        (("--promised-by", "{idle}"), "is on idle time, and the report to check on the bubbles"),
         (("--baseline", "{saved}", "--max-increase", "1"), "not of the form 1pt, points of the"),
         (("--max-time", "step=30%"), "not of the form step=120ms"),
-        (("--max-bubble", "1pt"), "not of the form schedule=12%"),
+        (("--max-bubble", "1pt"), "not of the form 30%, 9ms"),
     ],
 )
 def test_limits_of_times_and_baselines_of_another_form_are_refused(
-    options: tuple[str, ...], said: str, saved: Path, cli: CommandLine
+    options: tuple[str, ...], said: str, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    given = [word.format(saved=saved) for word in options]
+    idle = tmp_path / "idle.json"
+    idle.write_text(saved.read_text().replace('"schedule"', '"idle"'))
+    given = [word.format(saved=saved, idle=idle) for word in options]
     assert said in cli.refused("gate", str(saved), *given, code=2)
 
 

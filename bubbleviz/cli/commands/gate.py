@@ -22,12 +22,13 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.render.document import Sentence
 from bubbleviz.report.gate import INCREASES, checks, limits_above, limits_of, promises
-from bubbleviz.report.saved import read_saved
+from bubbleviz.report.saved import looks_saved, read_saved
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bubbleviz.report.saved import SavedReport
 
 #: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -45,13 +46,13 @@ def gate(
         "[RATIO=]MS", "Most an iteration may take: 120ms.", "Limits", complete=limit_beginnings
     ),
     baseline: str | None = option(
-        "MAIN.json", "Earlier report that may not be exceeded by more.", "Limits"
+        "MAIN", "Earlier run or report that may not be exceeded by more.", "Limits"
     ),
     max_increase: list[str] | None = option(
         "1pt|2%", "Points of the ratio, % of the time, above --baseline.", "Limits"
     ),
     promised_by: str | None = option(
-        "BEFORE.json", "Advice that was followed kept its promise.", "Limits"
+        "BEFORE", "Advice that was followed kept its promise.", "Limits"
     ),
     allow_incomplete: bool = flag(
         "Check the ranks here though some are missing.", "Limits", "--allow-incomplete"
@@ -78,18 +79,24 @@ def gate(
             "earlier report with --baseline or --promised-by"
         )
     is_saved = measurement.is_saved(reports, "gate", "checks")
-    inputs = [path for path in (promised_by, baseline) if path is not None]
-    inputs += reports if is_saved else [file.path for file in find_profiles(reports)]
+    inputs = [
+        file
+        for path in (promised_by, baseline, *reports)
+        if path is not None
+        for file in ([path] if looks_saved(path) else [own.path for own in find_profiles([path])])
+    ]
     outputs.check(inputs)
-    if baseline is not None:
+    promising = None if promised_by is None else _read(promised_by, measurement)
+    earlier = None if baseline is None else _read(baseline, measurement)
+    saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)[0]
+    if earlier is not None:
         limits += limits_above(
-            read_saved(baseline),
+            earlier,
             max_increase or INCREASES,
-            baseline,
+            baseline or "",
+            saved,
             allow_incomplete=allow_incomplete,
         )
-    promising = None if promised_by is None else read_saved(promised_by)
-    saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)[0]
     results = checks(saved, limits, reports[0], allow_incomplete=allow_incomplete)
     kept = () if promising is None else promises(promising, saved, promised_by or "")
     lines = [*((check.line, check.passed) for check in results), *kept]
@@ -104,6 +111,11 @@ def gate(
         outputs.deliver(content, lambda: _print(lines), inputs=inputs)
     if not all(passed for _, passed in lines):
         raise typer.Exit(TOO_LARGE)
+
+
+def _read(path: str, measurement: MeasurementOptions) -> SavedReport:
+    """Return an earlier run, read or measured."""
+    return read_saved(path) if looks_saved(path) else measurement.saved([path])[0]
 
 
 def _print(lines: Sequence[tuple[str, bool]]) -> None:
