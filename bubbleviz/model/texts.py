@@ -8,6 +8,8 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from bubbleviz._version import __version__
+
 #: A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@")
 #: Where commas are decimal points, a spreadsheet begins a new cell after each of these.
@@ -142,6 +144,11 @@ def json_text(document: Mapping[str, object]) -> str:
     import json
 
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def document_text(schema: str, values: Mapping[str, object]) -> str:
+    """Return a document as JSON: its schema, the version that wrote it, and values."""
+    return json_text({"schema": schema, "version": __version__, **values})
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz._version import __version__
 from bubbleviz.analyses.idle import report as idle_report
 from bubbleviz.analyses.idle.report import BUSY, DEFINITIONS, ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.count.count import spread
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.texts import csv_text, inert, json_text, one_line, percent
+from bubbleviz.model.texts import csv_text, document_text, inert, one_line, percent
 from bubbleviz.render import document as blocks
 
 SCHEMA = "bubbleviz.idle/1"
@@ -38,8 +37,6 @@ COLUMNS = (
 def as_json(report: IdleReport, top: int) -> str:
     """Return a report as JSON, with the ``top`` longest gaps of each rank."""
     document = {
-        "schema": SCHEMA,
-        "version": __version__,
         **_summary(report),
         "definitions": DEFINITIONS,
         "shortest_ns": report.shortest_ns,
@@ -59,7 +56,7 @@ def as_json(report: IdleReport, top: int) -> str:
         "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
         "limitations": [limitation.entry for limitation in report.limitations],
     }
-    return json_text(document)
+    return document_text(SCHEMA, document)
 
 
 def _summary(report: IdleReport) -> dict[str, Any]:

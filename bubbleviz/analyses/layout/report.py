@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bubbleviz._version import __version__
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, table_text
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize, memory_text
-from bubbleviz.model.texts import counted, json_text, one_line, percent
+from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -231,8 +230,6 @@ def as_json(report: LayoutReport) -> str:
     """Return layouts as JSON; null for what is unknown."""
     question, measured = report.question, report.measured
     document = {
-        "schema": SCHEMA,
-        "version": __version__,
         "source": measured.source,
         "assumptions": list(measured.assumptions),
         "stages": question.stages,
@@ -247,7 +244,7 @@ def as_json(report: LayoutReport) -> str:
         "layers": _layer_rows(question.layers),
         "schedules": [_schedule_values(report, row) for row in report.rows],
     }
-    return json_text(document)
+    return document_text(SCHEMA, document)
 
 
 def _layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
@@ -355,7 +352,6 @@ def _as_memory_plot(report: LayoutReport) -> str:
     return draw_memory_plot(plot)
 
 
-#: Endings of files of this analysis' own.
 RENDERINGS: Mapping[str, Callable[[LayoutReport], str | bytes]] = {
     "json": as_json,
     "csv": as_csv,

@@ -8,12 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz._version import __version__
 from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
+from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_line
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, milliseconds, shortened
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
@@ -211,8 +210,6 @@ _TOTAL = ("ranks", "name", "peers", "algorithm", "protocol", *_SUMS, *COLUMNS[-3
 def as_json(communication: Communication) -> str:
     """Return totals, clocks, files and limitations as JSON; null for what is unknown."""
     document = {
-        "schema": SCHEMA,
-        "version": __version__,
         "files": [
             {"path": path, "format": kind, "operations": count, "events": dict(events)}
             for (path, kind, events), count in zip(
@@ -236,7 +233,7 @@ def as_json(communication: Communication) -> str:
         "definitions": list(DEFINITIONS),
         "limitations": [limitation.entry for limitation in communication.limitations],
     }
-    return json_text(document)
+    return document_text(SCHEMA, document)
 
 
 def _communicator(communicator: members.Communicator, ranks: int | None) -> dict[str, object]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bubbleviz._version import __version__
 from bubbleviz.analyses.plan.planned_run import PlannedRun
 from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted, json_text, one_line, percent
+from bubbleviz.model.texts import counted, document_text, json_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.communication import lowered, torch_csv
@@ -28,10 +27,9 @@ def as_json(planned: PlannedRun) -> str:
     """Return a planned run as JSON; times in nanoseconds, null for what is unknown."""
     run, best = planned.run, planned.best
     _, carried_ns, own_ns = planned.communication
-    return json_text(
+    return document_text(
+        SCHEMA,
         {
-            "schema": SCHEMA,
-            "version": __version__,
             **limitations.written(run.restrictions),
             "workload": _workload(planned),
             "run": {
@@ -55,7 +53,7 @@ def as_json(planned: PlannedRun) -> str:
             "proven": best.proven,
             "with_split_backward": None if best.other is None else _candidate(best.other),
             "candidates": [_candidate(each) for each in best.candidates],
-        }
+        },
     )
 
 
@@ -244,7 +242,6 @@ RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "pdf": lambda planned, view: as_pdf(as_svg(planned, view)),
     "png": lambda planned, view: as_png(as_svg(planned, view)),
 }
-#: Endings of files of this analysis' own.
 
 
 # Text: what ``bubbleviz plan`` prints: the orders that were considered, the best, what is left.
