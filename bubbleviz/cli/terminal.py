@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _LONGEST_PATH, _FILES = 100, 4
 #: Columns of what is no terminal, the fewest that anything is laid out for, and the most.
 PIPED, _NARROWEST, _MOST_COLUMNS = 80, 40, 10_000
+#: Lines of a terminal whose size is unknown.
+_PIPED_LINES = 24
 #: What an encoding must have, or ASCII is printed.
 _DRAWN_WITH = "█▓▒░▚▞▄▌▐·─…±≥"
 #: Characters of a complaint.
@@ -40,7 +42,7 @@ def width() -> int:
     """Return the width of tables in characters: that of the terminal, else a fixed one."""
     if sys.stdout.isatty():
         return shutil.get_terminal_size((WIDTH, 24)).columns
-    return _given_columns() or WIDTH
+    return _given("COLUMNS") or WIDTH
 
 
 def show(blocks: Iterable[Block]) -> None:
@@ -50,7 +52,7 @@ def show(blocks: Iterable[Block]) -> None:
     width takes them whole. What the encoding of standard output lacks becomes ASCII.
     """
     shown_on = display()
-    if sys.stdout.isatty() or shown_on.colour or _given_columns() or not shown_on.unicode:
+    if sys.stdout.isatty() or shown_on.colour or _given("COLUMNS") or not shown_on.unicode:
         show_lines(lines_of(blocks, shown_on), shown_on)
         return
     _replace_unknown_characters()
@@ -94,21 +96,24 @@ def _replace_unknown_characters() -> None:
 def display() -> Display:
     """Return what standard output can show.
 
-    ``COLUMNS`` holds for pipes, too; ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb`` as elsewhere.
+    ``COLUMNS`` and ``LINES`` hold for pipes, too; ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb``
+    as elsewhere.
     """
     environment = os.environ
     terminal = sys.stdout.isatty()
     dumb = environment.get("TERM") in {"dumb", "unknown"}
     forced = bool(environment.get("FORCE_COLOR"))
     colour = (forced or (terminal and not dumb)) and not environment.get("NO_COLOR")
-    columns = shutil.get_terminal_size((PIPED, 24)).columns if terminal else _given_columns()
-    columns = columns or PIPED
-    return Display(max(columns, _NARROWEST), colour, not dumb and _shows_blocks())
+    columns, lines = shutil.get_terminal_size((PIPED, _PIPED_LINES))
+    if not terminal:
+        columns = _given("COLUMNS") or PIPED
+        lines = _given("LINES") or _PIPED_LINES
+    return Display(max(columns, _NARROWEST), colour, not dumb and _shows_blocks(), lines)
 
 
-def _given_columns() -> int | None:
-    """Return the width that the environment gives; None where it gives none."""
-    given = os.environ.get("COLUMNS", "")
+def _given(size: str) -> int | None:
+    """Return the width or height that the environment gives; None where it gives none."""
+    given = os.environ.get(size, "")
     return int(given) if given.isdecimal() and 0 < int(given) < _MOST_COLUMNS else None
 
 

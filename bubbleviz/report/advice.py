@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import INFERENCE
-from bubbleviz.model.texts import counted, listed, percent
+from bubbleviz.model.texts import capitalised, counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
 from bubbleviz.report.followed import TWICE_THE_MICROBATCHES, at_most, saved_share
 from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
@@ -627,7 +627,7 @@ def _rank(report: Report, fault: Fault, seen: str) -> _Text:
     return (
         f"Find out why {numbered_rank(report, fault.ranks[0])} is slow",
         f"{_phases(fault)} {others}, in {seen}",
-        "Check its clocks, its temperature and what else runs on its host",
+        "Check its clocks, temperature and other jobs",
     )
 
 
@@ -635,18 +635,12 @@ def _stage(report: Report, fault: Fault, seen: str) -> _Text:
     numbers = listed([str(stage) for stage in fault.stages], _NAMED)
     moves = f"Move {listed(list(fault.moves), _NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:
-        return (
-            f"Balance the stages: stages {numbers} hold too much",
-            f"{_phases(fault)} the other stages, in {seen}",
-            moves or f"Move layers from stages {numbers} to the others",
-        )
-    copies = sum(rank.stage == fault.stage for rank in report.ranks)
-    where = f", {numbered_rank(report, fault.ranks[0])}," if copies == 1 else ""
-    return (
-        f"Balance the stages: stage {numbers} holds too much",
-        f"Stage {numbers}{where} takes {_phases(fault)} the others, in {seen}",
-        moves or f"Move layers from stage {numbers} to the others",
-    )
+        action, who = f"Move layers off stages {numbers}", "They take"
+    else:
+        alone = sum(rank.stage == fault.stage for rank in report.ranks) == 1
+        action = f"Move layers off stage {numbers}"
+        who = f"{capitalised(numbered_rank(report, fault.ranks[0]))} takes" if alone else "It takes"
+    return action, f"{who} {_phases(fault)} the others, in {seen}", moves
 
 
 def _microbatch(_: Report, fault: Fault, __: str) -> _Text:
@@ -734,7 +728,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
         f"Find out why host {report.ranks[fault.ranks[0]].host} is slow",
         f"{_phases(fault)} the other hosts on all of its {counted(len(fault.ranks), 'rank')}, "
         f"in {seen}",
-        "Check its clocks, its cooling and what else runs on it",
+        "Check its clocks, cooling and other jobs",
     ),
     "stage": _stage,
     "microbatch": _microbatch,
@@ -755,7 +749,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
         f"Find out what changed on {_who(report, fault)} before iteration "
         f"{shortened(report.iterations[fault.iterations[0]].name)}",
         f"From then on operations take {fault.phases[0][1]:.2f}x as long",
-        "Check clocks, temperature and what else began to run there",
+        "Check clocks, temperature and other jobs there",
     ),
     "launch": _launch,
     "launch-gaps": lambda report, fault, _: (
@@ -820,8 +814,7 @@ def _outcome(
     """
     share = saving_ns / length_ns if length_ns else 0.0
     at_least = "at least " if at_most(*what) else ""
-    left_ns, length_ns = round(length_ns - saving_ns), round(length_ns)
     return (
-        f"{saved_share(*what, share, error)}, {at_least}{in_ms(left_ns)} instead of "
-        f"{in_ms(length_ns)} per iteration, {24 * ranks * share:,.1f} GPU-hours per day"
+        f"{saved_share(*what, share, error)}, {at_least}{in_ms(round(length_ns - saving_ns))} per "
+        f"iteration, {24 * ranks * share:,.1f} GPU-hours per day"
     )

@@ -266,9 +266,7 @@ def test_a_slow_stage_is_a_dependency_and_told_by_its_times() -> None:
 
     assert idle_of(report, Cause.HOST) == idle_of(report, Cause.COMMUNICATION) == 0
     assert dict(report.explanation.phase_times.imbalance)["F"] == pytest.approx(1 / 3)
-    assert (first_thing(report) or "").startswith(
-        "Balance the stages: stage 1 holds too much (up to -"
-    )
+    assert (first_thing(report) or "").startswith("Move layers off stage 1 (up to -")
     waits = report.bubbles.take(report.bubbles.cause == Cause.DEPENDENCY)
     givers = set(report.operations.rank[waits.peer_operation[waits.rank == 0]].tolist())
     assert givers == {1}

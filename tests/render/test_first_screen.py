@@ -61,16 +61,31 @@ def test_no_rank_and_no_iteration() -> None:
         assert any(line.startswith("More:") for line in lines[-3:])
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 64, 1024])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 16, 31, 32, 64, 1024])
 @pytest.mark.parametrize("display", DISPLAYS, ids=str)
 def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
     lines = lines_of(run_of(ranks), display)
 
     assert all(cell_width(line) <= display.width for line in lines)
     assert display.unicode or all(line.isascii() for line in lines)
-    rows = len(rows_of(lines))
-    assert rows == min(ranks, 16)
-    assert display.width < 80 or len(lines) <= (MOST_LINES if rows <= 8 else MOST_LINES + rows - 4)
+    paired = display.unicode and ranks in {31, 32}
+    assert len(rows_of(lines)) == (16 if paired or ranks > 32 else ranks)
+    most = MOST_LINES + max(min(ranks, 32) - 8, 0) // 2
+    assert display.width < 80 or len(lines) <= most or (ranks in {31, 32} and not display.unicode)
+
+
+def test_two_stages_share_a_line_unless_all_fit() -> None:
+    plain, coloured = (
+        rows_of(lines_of(run_of(32), Display(80, colour))) for colour in (False, True)
+    )
+    tall = rows_of(lines_of(run_of(32), Display(height=60)))
+
+    assert [row.split()[1] for row in plain] == [f"{at}/{at + 1}" for at in range(0, 32, 2)]
+    # 8 microbatches of 3 operations of 10 ms, in 39 of these.
+    assert plain[0].split()[-3:] == ["79.49", "79.49", "%"]
+    assert set("".join(plain).split(" ", 2)[2]) >= set("█▀▄·")
+    assert [len(row) for row in coloured] == [80] * 16
+    assert [row.split()[1] for row in tall] == [str(stage) for stage in range(32)]
 
 
 def test_very_many_stages_are_grouped() -> None:

@@ -113,11 +113,11 @@ def _advice_sentence(report: Report, first: str | None) -> str | None:
 # the bubble is made of; what to do; what limits all that.
 
 
-#: Lines of the screen for up to eight rows, where it has 80 columns; more rows come on top, and
-#: some lines with them.
-MOST_LINES, _ROWS, _MORE_LINES = 24, 8, 4
-#: Lines of a timeline beside its rows: title, axis and legend.
-_AROUND = 3
+#: Lines of the screen for up to eight rows, where it has 80 columns; two more rows have one more
+#: line, and a higher terminal as many as it shows.
+MOST_LINES, _ROWS = 24, 8
+#: Lines of the screen for the most rows that are drawn.
+_MOST_LINES_OF_MANY = 36
 #: Share of compute time attributed to operations, below which coverage matters.
 _COVERED = 0.95
 #: How much clocks may leave open before it matters, where the confidence interval is narrower.
@@ -141,10 +141,6 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
     selection = (
         None if iteration is None else timeline.timeline_selection(report, view, iteration, marked)
     )
-    drawn: list[doc.Line] = []
-    if selection is not None:
-        asked = bool(view.ranks or view.rows)
-        drawn = timeline.terminal_timeline(report, selection, display, marked, whole=asked)
     to_do = paragraph(_advice_sentence(report, first) or "", display, lead="First:", most=4)
     if not marked:
         to_do = [*ranks.first_lines(report, display), *to_do]
@@ -153,11 +149,20 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
     notes = f", -v coverage ({counted(len(report.limitations), 'note')})"
     more = f"-v (all tables), -v ranks{notes if report.limitations else ''}, -o bubbles.svg, --help"
     last = [*_limits(report, display), *paragraph(more, display, lead="More:", style="dim")]
-    headline, bubble = [*_headline(report, display)], _bubble(report, display)
+    beside = [*_headline(report, display)], _bubble(report, display), to_do, last
+    drawn: list[doc.Line] = []
+    if selection is not None:
+        asked = bool(view.ranks or view.rows)
+        room = max(display.height, _MOST_LINES_OF_MANY) - sum(map(len, beside))
+        drawn = timeline.terminal_timeline(
+            report, selection, display, marked, room=None if asked else room
+        )
+    headline, *others = beside
     # An empty line stands between two blocks, as far as the screen has room for it.
-    blocks = [block for block in (headline, drawn, bubble, to_do, last) if block]
-    above = max(len(drawn) - _ROWS - _AROUND, 0)
-    most = MOST_LINES + (above + _MORE_LINES if above else 0)
+    blocks = [block for block in (headline, drawn, *others) if block]
+    rows = 0 if selection is None else len(selection.rows)
+    above = max(rows - _ROWS, 0) // 2
+    most = max(min(MOST_LINES + above, _MOST_LINES_OF_MANY), display.height)
     blank = max(min(most - sum(map(len, blocks)), len(blocks) - 1), 0)
     lines: list[doc.Line] = []
     for at, block in enumerate(blocks):

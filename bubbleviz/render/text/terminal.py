@@ -42,11 +42,13 @@ class Display:
         width: in columns.
         colour: whether it shows colours.
         unicode: whether it shows more than ASCII, block characters included.
+        height: in lines.
     """
 
     width: int = 80
     colour: bool = False
     unicode: bool = True
+    height: int = 24
 
     @property
     def text_width(self) -> int:

@@ -1,6 +1,7 @@
 """The timeline of one iteration in a terminal: one row per stage, drawn to scale with characters.
 
-With colours a cell holds two halves; without, a shade a phase, and in ASCII a letter::
+With colours a cell holds two halves; without, a shade a phase, and in ASCII a letter. Where many
+rows do not fit a screen, two share a line, each half as high. Otherwise::
 
     stage 0 ████████▒▒██▒▒██▒▒██·····▒▒······▒▒   27.3 %
     stage 1►··██████▒▒██▒▒██▒▒██▒▒···▒▒···▒▒···   27.3 %
@@ -10,7 +11,7 @@ With colours a cell holds two halves; without, a shade a phase, and in ASCII a l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import floor, log10
@@ -52,7 +53,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 #: What a cell holds beside the kinds of marks, whose codes are smaller.
-_BUBBLE, _OUTSIDE = 20, 21
+_BUBBLE, _OUTSIDE, _OPERATION = 20, 21, 22
 _BUSY = (*map(int, COMPUTE), OTHER_ITERATION, UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
 #: A shade of each kind, and where there is ASCII alone a letter.
@@ -68,17 +69,23 @@ _SIGNS: Mapping[int, str] = {
     UNATTRIBUTED_KIND: "??",
     _BUBBLE: "·.",
     _OUTSIDE: "  ",
+    _OPERATION: "██",
 }
 #: What a legend calls what is no phase.
 _CALLED = {
     OTHER_ITERATION: "other iteration",
     UNATTRIBUTED_KIND: "unattributed",
     _BUBBLE: "bubble",
+    _OPERATION: "operation",
 }
 #: Characters of a row's label, and of the ratio behind it.
 _LONGEST_LABEL, _RATIO = 18, 8
 #: Up to so many rows are all drawn; more are grouped, into at most so many.
 _ALL, _GROUPS = 32, 16
+#: More rows than this are half as high, where they do not fit otherwise.
+_WHOLE = 16
+#: Lines of a timeline beside its rows: title, axis and legend.
+_AROUND = 3
 #: Columns between two labels of the axis, at least.
 _BETWEEN_TICKS = 9
 
@@ -118,7 +125,7 @@ def terminal_timeline(
     display: Display,
     marked: Collection[int] = (),
     *,
-    whole: bool = False,
+    room: int | None = None,
 ) -> list[Line]:
     """Return the timeline of one iteration, its axis and its legend.
 
@@ -127,40 +134,55 @@ def terminal_timeline(
         selection: the rows of one iteration.
         display: where it is shown.
         marked: ranks whose rows are marked, as those that advice is about.
-        whole: whether all rows are drawn, however many; else those of very many are grouped.
+        room: lines that it may take; None where each row has its own, however many they are.
     """
-    size = 1 if whole or len(selection.rows) <= _ALL else -(-len(selection.rows) // _GROUPS)
+    size = 1 if room is None or len(selection.rows) <= _ALL else -(-len(selection.rows) // _GROUPS)
     rows = _grouped(report, selection, marked, size)
     selection = replace(selection, rows=tuple(row for row, *_ in rows))
-    gutter = max(cell_width(display.shown(label)) for _, label, _ in rows) + 1
-    columns = max(display.width - gutter - _RATIO, 10)
-    halves = display.colour and display.unicode
+    paired = display.unicode and room is not None and _WHOLE < len(rows) > room - _AROUND
+    halves = display.colour and display.unicode and not paired
+    per_line = [rows[at : at + 1 + paired] for at in range(0, len(rows), 1 + paired)]
+    heads = _heads(per_line, marked, display)
+    gutter = cell_width(heads[0])
+    ratio_width = _RATIO + (_RATIO - 1) * paired
+    columns = max(display.width - gutter - ratio_width, 10)
     cells = _diffused(_shares(report, selection, columns * (1 + halves)))
+    if paired and not display.colour:
+        # Half a character has no shades.
+        cells[~np.isin(cells, (_BUBBLE, _OUTSIDE))] = _OPERATION
     kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
     glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
-    if halves:
+    if halves or paired:
         glyphs |= {kind: "█" for kind in glyphs if kind not in {_BUBBLE, _OUTSIDE}}
     elif not display.unicode and Phase.B not in kinds:
         # Where no B is shown, BW is the backward.
         glyphs[Phase.BW] = "B"
-    styles = {kind: _colour(kind) if display.colour else "" for kind in _KINDS}
-    lines: list[Line] = [_title(selection, size, idle_of(report), display)]
-    sign, of_marked = display.shown(MARK), []
-    for (row, label, known), own in zip(rows, cells.tolist(), strict=True):
-        if is_marked := row.rank.index in marked:
-            of_marked.append(_marked_name(report, row.rank, marked))
-        drawn = (_halves if halves else _characters)(own, glyphs, styles)
-        ratio = percent(known)
-        shown = display.shown(label)
-        head = shown + " " * (gutter - 1 - cell_width(shown)) + (sign if is_marked else " ")
-        style = "bold" if is_marked else ""
-        lines.append((Span(head, style), *drawn, Span(f"{ratio:>{_RATIO}}", style)))
+    styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
+    lines: list[Line] = [_title(selection, size, paired, idle_of(report), display)]
+    for at, (own, head) in enumerate(zip(per_line, heads, strict=True)):
+        drawn = cells[at * (1 + paired) :][: 1 + paired].tolist()
+        if paired:
+            lower = drawn[1] if len(drawn) > 1 else [_OUTSIDE] * columns
+            spans = _halves(zip(drawn[0], lower, strict=True), glyphs, styles, "▀▄")
+        elif halves:
+            left, right = drawn[0][::2], drawn[0][1::2]
+            spans = _halves(zip(left, right, strict=True), glyphs, styles, "▌▐")
+        else:
+            spans = _characters(drawn[0], glyphs, styles)
+        style = "bold" if any(row.rank.index in marked for row, *_ in own) else ""
+        ratios = [percent(known) for *_, known in own]
+        ratio = " ".join((*(each.removesuffix(" %") for each in ratios[:-1]), ratios[-1]))
+        lines.append((Span(head, style), *spans, Span(f"{ratio:>{ratio_width}}", style)))
     lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
     legend: list[Line] = [
         (Span(glyphs[kind], styles[kind]), Span(f" {_CALLED.get(kind) or Phase(kind).label}"))
         for kind in kinds
     ]
+    of_marked = [
+        _marked_name(report, row.rank, marked) for row, *_ in rows if row.rank.index in marked
+    ]
     if of_marked:
+        sign = display.shown(MARK)
         legend.append((Span(sign, "bold"), Span(f" {listed(of_marked, 3)}: see the advice")))
     return lines + flowing(legend, display)
 
@@ -170,6 +192,24 @@ def _marked_name(report: Report, rank: Rank, marked: Collection[int]) -> str:
     copies = {own.index for own in report.ranks if own.stage == rank.stage is not None}
     whole = len(copies) > 1 and copies <= {*marked}
     return f"stage {rank.stage}" if whole else f"rank {rank.number}"
+
+
+def _heads(
+    lines: Sequence[Sequence[_Labelled]], marked: Collection[int], display: Display
+) -> list[str]:
+    """Return what stands in front of lines, with the mark: ``stage 6 ►``, or ``stage 6/7► ``."""
+    heads = []
+    for rows in lines:
+        signs = [display.shown(MARK) if row.rank.index in marked else "" for row, *_ in rows]
+        first, *others = (display.shown(label) for _, label, _ in rows)
+        common = first.rpartition(" ")[0] + " "
+        for label in others:
+            first += f"{signs[0]}/{label.removeprefix(common)}"
+        heads.append((first, signs[-1] or " "))
+        if others:
+            heads[-1] = (first + signs[-1], " ")
+    width = max(cell_width(head) for head, _ in heads)
+    return [head + " " * (width - cell_width(head)) + end for head, end in heads]
 
 
 # What each cell shows, row by row.
@@ -251,7 +291,7 @@ def _diffused(shares: Floats) -> Ints:
     return codes
 
 
-def _title(selection: Selection, size: int, share: str, display: Display) -> Line:
+def _title(selection: Selection, size: int, paired: bool, share: str, display: Display) -> Line:
     """Return which iteration is drawn, what a row is, and what the numbers behind rows are of."""
     rows = selection.rows
     most = max(len(row.replicas) for row in rows)
@@ -262,6 +302,7 @@ def _title(selection: Selection, size: int, share: str, display: Display) -> Lin
     if of and pipeline and not several:
         of = f" (pipeline {pipeline} of {most})"
     per = f"{size} {what}s, the most unusual drawn" if size > 1 else f"{what}{of}"
+    per += ", two on each line" if paired else ""
     title = (
         f"Iteration {one_line(selection.iterations[0].name, 30)}, "
         f"{selection.span_ns / 1e6:,.3f} ms: one row per {per}"
@@ -290,6 +331,7 @@ def _colour(kind: int) -> str:
     """Return the colour of a kind in words of rich; empty where it has none."""
     others = {
         _OUTSIDE: "",
+        _OPERATION: "",
         _BUBBLE: "dim",
         OTHER_ITERATION: UNATTRIBUTED,
         UNATTRIBUTED_KIND: mix(UNATTRIBUTED, "#ff0000", 0.4),
@@ -306,19 +348,22 @@ def _characters(
 
 
 def _halves(
-    kinds: Sequence[int], glyphs: Mapping[int, str], styles: Mapping[int, str]
+    pairs: Iterable[tuple[int, int]],
+    glyphs: Mapping[int, str],
+    styles: Mapping[int, str],
+    parts: str,
 ) -> list[Span]:
-    """Return a row with a character for two cells, the left and the right half."""
+    """Return a row with a character for two cells, whose two halves are ``parts``."""
     blank, spans = (_BUBBLE, _OUTSIDE), []
-    for (left, right), run in groupby(zip(kinds[::2], kinds[1::2], strict=True)):
-        if left == right:
-            glyph, style = glyphs[left], styles[left]
-        elif right in blank:
-            glyph, style = glyphs[_OUTSIDE] if left in blank else "▌", styles[left]
-        elif left in blank:
-            glyph, style = "▐", styles[right]
+    for (first, second), run in groupby(pairs):
+        if first == second:
+            glyph, style = glyphs[first], styles[first]
+        elif second in blank:
+            glyph, style = glyphs[_OUTSIDE] if first in blank else parts[0], styles[first]
+        elif first in blank:
+            glyph, style = parts[1], styles[second]
         else:
-            glyph, style = "▌", f"{styles[left]} on {styles[right]}"
+            glyph, style = parts[0], f"{styles[first]} on {styles[second]}"
         spans.append(Span(glyph * sum(1 for _ in run), style))
     return spans
 
