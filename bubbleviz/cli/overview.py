@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.model.profile import pid_of
-from bubbleviz.model.texts import counted, one_line, printable
+from bubbleviz.model.texts import counted, listed, one_line, printable
 from bubbleviz.render.document import Block, HangingLines, Sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bubbleviz.interpret.inspection import Inspection
     from bubbleviz.model.profile import Device
 
 #: Devices and names of ranges on one screen.
 _DEVICES, _SHAPES = 3, 4
+#: So many files like one that is shown are named.
+_LIKE = 8
 
 
 def inspection_parts(
@@ -78,6 +81,22 @@ def inspection_parts(
             yield Sentence("\n" + "\n".join(lines) + "\n", whole=True)
 
 
+def kind_of(inspection: Inspection) -> tuple[object, ...]:
+    """Return what files have in common of which one screen shows the first."""
+    source = inspection.contents.source
+    named = tuple(evidence.convention for evidence in inspection.evidence)
+    lacks = (*inspection.missing, *inspection.candidates)
+    return source.format, source.nsys_version, source.schema_version, named, lacks
+
+
+def others_like_it(others: Sequence[Inspection]) -> Iterator[Block]:
+    """Yield which files are like one that is shown; nothing without any."""
+    if others:
+        names = [one_line(Path(own.contents.source.path).name, 60) for own in others]
+        like = f"{counted(len(others), 'file')} like it (-v): {listed(names, _LIKE)}\n"
+        yield Sentence(f"and {like}", style="dim")
+
+
 def _table_parts(inspection: Inspection) -> Iterator[Block]:
     """Yield what ``inspect`` prints of operations themselves, which tell what they are."""
     contents = inspection.contents
@@ -85,7 +104,7 @@ def _table_parts(inspection: Inspection) -> Iterator[Block]:
     text = f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}"
     text += "".join(f"\n  {what:<12} {one_line(fact, 100)}" for what, fact in contents.facts)
     yield Sentence(text, lead=one_line(contents.source.path, 200))
-    yield from _rows(inspection, "not told")
+    yield from _rows(inspection, "not given")
     for phase, count in contents.candidates.items():
         yield Sentence(f"  {phase:<30}{count:>12,}")
     yield from _next(inspection, inspection.missing)

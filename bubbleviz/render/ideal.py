@@ -11,7 +11,7 @@ from typing import Any
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
-from bubbleviz.model.texts import counted, json_text, one_line
+from bubbleviz.model.texts import counted, json_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
@@ -138,8 +138,11 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
         reasons = "; ".join(one_line(own.text, 200) for own in result.restrictions)
         yield Sentence(f"! measured times: {reasons}\n", style="bold")
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
-    ratio = "-" if result.stage_ratio is None else f"{result.stage_ratio:.4f}"
-    stage = ("stage ratio", ratio, "idle share of a window as long as the cost")
+    stage = (
+        "stage ratio",
+        _percent(result.stage_ratio),
+        "idle share of a window as long as the cost",
+    )
     if not isinstance(result, Ideal):
         yield HangingLines([_line(*row) for row in (*rows, stage)])
         formula = formula_named(name)
@@ -149,7 +152,7 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
     if result.carried_ms is not None:
         # With the file's own sends and receives.
         rows.append(("with transfers", f"{result.carried_ms:,.3f} ms", "in the order of the file"))
-    whole = "-" if result.schedule_ratio is None else f"{result.schedule_ratio:.4f}"
+    whole = _percent(result.schedule_ratio)
     rows += [stage, ("schedule ratio", whole, "idle share of the makespan")]
     peaks, memory = result.peak_activations, result.memory
     held = "microbatches held by a stage, from F to W"
@@ -161,6 +164,10 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
     yield HangingLines([_line(*row) for row in rows])
     if min(peaks) < max(peaks):
         yield Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else percent(ratio)
 
 
 def _line(name: str, value: str, what: str) -> tuple[str, str]:

@@ -217,8 +217,8 @@ IDLE = "1 device, idle for 0.00 % of the time"
             (300, 1_000),
             f"{IDLE} and computing for 10.00 %",
             [
-                "70.00 % of the time is exposed copies; they",
-                "20.00 % of the time is exposed communication; it",
+                "70.00 % of the time is exposed copies, while",
+                "20.00 % of the time is exposed communication, which",
             ],
         ),
         (
@@ -234,21 +234,21 @@ IDLE = "1 device, idle for 0.00 % of the time"
             f"{IDLE} and computing for 50.00 %",
             [
                 "36.00 % of the time only send and receive kernels run, which",
-                "14.00 % of the time is exposed communication; it counts as b",
+                "14.00 % of the time is exposed communication, which may",
             ],
         ),
         (
             [k(0, 950, 1)],
             (950, 1_000),
             IDLE,
-            ["5.00 % of the time is exposed copies; they"],
+            ["5.00 % of the time is exposed copies, while"],
         ),
         (
             [k(0, 100, 1)],
             (500, 1_000),
             "1 device, idle for 40.00 % of the time and computing for 10.00 %",
             [
-                "50.00 % of the time is exposed copies;",
+                "50.00 % of the time is exposed copies,",
                 "100.00 % of the idle time (40.00 % of all)",
             ],
         ),
@@ -468,7 +468,7 @@ def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLin
     assert "data loading" in compared
     assert cli("gate", other, "--baseline", saved)[0] == 0
     assert cli("gate", first, "--max-bubble", "1%")[0] == 3
-    assert "Kernels that ran longest" in page.read_text()
+    assert "Longest kernels" in page.read_text()
     for command in ("plan", "view"):
         assert f"run bubbleviz view {first}\n" in cli.refused(command, saved, code=1)
     moved = first.rename(tmp_path / "moved")

@@ -114,7 +114,7 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
         "launch": 20,
         "stream or rank dependency": 10,
     }
-    assert advice(report)[0].endswith('goes to "tokeniser": cache it')
+    assert advice(report)[0].endswith('is "tokeniser": cache it')
 
 
 @pytest.mark.parametrize(

@@ -225,8 +225,8 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
         ("7", "9.000", "5.000"),
     ]
     assert (
-        "7 operations in unknown communicators, unknown bytes; 9.000 ms, summed over operations; "
-        "5.000 ms in which GPUs run any of them"
+        "7 operations in communicators of unknown names, size unknown; 9.000 ms in all, "
+        "GPUs busy with them for 5.000 ms"
     ) in summary(found)
     told = json.loads(as_json(found))
     assert (told["duration_ns"], told["busy_ns"]) == (9_000_000, 5_000_000)

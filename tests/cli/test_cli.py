@@ -96,6 +96,9 @@ def test_inspect_says_what_can_be_done(cli: CommandLine) -> None:
 
     assert "analyze can compute bubble ratios" in shown
     assert "zero-bubble: 96 F" in shown
+    several = cli.printed("inspect", "fixtures/zb-v")
+    assert several.count("analyze can compute bubble ratios") == 1
+    assert "and 3 files like it (-v): " in several
 
 
 def test_a_user_names_ranges_in_a_file(tmp_path: Path, cli: CommandLine) -> None:

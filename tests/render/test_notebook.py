@@ -157,7 +157,7 @@ def test_idle_time_is_shown_as_html_and_printed_as_a_line(tmp_path: Path) -> Non
     whole = ET.fromstring(formats["text/html"])
     assert [caption.text for caption in whole.iter("caption")] == [
         "Devices",
-        "Kernels that ran longest",
+        "Longest kernels",
         "What hosts did while devices were idle",
     ]
     assert ET.fromstring(formats["image/svg+xml"].encode()).tag == f"{SVG}svg"

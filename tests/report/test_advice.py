@@ -22,7 +22,7 @@ from tests.support.pipeline_jobs import Job, simulated
 
 
 @pytest.mark.parametrize(
-    ("slow_factor", "beginning"), [(1.0, "The schedule itself"), (1.4, "Balance the stages")]
+    ("slow_factor", "beginning"), [(1.0, "The schedule itself"), (1.4, "Move layers off stage")]
 )
 def test_a_change_is_weighed_against_more_microbatches(
     slow_factor: float, beginning: str, tmp_path: Path

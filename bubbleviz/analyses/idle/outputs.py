@@ -195,11 +195,9 @@ def csv_of_gaps(report: IdleReport) -> str:
 #: Activities of hosts by which devices are compared.
 _COMPARED = 5
 #: Rows of devices, activities, steps, waits and kernels on one screen, with steps and without.
-_FEW, _SOME = (3, 4, 3, 2, 3), (5, 6, 0, 3, 3)
+_FEW, _SOME = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
 #: Columns of devices on one screen.
-_FIRST = (
-    *("device", "span ms", "duty %", "compute %", "exp. comm. %", "idle %", "queued", "empty %"),
-)
+_FIRST = (*("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),)
 #: Characters of names in tables and lists.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
 #: Shares of the span by header.
@@ -214,6 +212,8 @@ _SHARES = {
 _DEVICE, _WHO, _WORK = 24, 30, 36
 #: Characters of a whole name; sentences of advice on one screen.
 _LONGEST, _ADVICE = 600, 2
+#: Waits that explain less than this share of the idle time are not on the first screen.
+_PROVED = 0.1
 
 
 def sections(
@@ -228,7 +228,7 @@ def sections(
     """
     few = _FEW if _named(report) else _SOME
     devices, activities, steps, waits, kernels = (top,) * 5 if top else few
-    hint, by = " (-v)", ""
+    hint, by = "; -v", ""
     if everything:
         hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in report.ranks))})"
     yield blocks.Sentence(idle_report.title_of(report), style="" if everything else "bold")
@@ -244,13 +244,14 @@ def sections(
         yield from _side_by_side(report, devices)
     else:
         first = [{name: row[name] for name in _FIRST} for row in table.rows]
-        yield replace(table, rows=first)
+        yield replace(table, title=table.title if len(report.ranks) > devices else "", rows=first)
     yield from _kernels(report, kernels, hint, everything=everything)
     if report.activities:
         table = activity_table(report, activities, hint)
         # The sum of all, below an empty row, is for those that want all of it.
         yield table if everything else replace(table, rows=table.rows[:-2])
-    yield from _waits(report, waits, hint)
+    if everything or report.proved_idle_ns >= _PROVED * report.idle_ns > 0:
+        yield from _waits(report, waits, hint)
     if everything:
         yield from _explained(report, activities)
     if everything or top:
@@ -261,7 +262,7 @@ def sections(
     yield blocks.Sentence(f"\n{advice}\n" if everything else f"\n{advice}")
     if not everything:
         yield blocks.Sentence(
-            "\nMore: -v (whole names, devices side by side); -o idle.html, -o idle.svg",
+            "More: -v (whole names, devices side by side); -o idle.html, -o idle.svg",
             style="dim",
         )
 
@@ -303,7 +304,7 @@ def kernel_table(
         for name, of, count, ns in work[:top]
     ]
     left, giving_way = ("kernel", "class"), ("calls", "mean us", "class")
-    table = _table("Kernels that ran longest", rows, len(work), top, hint, left, giving_way)
+    table = _table("Longest kernels", rows, len(work), top, hint, left, giving_way)
     return replace(table, wrap=("kernel",)) if whole else table
 
 
@@ -368,8 +369,15 @@ def _table(
     left: Sequence[str],
     giving_way: Sequence[str] = (),
 ) -> blocks.Table:
-    """Return a table of the ``top`` rows of so many, with a hint where to find the others."""
-    hint = hint or f" (--top {count}, --json)"
+    """Return a table of the ``top`` rows of so many, with a hint where to find the others.
+
+    On one screen the hint is part of the title, which saves a line.
+    """
+    if hint and count > top:
+        return blocks.Table(
+            f"{title} ({top} of {count:,}{hint})", rows, left, giving_way=giving_way
+        )
+    hint = f" (--top {count}, --json)"
     return blocks.Table(title, rows, left, giving_way=giving_way, omitted=count - top, hint=hint)
 
 
@@ -510,13 +518,9 @@ def _idlest(report: IdleReport) -> str:
     if not steps:
         return ""
     step = max(steps, key=lambda own: own.idle_ns)
-    most = ""
-    if step.activities:
-        activity, ns = step.activities[0]
-        most = f"; {blocks.milliseconds(ns)} ms of it {one_line(activity, _NAME)}"
     return (
         f"most idle of {len(steps):,} steps: {one_line(step.name or '', _NAME)}, "
-        f"{blocks.milliseconds(step.idle_ns)} of {blocks.milliseconds(step.length_ns)} ms{most}"
+        f"{blocks.milliseconds(step.idle_ns)} of {blocks.milliseconds(step.length_ns)} ms"
     )
 
 

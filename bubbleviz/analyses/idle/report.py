@@ -387,15 +387,15 @@ _SHARE = 0.1
 #: What is said of busy devices that compute nothing.
 _WAITING = (
     "of the time only send and receive kernels run, which wait for other ranks: in a pipeline this "
-    "is its bubble; bubbleviz inspect tells how analyze can measure it"
+    "is its bubble; bubbleviz inspect shows how to measure it"
 )
 _COMMUNICATION = (
-    "of the time is exposed communication; it counts as busy, though its kernels may only wait for "
-    "other ranks: overlap it with compute"
+    "of the time is exposed communication, which may only wait for other ranks: overlap it with "
+    "compute"
 )
 _COPIES = (
-    "of the time is exposed copies; they count as busy, though no kernel runs: copy less, or copy "
-    "from pinned memory on a stream of its own, beside compute"
+    "of the time is exposed copies, while no kernel runs: copy less, or from pinned memory on a "
+    "stream of its own"
 )
 
 
@@ -444,7 +444,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         )
     # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
     nccl = any(is_nccl(name) for rank in report.devices for name in rank.gaps.works)
-    late = ", and see bubbleviz nccl for who is late" if nccl else ""
+    late = "; bubbleviz nccl names who is late" if nccl else ""
     waiting_ns = report.summed("exposed_point_to_point_ns")
     communication_ns = report.summed("exposed_communication_ns")
     idle = report.idle_ns >= _LITTLE * span_ns
@@ -476,4 +476,4 @@ def _advice_on_idle_devices(report: IdleReport) -> str:
         hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"
     of_span = percent(longest.idle_ns / report.span_ns)
     name = one_line(longest.activity, _NAME)
-    return f'{percent(share)} of the idle time ({of_span} of all) goes to "{name}": {hint}'
+    return f'{percent(share)} of the idle time ({of_span} of all) is "{name}": {hint}'

@@ -327,10 +327,6 @@ def first_screen(communication: Communication) -> Iterator[Block]:
     more = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
     yield HangingLines([("", line) for line in (*files[:_FILES], *more, sums)])
     yield _table(communication, _FEW)
-    yield Sentence(
-        "\nms: from start to end, over all ranks; busy: each instant of a GPU once; waiting: until "
-        "the operation's last rank has started; moving: the rest; bus GB/s: as nccl-tests count it"
-    )
     yield Sentence("\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim")
 
 
@@ -346,13 +342,14 @@ def summary(communication: Communication) -> str:
     sums = sums_of(communication.operations)
     window = "" if communication.window is None else f"{communication.window} alone: "
     named = communication.communicators
-    of_communicators = counted(len(named), "communicator") if named else "unknown communicators"
+    of_communicators = (
+        counted(len(named), "communicator") if named else "communicators of unknown names"
+    )
     cells = _sum_cells(sums)
-    size = "unknown bytes" if sums.bytes is None else f"{cells['MB']} MB"
-    time = "unknown times"
+    size = "size unknown" if sums.bytes is None else f"{cells['MB']} MB"
+    time = "times unknown"
     if sums.duration_ns is not None:
-        time = f"{cells['ms']} ms, summed over operations; "
-        time += f"{cells['busy']} ms in which GPUs run any of them"
+        time = f"{cells['ms']} ms in all, GPUs busy with them for {cells['busy']} ms"
     of_all = counted(sums.operations, "operation")
     return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}\n"
 

@@ -48,14 +48,19 @@ def inspect(
     files = find_profiles(profiles)
     inputs = [*(file.path for file in files), *(convention or ())]
     outputs.check(inputs)
-    from bubbleviz.cli.overview import inspection_parts
+    from bubbleviz.cli.overview import inspection_parts, kind_of, others_like_it
 
     seen, unreadable = _looked_over(files, convention or ())
     given = " ".join(map(shell_word, profiles))
 
     def printed() -> None:
-        for inspection in seen:
-            show(inspection_parts(anonymous(inspection), given, everything=everything))
+        alike: dict[tuple[object, ...], list[Inspection]] = {}
+        for number, inspection in enumerate(map(anonymous, seen)):
+            kind = (number,) if everything else kind_of(inspection)
+            alike.setdefault(kind, []).append(inspection)
+        for first, *others in alike.values():
+            show(inspection_parts(first, given, everything=everything))
+            show(others_like_it(others))
 
     outputs.deliver(lambda *_: _draft(seen), printed, inputs=inputs)
     for reason in map(str, unreadable):
