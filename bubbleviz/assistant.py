@@ -78,7 +78,7 @@ def server(folders: Sequence[str]) -> MCPServer[Any]:
     roots = [Path(folder).resolve() for folder in folders]
     for folder, root in zip(folders, roots, strict=True):
         if not root.is_dir():
-            raise InputError(f"{folder}: is no folder; name those that hold profiles")
+            raise InputError(f"{folder}: is not a folder; name those that hold profiles")
     app: MCPServer[Any] = MCPServer(
         "bubbleviz", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR"
     )

@@ -370,7 +370,7 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
 def without_members(
     collectives: CollectiveIntervals, exposed: RankIntervals
 ) -> Iterator[Limitation]:
-    """Yield limitations for collectives whose members are unknown, or not recorded.
+    """Yield limitations for collectives with unknown members, or not recorded.
 
     Args:
         collectives: of all ranks.
@@ -389,16 +389,14 @@ def without_members(
     for which, what, reason in (
         (
             unmet & ~certain,
-            "collectives whose members are unknown",
-            "nothing tells which ranks they are of (no communicator or process group is recorded, "
-            "and no kernels of ranks that can be one group end together), so waiting in them for "
-            "the last rank to enter counts as collective, too",
+            "collectives with unknown members",
+            "no communicator or process group is recorded, and no kernels end together as those of "
+            "one group do, so waiting for the last rank counts as collective",
         ),
         (
             (unmet & certain) | few,
-            "collectives of which members are not recorded",
-            "no profile is of some ranks that take part in them, so waiting for these counts as "
-            "collective, too",
+            "collectives with members that were not recorded",
+            "some of their ranks have no profile, so waiting for these counts as collective",
         ),
     ):
         if count := _count(collectives, exposed, which):

@@ -175,7 +175,7 @@ def _left_out(joined: JoinedRecordings) -> Iterator[Limitation]:
     active_ns = group_sum(active.rank, count, active.active_ns)
     usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
     computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
-    idle = "ranks without forward or backward", "they take no part in any ratio: "
+    idle = "ranks without forward or backward", "excluded from every ratio: "
     for which, (what, why), more, kind in (
         (~working & ~computing, idle, "", LimitationKind.OTHER),
         (

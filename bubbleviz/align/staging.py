@@ -44,15 +44,14 @@ _CONTRADICTED = Limitation(
 _UNPROVEN = Limitation(
     "stages of ranks",
     "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one: no "
-    "range names a stage or a transfer, and all ranks run the same order, as data-parallel "
-    "replicas do; "
-    "set the order of stages with --order, or the replicas with --parallel",
+    "range names a stage or a transfer, and all ranks run the same order; set the order of stages "
+    "with --order, or the replicas with --parallel",
 )
 _BY_NUMBER = Limitation(
     "stages of ranks",
-    "ranks that run alike are put into stages in the order of hosts, devices and processes, as "
-    "waits alone do not tell them apart: of the orders in which frameworks number ranks just one "
-    "fits; set --parallel tp=,pp=,dp= to be sure",
+    "waits alone do not distinguish ranks that run alike, so their stages follow hosts, devices "
+    "and processes in the only order of a framework that fits; set --parallel tp=,pp=,dp= to be "
+    "sure",
 )
 _GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
@@ -64,7 +63,7 @@ _GIVEN_CONTRADICTED = Limitation(
 _REPLICAS = Limitation(
     "pipelines",
     "replicas of each stage run the same microbatches, and neither names nor times show which "
-    "ranks form one pipeline, so clocks are bounded less; set --parallel tp=,pp=,dp=",
+    "ranks form one pipeline, so clock bounds are wider; set --parallel tp=,pp=,dp=",
 )
 _STAGES_MISSING = Limitation(
     "stages without a profile",

@@ -195,8 +195,8 @@ def _by_session(
         )
         return replace(found, limitations=(Limitation("clocks of several hosts", reason),))
     reason = (
-        f"the offsets of {count} hosts are by their own UTC clocks, whose error (NTP) is "
-        "not known; the ratios stage and period do not need them"
+        f"{count} hosts are aligned by UTC, with an unknown error (NTP); the ratios stage and "
+        "period need no common clock"
     )
     notes = [Limitation("clocks of several hosts", reason)]
     precedences = _causal(joined, staging)

@@ -38,9 +38,9 @@ QUIET = flag("Print errors only.", "Outputs", "--quiet", "-q")
 SKIP = option("N", "Leave the first N iterations out of averages.", "Selection", default=0, min=0)
 KEEP_EXPORT = flag("Keep exports made of .nsys-rep reports.", "Reading", "--keep-export")
 JOBS = option("N", "Processes, or threads of one profile [all]", "Reading", "--jobs", "-j", min=1)
-STAGES = option("P", "Number of stages, one a device.", "Schedule", "--stages", "-p", min=1)
+STAGES = option("P", "Number of stages, one per device.", "Schedule", "--stages", "-p", min=1)
 MICROBATCHES = option("M", "Number of microbatches.", "Schedule", "--microbatches", "-m", min=1)
-CHUNKS = option("V", "Chunks a stage, if not the schedule's usual.", "Schedule", min=1)
+CHUNKS = option("V", "Chunks per stage [the schedule's usual]", "Schedule", min=1)
 
 
 def schedule_names() -> list[str]:

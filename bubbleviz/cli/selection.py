@@ -219,5 +219,5 @@ def _of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
         raise UsageError(f"--hosts {shown}: there is no host {lacking}; -v clocks lists them")
     kept = [rank for rank in ranks if report.ranks[rank].host in wanted]
     if not kept:
-        raise UsageError(f"--hosts {shown}: selects nothing of what the other options do")
+        raise UsageError(f"--hosts {shown}: matches nothing that the other options select")
     return kept

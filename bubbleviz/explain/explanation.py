@@ -326,7 +326,7 @@ def _no_replay_reason(run: Run, crossing: Bools, shown: Iteration | None) -> str
     if shown is None or not shown.averaged:
         return "no complete training iteration was recorded"
     if not run.paired:
-        return "it is unknown which iterations of the ranks are one"
+        return "iterations could not be matched across ranks"
     if not _comparable(shown):
         return "the ranks share no clock"
     if len(run.operations) > MOST_REPLAYED:

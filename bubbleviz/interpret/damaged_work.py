@@ -112,7 +112,7 @@ def check_times(
     kind = LimitationKind.KERNELS_LEFT_OUT
     count = int(early.sum()) if any_early else 0
     if count:
-        reason = f"{path}: they start before the call that launched them; they are left out"
+        reason = f"{path}: they start before the call that launched them; left out"
         what = "kernels and copies before their launching call"
         notes.append(Limitation(what, reason, count, kind))
     outside = outside_capture(start_ns, activities.end_ns, capture_ns)

@@ -105,7 +105,7 @@ def way_on(inspection: Inspection, others: str) -> str:
     contents = inspection.contents
     work = contents.readable or any(contents.tables.get(what) for what in _GPU_WORK)
     if not work:
-        return "it holds no GPU work, without which no command of bubbleviz can analyse it"
+        return "it holds no GPU work, which every command of bubbleviz needs"
     ways = others or "no device ran more than a single kernel or copy, too little for any command"
     if inspection.suggestion is None and contents.ranges and contents.readable:
         return (

@@ -94,7 +94,7 @@ def outside_limitation(
     what: str, path: str, count: int, kind: LimitationKind = LimitationKind.OTHER
 ) -> Limitation:
     """Return the limitation for rows of some kind that lie outside the capture."""
-    reason = f"{path}: they start or end far from everything else; they are left out"
+    reason = f"{path}: they start or end far from everything else; left out"
     return Limitation(f"{what} outside the capture", reason, count, kind)
 
 

@@ -51,7 +51,7 @@ MAYBE_INCOMPLETE = Restriction(
 )
 ITERATIONS_UNDIVIDED = Restriction(
     "iterations-undivided",
-    "an iteration may be several training steps",
+    "one iteration may be several training steps",
     "iteration boundaries are unknown, so one may be several training steps",
     kind=LimitationKind.ITERATIONS_UNDIVIDED,
 )

@@ -170,7 +170,7 @@ def _line(
 
     def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
         if chunks != 1 and hint:
-            raise UsageError(f"{name} has one chunk a device, not {chunks}{hint}")
+            raise UsageError(f"{name} has one chunk per device, not {chunks}{hint}")
         _refuse_chunks(name, chunks, 1)
         orders = []
         for d in range(stages):

@@ -333,7 +333,7 @@ def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandL
     kernels = [K(0, 10_000, 1, ALLREDUCE), K(20_000, 30_000, 2, ALLREDUCE)]
     code, _, err = cli("nccl", paths[0], profile(tmp_path, kernels))
     assert code == 0
-    assert "event files that may be of another run than the profiles" in err
+    assert "event files that may belong to another run" in err
 
 
 # Real files

@@ -83,7 +83,7 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     planned = plan_run(run, memory_limit="12GB", prove=False)
 
     assert planned.resident == MEASURED.resident
-    assert "memory: 8.00 GB to 11.00 GB of activations a device" in plain_text(sections(planned))
+    assert "memory: 8.00 GB to 11.00 GB of activations per device" in plain_text(sections(planned))
     # 1f1b: four, three, two microbatches and one, beside what is always held: at most 9 GB.
     plot = memory_plot_of(planned)
     assert plot.limit == 12e9
@@ -93,7 +93,7 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     assert unlimited.limit is None
     assert {each.memory for each in unlimited.points if each.name == "1f1b"} == {9e9}
     as_ran = plan_run(run, prove=False)
-    assert "memory: at most 8.00 GB of activations a device, as" in plain_text(sections(as_ran))
+    assert "memory: at most 8.00 GB of activations per device, as" in plain_text(sections(as_ran))
     assert memory_plot_of(as_ran).limit == 8e9
 
 

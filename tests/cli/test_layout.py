@@ -56,6 +56,18 @@ def test_files_hold_all_schedules(layers: str, tmp_path: Path) -> None:
     assert main(["layout", "--layers", files[1], *SIZES]) == 0
 
 
+def test_a_picture_says_where_nothing_moves(tmp_path: Path) -> None:
+    table, svg = tmp_path / "even.csv", tmp_path / "out.svg"
+    table.write_text("name,forward_ms,backward_ms\n" + "".join(f"l.{i},1,2\n" for i in range(4)))
+    assert (
+        main(["layout", "--layers", str(table), *SIZES, "-o", str(svg), "--schedule", "gpipe"]) == 0
+    )
+
+    drawn = svg.read_text()
+    assert "ms; nothing moves" in drawn
+    assert ">after<" not in drawn
+
+
 def test_a_memory_limit_has_the_unit_of_the_table(
     cli: CommandLine, layers: str, tmp_path: Path
 ) -> None:
@@ -78,7 +90,7 @@ def test_a_run_is_compared_with_its_own_layout(tmp_path: Path, cli: CommandLine)
 
     assert "1f1b (ran)" in out
     assert "before: the run's own layout" in out
-    assert "halves of the backward" in out
+    assert "assumed half of the backward" in out
 
 
 def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) -> None:

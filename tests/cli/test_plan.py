@@ -107,7 +107,7 @@ def test_a_limit_in_bytes_needs_bytes(reports: Path, cli: CommandLine) -> None:
     assert "holds no microbatch on device 0" in cli.refused("plan", report, "--memory-limit", "0.5")
     words = ["--memory-b", "2GB", "--memory-w", "1GB", "--memory-limit", "6GB"]
     out = cli.printed("plan", report, *words)
-    assert "at most 6.00 GB of activations a device" in out
+    assert "at most 6.00 GB of activations per device" in out
     assert "more memory" in out
 
 

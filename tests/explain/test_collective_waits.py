@@ -148,8 +148,8 @@ def test_communicators_need_no_common_clock(tmp_path: Path) -> None:
     assert notes(report).isdisjoint({UNKNOWN, LACKING})
 
 
-UNKNOWN = "collectives whose members are unknown"
-LACKING = "collectives of which members are not recorded"
+UNKNOWN = "collectives with unknown members"
+LACKING = "collectives with members that were not recorded"
 
 
 def notes(report: Report) -> set[str]:

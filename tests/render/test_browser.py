@@ -253,13 +253,11 @@ def test_hovering_tells_an_operation(opened: Open) -> None:
     own.page.mouse.move(*own.box(row))
     tip = own.page.locator(".tip")
     tip.wait_for(state="visible")
-    text = tip.inner_text()
-    operations = SMALL.operations
+    what, where = tip.inner_text().splitlines()
 
-    assert text.splitlines()[0] == own.run(f"return run.label({row})")
-    assert f"exactly {operations.end_ns[row] - operations.start_ns[row]:,} ns" in text
-    assert f"{operations.kernels[row]} compute kernels" in text
-    assert operations.names[operations.name_id[row]] in text
+    assert what == own.run(f"return run.label({row})")
+    rank = own.run(f"return run.rankLabel(run.operations.rank[{row}])")
+    assert where.startswith(f"{rank}, ")
 
 
 def following(row: int) -> int:
@@ -287,6 +285,10 @@ def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
     assert own.page.locator("#operation h4").first.inner_text() == own.run(
         f"return run.label({row})"
     )
+    told = own.page.locator("#operation").inner_text()
+    assert f"exactly {operations.end_ns[row] - operations.start_ns[row]:,} ns" in told
+    assert f"{operations.kernels[row]} compute kernels" in told
+    assert operations.names[operations.name_id[row]] in told
     own.page.get_by_role("button", name="next on its rank").click()
     assert own.run("return timeline.selected") == following(row)
     own.page.locator("#timeline canvas").focus()

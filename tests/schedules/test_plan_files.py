@@ -116,7 +116,7 @@ def test_numbers_count_from_zero() -> None:
 
 BAD = {
     **dict.fromkeys(("", "\n\n", ",,\n", "0SEND_F0,0RECV_B0"), "no operation is in it"),
-    "0F0,0X0": "row 1, cell 2: '0X0' is no operation; a cell is 0F3",
+    "0F0,0X0": "row 1, cell 2: '0X0' is not an operation; a cell is 0F3",
     "0F0,F0": "row 1, cell 2: 'F0' is no operation",
     "stage,order\n0F0,0B0": "row 1, cell 1: 'stage' is no operation",
     "0F0,=HYPERLINK(1)": "'=HYPERLINK\\(1\\)' is no operation",

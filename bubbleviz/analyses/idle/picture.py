@@ -39,7 +39,7 @@ def draw_idle(report: IdleReport) -> str:
     page = Page("bvg-")
     count = len(report.ranks)
     page.title = title_of(report, percent)
-    page.description = "A strip a device; each slice is filled by the shares of its time."
+    page.description = "One strip per device; each slice is filled by the shares of its time."
     page.heading(page.title)
     page.y += 4
     page.paragraph(

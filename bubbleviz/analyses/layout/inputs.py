@@ -27,7 +27,7 @@ from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_e
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.simulation import MeasuredMemory, Workload, phase_times
 
-_EVEN = "the layers of a stage: each is taken for an equal part of its stage (--layers-per-stage)"
+_EVEN = "layers: assumed equal parts of their stage (--layers-per-stage)"
 
 
 def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.MeasuredModel:

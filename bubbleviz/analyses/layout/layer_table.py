@@ -103,7 +103,7 @@ _MOST_BYTES = 1 << 22
 #: 115 days.
 _LONGEST_MS = 1e10
 #: What a model lacks whose halves of the backward were not measured.
-HALVES = "the halves of the backward: half of it is taken for each (schedules with W apart)"
+HALVES = "B and W: assumed half of the backward each (schedules with W apart)"
 _HINT = "give CSV with the columns name, forward_ms, backward_ms (bubbleviz guide layout)"
 
 

@@ -43,7 +43,7 @@ def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reaso
     """Return the SVG document of the layouts worth a look; reasons say why there is none."""
     page = Page("bvl-")
     page.title = "Layers by device, before and after" if rows else "No layout fits"
-    page.description = "Two bars a device: the time of its layers for one microbatch."
+    page.description = "Two bars per device: time of its layers for one microbatch."
     page.heading(page.title)
     page.y += 4
     about = "Bars: F, B and W of one microbatch, layer by layer; the line is an equal share."
@@ -65,6 +65,9 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     saving = "" if row.saving is None else f"  ({percent(row.saving)} shorter)"
     before, after = row.before_ns / 1e6, row.best.makespan_ns / 1e6
     text = f"{row.schedule}: {before:,.2f} ms before, {after:,.2f} ms after{saving}"
+    stays = row.before == row.best.layout
+    if stays:
+        text = f"{row.schedule}: {before:,.2f} ms; nothing moves"
     page.text(text, page.left, page.y, 12, font_weight="bold")
     page.y += 12
     devices = min(question.stages, _MOST)
@@ -79,10 +82,12 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     top = page.y
     for device in range(devices):
         page.text(f"device {device}", page.left, page.y + _BAR - 3, 11)
-        for layout, word in ((row.before, "before"), (row.best.layout, "after")):
+        pair = ((row.before, "before"), (row.best.layout, "after"))
+        for layout, word in pair[stays:]:
             _draw_bar(page, layers, layout, device, scale, pale=word == "before")
             base = page.y + _BAR - 3.5
-            page.text(word, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
+            if not stays:
+                page.text(word, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
             work_ms = _work_ns(layers, layout, device) / 1e6
             page.text(f"{work_ms:,.2f} ms", page.right, base, 9.5, text_anchor="end")
             page.y += _BAR + _BETWEEN

@@ -103,7 +103,7 @@ def sections(report: LayoutReport) -> Iterator[Block]:
     )
     if measured.ran_ns is not None:
         yield Sentence(
-            f"measured: {milliseconds(measured.ran_ns)} ms an iteration"
+            f"measured: {milliseconds(measured.ran_ns)} ms per iteration"
             f"{f', {measured.ran}' if measured.ran else ''}"
         )
     title = "Best layout for each schedule, simulated"
@@ -162,9 +162,9 @@ def _legend(report: LayoutReport) -> Iterator[str]:
     own = any(row.own for row in report.rows)
     even = any(not row.own and row.before_ns is not None for row in report.rows)
     parts = ["before: the run's own layout"] if own else []
-    parts += ["* as many layers on each stage"] if even else []
+    parts += ["* equal number of layers per stage"] if even else []
     if any(not row.before_fits for row in report.rows):
-        parts.append("! more than the memory")
+        parts.append("! exceeds the memory")
     yield "; ".join(parts)
     yield "best of all: no layout of contiguous layers is faster under that schedule"
 

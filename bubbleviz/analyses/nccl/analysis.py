@@ -318,19 +318,19 @@ def _limitations(
     """
     for file in recorded:
         for what, count, reason in (
-            ("damaged events", file.unreadable, "cut, or damaged; they are left out"),
+            ("damaged events", file.unreadable, "cut or damaged, and left out"),
             ("events without an end", file.unfinished, "the job, or the file, ended before"),
-            ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
+            ("ends without a begin", file.unbegun, "their begin is missing; left out"),
             (
                 "operations recorded twice",
                 file.repeated,
-                "the profiler wrote them again; once counts",
+                "each counts once",
             ),
             ("events of unknown categories", file.strange, "they are left out"),
             (
-                "times of GPUs far from their others",
+                "GPU timestamps far from all others",
                 file.strange_clocks,
-                "damaged; these operations have the host's times",
+                "the host's times stand for them",
             ),
         ):
             if count:
@@ -357,13 +357,12 @@ def _limitations(
         (
             "operations that kernels match at several offsets",
             ambiguous,
-            "they come too evenly, or are too few; give an instant with --anchor",
+            "too few or too regular to match; give --anchor",
         ),
         (
             "clocks that could not be aligned",
             alignments.count(members.Alignment.UNALIGNED) if len(clocks) > 1 else 0,
-            "no kernel and no common operation ties them to another, so their times stand alone; "
-            "give an instant with --anchor",
+            "they share no kernel or operation with another clock; give --anchor",
         ),
         (
             "hosts aligned by UTC alone",
@@ -373,25 +372,25 @@ def _limitations(
         (
             "clocks aligned by the ends of operations",
             alignments.count(members.Alignment.OPERATIONS),
-            "the members of an operation are taken to end together",
+            "all members of an operation are assumed to end together",
         ),
         (
-            "event files that may be of another run than the profiles",
+            "event files that may belong to another run",
             len(loose),
-            f"{texts.listed(loose, 3)}: none of their operations is one of the profiles' kernels, "
-            "and totals count both; measure them apart, or give an instant with --anchor",
+            f"{texts.listed(loose, 3)}: no operation matches a kernel of the profiles, so totals "
+            "count both; measure them separately, or give --anchor",
         ),
         (
             "operations whose waiting is unknown",
             ((table.split == members.Split.UNKNOWN) & (table.duration_ns >= 0)).sum(),
-            "there is no other member on an aligned clock, and no proxy thread; give the files of "
-            "all ranks",
+            "no other member has an aligned clock, and no proxy thread was recorded; give the "
+            "files of all ranks",
         ),
         (
             "operations paired by their order alone",
             (table.split == members.Split.ORDER).sum(),
-            "the profiles hold no communicators; all GPUs ran as many kernels, each at one time, "
-            "and these are taken for one operation",
+            "the profiles hold no communicators; all GPUs ran as many kernels one by one, and the "
+            "n-th of each are counted as one operation",
         ),
         (
             "operations of which not all members were recorded",
@@ -434,7 +433,7 @@ def _within(
     reason = (
         "their times are unknown, or on a clock that is not aligned; the window leaves them out"
     )
-    limitation = Limitation("operations that lie in no window", reason, lost)
+    limitation = Limitation("operations outside the window", reason, lost)
     return replace(
         communication,
         operations=table.take(inside),

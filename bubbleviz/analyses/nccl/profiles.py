@@ -449,7 +449,7 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
         Limitation(f"kernels of NCCL {where}", f"{path}: only their names are known; {why}", bare),
         Limitation(
             "calls of NCCL without kernels",
-            f"{path}: they ran in graphs, or beyond the capture",
+            f"{path}: in CUDA graphs, or outside the capture",
             without,
         ),
     )

@@ -261,7 +261,7 @@ def sections(planned: PlannedRun) -> Iterator[Block]:
     yield Sentence(
         f"Best order: {best.plan.name}, {milliseconds(best.makespan_ns)} ms{won}", style="bold"
     )
-    chunks = f", {work.chunks} model chunks a stage" if work.chunks > 1 else ""
+    chunks = f", {work.chunks} model chunks per stage" if work.chunks > 1 else ""
     yield Sentence(
         f"  {counted(work.devices, 'stage')}, "
         f"{counted(work.microbatches, 'microbatch', 'microbatches')}{chunks}; times of "
@@ -325,14 +325,14 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
     yield from _communication_note(planned)
     if planned.run.overlaps:
         yield (
-            "iterations of the run overlap, which orders of one iteration are not compared by: "
-            "simulate --from prints the cost of each, the longest window of a device"
+            "iterations of the run overlap, and orders are compared by one iteration; simulate "
+            "--from prints the cost of each, the longest window of a device"
         )
     if planned.own is not None and planned.run.ran_ns is not None and planned.off is not None:
         yield (
             f"the run took {milliseconds(planned.run.ran_ns)} ms, its order simulated "
-            f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}); as far off, the "
-            f"plan takes {milliseconds(planned.expected_ns)} ms"
+            f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}); with the same "
+            f"error the plan takes {milliseconds(planned.expected_ns)} ms"
         )
     if best.other is not None:
         saved = best.other.makespan_ns / best.best.makespan_ns
@@ -376,8 +376,8 @@ def _memory_note(planned: PlannedRun) -> str:
     amount = f"at most {most}{unit}" if least == most else f"{least} to {most}{unit}"
     if planned.of_run:
         return (
-            f"memory: {amount} of activations a device, as the order that ran takes; "
+            f"memory: {amount} of activations per device, as in the order that ran; "
             "--memory-limit sets another"
         )
     rest = ", beside what it always holds" if any(planned.resident) else ""
-    return f"memory: {amount} of activations a device{rest}"
+    return f"memory: {amount} of activations per device{rest}"

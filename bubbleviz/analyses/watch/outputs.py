@@ -170,7 +170,7 @@ class Metrics:
             )
         except OSError as error:
             raise OutputError(
-                f"--listen {address}: cannot be listened on ({error.strerror}); give another one"
+                f"--listen {address}: cannot listen ({error.strerror}); give another one"
             ) from error
 
     @property
@@ -305,7 +305,7 @@ def _pause(iteration: WatchedIteration) -> str:
 def waiting(folder: str) -> str:
     """Return what is said as long as no iteration is whole."""
     if not Path(folder).exists():
-        return f"{folder}: is not there yet; it is waited for"
+        return f"{folder}: does not exist yet; waiting for it"
     return f"{folder}: no whole iteration yet; it is written when the next one begins"
 
 

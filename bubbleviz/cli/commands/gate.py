@@ -39,15 +39,13 @@ def gate(
     reports: list[str] = REPORT_OR_PROFILES,
     *,
     max_bubble: list[str] | None = option(
-        *("[RATIO=]LIMIT", "Most a bubble may be: 12%, step=12%, 9ms of a rank.", "Limits"),
+        *("[RATIO=]LIMIT", "Highest bubble allowed: 12%, step=12%, 9ms of a rank.", "Limits"),
         complete=limit_beginnings,
     ),
     max_time: list[str] | None = option(
-        "[RATIO=]MS", "Most an iteration may take: 120ms.", "Limits", complete=limit_beginnings
+        "[RATIO=]MS", "Longest iteration allowed: 120ms.", "Limits", complete=limit_beginnings
     ),
-    baseline: str | None = option(
-        "MAIN", "Earlier run or report that may not be exceeded by more.", "Limits"
-    ),
+    baseline: str | None = option("MAIN", "Earlier run or report to compare with.", "Limits"),
     max_increase: list[str] | None = option(
         "1pt|2%", "Points of the ratio, % of the time, above --baseline.", "Limits"
     ),

@@ -111,7 +111,7 @@ def _say(made: Bundle, file: str, *_: str) -> None:
     show(
         [
             Sentence(
-                f"{file} holds operations and ratios ({ratios}), and no names; look into it, too"
+                f"{file} holds operations and ratios ({ratios}), no names; check it before sending"
             )
         ]
     )

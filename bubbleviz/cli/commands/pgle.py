@@ -67,7 +67,7 @@ def pgle(
             "--against compares with one cost file; give --module NAME instead of --modules"
         )
     if modules and output == "-":
-        raise UsageError("--modules writes one file a module; name a file with -o")
+        raise UsageError("--modules writes one file per module; name a file with -o")
     # Files of modules have their names once these are known.
     outputs = [file for file in (None if modules else output, csv) if file is not None]
     inputs = [file.path for file in find_profiles(profiles)]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class TimeOptions:
     """How long the operations of a microbatch take."""
 
-    tf: str | None = option("MS[,MS...]", "Forward of a microbatch, or one a stage.", "Times")
+    tf: str | None = option("MS[,MS...]", "Forward of a microbatch, or one per stage.", "Times")
     tb: str | None = option("MS[,MS...]", "Backward for the input gradients.", "Times")
     tw: str | None = option("MS[,MS...]", "Backward for the weight gradients.", "Times")
     tcomm: float | None = option("MS", "Transfer between two devices; else 0.", "Times")
@@ -78,9 +78,7 @@ class ScheduleOptions:
 def simulate(
     *,
     times: TimeOptions,
-    report: str | None = option(
-        "REPORT", "Take what is not given from a JSON report.", "Times", "--from"
-    ),
+    report: str | None = option("REPORT", "Defaults from a JSON report.", "Times", "--from"),
     sizes: ScheduleOptions,
     plan: str | None = option("FILE", "The order in a file (PyTorch's CSV) instead.", "Schedule"),
     transport: str | None = option(

@@ -19,7 +19,7 @@ def view(
     inputs: list[str] = REPORT_OR_PROFILES,
     *,
     browser: bool = flag(
-        *("Print the address alone, and open no browser.", "Options", " /--no-browser"),
+        *("Print the address only; open no browser.", "Options", " /--no-browser"),
         default=True,
     ),
     measurement: MeasurementOptions,

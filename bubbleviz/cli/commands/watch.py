@@ -44,15 +44,13 @@ def watch(
     interval: float = option(
         "SECONDS", "Look for new iterations so often.", "Options", default=1.0
     ),
-    stop_after: float | None = option(
-        "SECONDS", "End when nothing was written for so long.", "Options"
-    ),
+    stop_after: float | None = option("SECONDS", "End after so long without new data.", "Options"),
     max_bubble: list[str] | None = option(
-        *("RATIO=LIMIT", "Most a ratio may be: schedule=20% or =0.2.", "Limits"),
+        *("RATIO=LIMIT", "Highest ratio allowed: schedule=20% or =0.2.", "Limits"),
         complete=limit_beginnings,
     ),
     for_: int = option(
-        "N", "How many iterations in a row it has to be above.", "Limits", "--for", default=1
+        "N", "Consecutive iterations above the limit.", "Limits", "--for", default=1
     ),
     run: str | None = option("COMMAND", "Run this, once, in place of ending.", "Limits"),
 ) -> None:
@@ -69,7 +67,7 @@ def watch(
 
     if Path(folder).exists() and not Path(folder).is_dir():
         raise InputError(
-            f"{folder}: is no directory; give the one that the ranks record into, or bubbleviz "
+            f"{folder}: is not a directory; give the one that the ranks record into, or bubbleviz "
             f"analyze {folder}"
         )
     if not 0.0 < interval <= 3_600.0:

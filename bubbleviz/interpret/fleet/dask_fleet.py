@@ -125,7 +125,7 @@ def _address_in(file: str) -> str:
         return str(json.loads(content)["address"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
-            f"--dask {file}: is no scheduler file that can be read ({type(error).__name__}); {hint}"
+            f"--dask {file}: is not a readable scheduler file ({type(error).__name__}); {hint}"
         ) from error
 
 

@@ -142,7 +142,7 @@ def suffixed(file: str, names: Iterable[str]) -> str:
     if file == "-":
         options = ", ".join(f"--{renderer.name} -" for renderer in known)
         raise UsageError(f"-o -: standard output has no suffix; give {options}")
-    raise UsageError(f"-o {file[:200]}: its suffix is none of {suffixes}")
+    raise UsageError(f"-o {file[:200]}: its suffix is not one of {suffixes}")
 
 
 @cache

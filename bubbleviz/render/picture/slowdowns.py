@@ -160,7 +160,7 @@ def chunk_costs(report: Report, view: View) -> str:
         page.paragraph("no range name and no table tells how many tokens a forward takes", 10.5)
         return page.svg()
     page.title = f"Time of a chunk by its tokens, {counted(len(costs), 'stage')}"
-    page.description = "A dot a chunk, a panel a stage; the line is the fitted cost."
+    page.description = "One dot per chunk, one panel per stage; the line is the fitted cost."
     page.heading(page.title)
     page.y += 8
     averaged = np.array([i.averaged for i in report.iterations], bool)

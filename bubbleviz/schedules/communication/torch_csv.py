@@ -196,7 +196,7 @@ def _cell(number: int, place: int, text: str) -> _Cell:
     match = _CELL.fullmatch(text)
     if match is None:
         raise InputError(
-            f"row {number}, cell {place}: {one_line(text, 40)!r} is no operation; {_FORM}"
+            f"row {number}, cell {place}: {one_line(text, 40)!r} is not an operation; {_FORM}"
         )
     stage, letters, microbatch = match.groups()
     if int(stage) >= _MOST_STAGES:

@@ -183,7 +183,7 @@ class Database:
             raise damage(self.path, query, str(error)) from error
         except UnicodeDecodeError as error:
             # Python cannot decode what SQLite reports of a malformed schema.
-            raise damage(self.path, query, "the schema is no text") from error
+            raise damage(self.path, query, "the schema is not text") from error
         return [tuple(map(_decoded, row)) for row in result]
 
     def count(self, table: str) -> int:

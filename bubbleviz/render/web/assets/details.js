@@ -35,6 +35,14 @@ function describeBubble(run, bubble) {
   return lines;
 }
 
+// What the pointer is on, in two lines; the panel tells the rest once it is selected.
+function brief(run, { row, bubble }) {
+  const own = row >= 0 ? run.operations : run.bubbleRows, at = row >= 0 ? row : bubble;
+  if (at < 0) return [];
+  const what = row >= 0 ? run.label(row) : `idle: ${run.data.causes[own.cause[at]].name}`;
+  return [what, `${run.rankLabel(own.rank[at])}, ${duration(own.length_ns[at])}`];
+}
+
 // What a bubble ends with, and what that waited for.
 function waited(run, bubble) {
   const { after, cause, peer_operation: peer, peer_rank: beyond } = run.bubbleRows;

@@ -284,7 +284,7 @@ async function main() {
   if (shards) await takeShard(run, shards, shown);
   showHead(run);
   const callbacks = {
-    describe: (found) => found.row >= 0 ? describeOperation(run, found.row) : found.bubble >= 0 ? describeBubble(run, found.bubble) : [],
+    describe: (found) => brief(run, found),
     selected: (row, bubble) => bubble >= 0 ? showBubble(run, timeline, bubble) : showOperation(run, timeline, row),
     windowed: (range) => showWindow(run, range),
     wholeShown: () => { byId("iteration").value = ""; },

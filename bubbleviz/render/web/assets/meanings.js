@@ -6,7 +6,7 @@ const MEANINGS = {
   SD: "sample standard deviation of the averaged iterations",
   "95 % CI": "95 % confidence interval of the mean, by Student's t: mean ± this",
   n: "how many it is taken over",
-  "lower bound": "the ratio if compute outside every operation counted as work",
+  "lower bound": "ratio if compute outside operations counted as work",
   "bubble / compute": "bubble divided by compute: the overhead, as some papers define the ratio",
   window: "length of the window that the ratio is of, mean of the averaged iterations",
   "window SD": "standard deviation of that length",
