@@ -102,15 +102,16 @@ class Hatch:
 #: Why a rank is idle: colour, hatch, and the closest of the colours that Chrome has names for. Work
 #: is blue, green and yellow; idle time is none of these: greys, browns and reds, and hatched where
 #: a picture can. Told apart from each other and from work with any colour vision, and without
-#: colours; a test holds them to it.
+#: colours: neighbours in this order, and BW beside dependency, differ in luma, too. A test holds
+#: them to it.
 _IDLE = {
     "profiler": ("#1f2d2c", Hatch(4, 45, crossed=True), "black"),
     "collective": ("#746687", Hatch(4, 90), "thread_state_uninterruptible"),
     "warmup": ("#f0f8f6", Hatch(9, 45, 0.6), "thread_state_sleeping"),
     "drain": ("#d6cfde", Hatch(9, 135, 0.6), "grey"),
-    "dependency": ("#ea9d8a", Hatch(3, 135, 1.0), "cq_build_failed"),
+    "dependency": ("#d28784", Hatch(3, 135, 1.0), "cq_build_failed"),
     "host": ("#b52f1c", Hatch(5, crossed=True), "terrible"),
-    "communication": ("#714839", Hatch(4, 45), "olive"),
+    "communication": ("#7e5658", Hatch(4, 45), "olive"),
     "other": ("#ffbf87", Hatch(4, 45, 0.8, dots=True), "thread_state_unknown"),
     "unknown": ("#977780", Hatch(4), "generic_work"),
     "stages": ("#780078", Hatch(6, 90, 1.6), "detailed_memory_dump"),

@@ -396,10 +396,10 @@ def test_a_folder_is_waited_for_and_a_file_is_refused(
 ) -> None:
     assert watch(tmp_path / "run", "--interval", "0.01", "--stop-after", "0.05") == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is not there yet" in line
+    assert "does not exist yet" in line
     (tmp_path / "file").touch()
     assert watch(tmp_path / "file") == 1
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

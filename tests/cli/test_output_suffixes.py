@@ -86,4 +86,4 @@ def test_other_commands_write_by_suffix(
         assert code == 0, err
         assert json.loads((tmp_path / "x.json").read_text())
         assert sorted(map(str, tmp_path.iterdir())) == sorted(files)
-    assert "its suffix is none of" in cli.refused(*words, "-o", str(tmp_path / "x.tex"), code=2)
+    assert "its suffix is not one of" in cli.refused(*words, "-o", str(tmp_path / "x.tex"), code=2)

@@ -124,7 +124,7 @@ def test_what_cannot_be_planned_is_refused(reports: Path, tmp_path: Path, cli: C
 
     assert "one report" in cli.refused("plan", report, report)
     assert "apply to profiles" in cli.refused("plan", report, "--skip", "1")
-    assert "suffix is none of" in cli.refused("plan", report, "-o", str(tmp_path / "x.parquet"))
+    assert "suffix is not one of" in cli.refused("plan", report, "-o", str(tmp_path / "x.parquet"))
     same = str(tmp_path / "x.csv")
     assert "same file" in cli.refused("plan", report, "--csv", same, "--comms", same)
     (tmp_path / "empty.json").write_text("{}")

@@ -601,8 +601,8 @@ def test_where_no_scheduler_can_be_is_an_error(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no scheduler file"),
-        ("[]", "no scheduler file"),
+        ("", "not a readable scheduler file"),
+        ("[]", "not a readable scheduler file"),
         ('{"address": null}', "no scheduler answers there"),
     ],
 )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from rich.color import Color, ColorSystem
 
 from bubbleviz.analyses.idle.report import BUSY
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE as COMPUTE_PHASES
+from bubbleviz.model.phases import Phase
 from bubbleviz.render.palette import (
     ACTIVITIES,
     BACKWARD_BOTH,
@@ -27,6 +29,7 @@ from bubbleviz.render.palette import (
     contrast,
     heat,
     luminance,
+    paint,
 )
 from bubbleviz.render.trace.json_events import RESERVED
 
@@ -115,6 +118,23 @@ def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
     for name, colour in CAUSES.items():
         # As dark as the colour is below them, lines are seen in grey.
         assert contrast(CAUSE_HATCHES[name].ink(colour), colour) > 2, name
+
+
+def luma(colour: str) -> float:
+    """Return how light a colour is in grey, 0 to 255 (Rec. 709)."""
+    channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
+
+
+def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
+    phases = [paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)]
+    pairs = [*pairwise(CAUSES.values()), *pairwise(phases), (BACKWARD_BOTH, CAUSES["dependency"])]
+
+    assert min(abs(luma(one) - luma(other)) for one, other in pairs) > 20
+    # Terminals draw work in colours alone.
+    for system in (ColorSystem.EIGHT_BIT, ColorSystem.STANDARD):
+        numbers = [Color.parse(colour).downgrade(system).number for colour in phases]
+        assert all(one != other for one, other in pairwise(numbers))
 
 
 def test_slower_is_darker_in_grey_too() -> None:
