@@ -187,7 +187,7 @@ def test_what_limits_a_ratio_is_named_on_one_line() -> None:
     ("fault", "named", "advised"),
     [
         ({"rank": {22: 1.5}}, "rank 22", "why rank 22 "),
-        ({"stage": {6: 1.3}}, "stage 6", "Move layers from stage 6 to the others"),
+        ({"stage": {6: 1.3}}, "stage 6", "Move layers off stage 6 "),
         # In the typical iteration it is not slow.
         ({"slows": {22: (1.5, 2)}, "iterations": 4}, "rank 22", "slow in 2 iterations (2, 3)"),
     ],
