@@ -49,7 +49,7 @@ def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.svg") as refusal:
         suffixed(file, NAMES)
     assert len(str(refusal.value)) < 500
-    with pytest.raises(UsageError, match=r"none of \.json$"):
+    with pytest.raises(UsageError, match=r"not one of \.json$"):
         suffixed("a.svg", ["json"])
 
 
