@@ -95,11 +95,11 @@ class Check:
     @property
     def line(self) -> str:
         """The line to print: verdict, ratio, value, limit and n, and reasons to doubt it."""
-        limit = self.limit
+        limit, averaged = self.limit, "iteration" if self.saved.of_iterations else "device"
         parts = [
             f"{'ok' if self.passed else 'FAILED'}: {self.name} "
             f"{_written(self.value, limit)} is {'at most' if self.within else 'above'} "
-            f"{limit.written} (mean of {counted(self.ratio.bubble.n, 'iteration')})"
+            f"{limit.written} (mean of {counted(self.ratio.bubble.n, averaged)})"
         ]
         if self.within and self.high is not None and self.high > limit.most:
             high = _written(self.high, limit)
@@ -245,6 +245,8 @@ def limits_above(
             )
         number = text.strip().removesuffix(unit).rstrip()
         more = f"{number} {unit} above {one_line(PurePath(path).name, 60)}"
+        if saved.ranks != baseline.ranks:
+            more += f" ({saved.ranks:,} ranks here, {baseline.ranks:,} there)"
         if unit == "pt":
             most, in_unit = ratio.bubble.mean + amount, "%"
             written = f"{100 * most:.2f} %"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -33,7 +34,8 @@ class Job:
             [sys.executable, str(ACTION / "entrypoint.py")],
             cwd=self.folder,
             env={**os.environ, **variables, **{name: str(file) for name, file in files.items()}},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
@@ -71,16 +73,47 @@ def test_a_run_within_its_limits_passes(job: Job) -> None:
     assert code == 1
     assert "::error title=bubbleviz::bubbleviz: nowhere" in log
 
+    code, log, summary, outputs = job.run(run="out/report.json", folder="free")
+
+    assert (code, "passed=true" in outputs) == (0, True)
+    assert "::notice title=bubbleviz::No limit was given" in log
+    assert "nothing was required" in summary
+
+
+def test_a_run_without_a_pipeline_is_held_to_limits_of_idle_time(job: Job) -> None:
+    steps = [{"name": f"ProfilerStep#{n}", "cat": "user_annotation"} for n in range(3)]
+    kernels = [{"name": "gemm", "cat": "kernel"} for _ in range(3)]
+    events = [
+        {**own, "ph": "X", "pid": pid, "tid": pid, "ts": 100 * n, "dur": us, "args": {"device": 0}}
+        for pid, us, given in ((1, 99, steps), (0, 60, kernels))
+        for n, own in enumerate(given)
+    ]
+    (job.folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+
+    code, log, summary, outputs = job.run(run="trace.json", max_bubble="60%")
+
+    assert (code, "passed=true" in outputs) == (0, True), log
+    assert "ok: idle" in log
+    assert summary
+    assert job.run(run="trace.json", max_bubble="1%")[0] == 3
+
 
 @pytest.mark.parametrize(
-    ("run", "code"), [("", 2), ("nowhere", 1), ("--help", 1), ("other.json", 1)]
+    ("run", "code"),
+    [
+        *(("", 2), ("nowhere", 1), ("--help", 1), ("other.json", 1), ("bad.json", 1)),
+        *(("bef'ore", 2), ("zero.json", 1), ("nothing", 1)),
+    ],
 )
 def test_what_cannot_be_measured_is_said(run: str, code: int, job: Job) -> None:
-    (job.folder / "other.json").write_text("{}")
+    (job.folder / "nothing").mkdir()
+    for name, text in (("other", "{}"), ("bad", "{bad}"), ("zero", "")):
+        (job.folder / f"{name}.json").write_text(text)
     ended, log, summary, _ = job.run(run=run, max_bubble="60%")
 
     assert (ended, summary) == (code, "")
     assert "::error title=bubbleviz::" in log
+    assert "Traceback" not in log
 
 
 def test_every_input_reaches_the_entrypoint() -> None:

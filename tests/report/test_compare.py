@@ -32,6 +32,7 @@ from bubbleviz.report.comparison import (
     titles_of,
     worse_runs,
 )
+from bubbleviz.report.gate import checks, limits_above, limits_of
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedAdvice, SavedRatio, SavedReport
 from bubbleviz.report.view import View
@@ -188,11 +189,23 @@ def test_iterations_of_other_microbatches_are_compared_per_microbatch(
     assert each in printed(found)
 
 
+def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
+    before, after = run("a", microbatches=8).saved, run("b", microbatches=16, ranks=8).saved
+    (limit,) = limits_above(before, ["2%"], "x/a.json", after)
+
+    assert limit.most == pytest.approx(33 * 1.02 * 2)
+    assert limit.written == (
+        "67.320 ms, 2 % above a.json (8 ranks here, 4 there) per microbatch (16 here, 8 there)"
+    )
+
+
 def test_whole_captures_are_not_called_iterations() -> None:
     found = compare([run("a", name="idle"), run("b", name="idle", window_ms=30)])
 
     assert "whole captures are 9.09 % shorter" in " ".join(printed(found).split())
     assert "ms per device and capture" in printed(found)
+    (check,) = checks(found.runs[0].saved, limits_of(["30%"]), "a.json")
+    assert check.line == "ok: idle 25.00 % is at most 30 % (mean of 4 devices)"
 
 
 # What changed

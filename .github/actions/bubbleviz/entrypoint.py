@@ -13,9 +13,13 @@ import sys
 from pathlib import Path
 
 from bubbleviz import BubblevizError, load
+from bubbleviz.analyses.inspection import first_look
+from bubbleviz.report.saved import looks_saved
 
 #: Inputs that are options of ``bubbleviz gate``; each may hold several values.
 _LIMITS = ("max-bubble", "max-time", "baseline", "max-increase", "promised-by")
+#: What is said where the job cannot fail.
+_NOTHING_REQUIRED = "No limit was given, so nothing was required of this run; see max-bubble."
 #: Columns of the drawing: a job's page is as wide.
 _WIDTH = "110"
 
@@ -23,6 +27,20 @@ _WIDTH = "110"
 def value_of(name: str) -> str:
     """Return the value of an input, "" where it was not given."""
     return os.environ.get(f"INPUT_{name.upper().replace('-', '_')}", "").strip()
+
+
+def words_of(name: str) -> list[str]:
+    """Return the values of an input that may hold several, in quotes as a shell has them.
+
+    Raises:
+        SystemExit: a quote is not closed.
+    """
+    try:
+        return shlex.split(value_of(name))
+    except ValueError as error:
+        text = value_of(name)[:200]
+        fail(f"the input {name} is {text!r} ({error}); put names with quotes or blanks in quotes")
+        raise SystemExit(2) from None
 
 
 def bubbleviz(*words: str) -> subprocess.CompletedProcess[str]:
@@ -56,18 +74,22 @@ def fail(reason: str) -> None:
 def measured(folder: Path) -> tuple[str, str]:
     """Measure the run, or take its report; return the path of the report and the drawing.
 
+    A run without a pipeline is measured for its idle time, as ``bubbleviz gate`` does.
+
     Raises:
+        BubblevizError: a path leads to nothing to read.
         SystemExit: it cannot be measured.
     """
-    runs = shlex.split(value_of("run"))
+    runs = words_of("run")
     if not runs:
         fail("the input run is empty; name profiles, a directory of them, or a report")
         raise SystemExit(2)
-    if len(runs) == 1 and runs[0].endswith(".json") and Path(runs[0]).is_file():
+    if len(runs) == 1 and looks_saved(runs[0]):
         return runs[0], ""
     report = str(folder / "report.json")
     outputs = ("-o", report, "-o", str(folder / "bubbles.svg"), "--force")
-    done = bubbleviz("analyze", *outputs, "--", *runs)
+    command = "idle" if first_look(runs)[0] == "idle" else "analyze"
+    done = bubbleviz(command, *outputs, "--", *runs)
     if done.returncode:
         fail(done.stderr)
         raise SystemExit(done.returncode)
@@ -77,13 +99,17 @@ def measured(folder: Path) -> tuple[str, str]:
 def judged(report: str, summary: Path) -> tuple[int, str]:
     """Check or compare a report, write the summary, and return the exit code and what was said."""
     code, said, texts = 0, "", []
-    limits = [(name, word) for name in _LIMITS for word in shlex.split(value_of(name))]
+    limits = [(name, word) for name in _LIMITS for word in words_of(name)]
+    before = words_of("before")
+    if not limits and not before:
+        texts.append(f"{_NOTHING_REQUIRED}\n")
+        print(f"::notice title=bubbleviz::{_NOTHING_REQUIRED}", flush=True)
     if limits:
         options = [word for name, value in limits for word in (f"--{name}", value)]
         done = bubbleviz("gate", *options, "-o", str(summary), "--force", "--", report)
         code, said = done.returncode, done.stderr or done.stdout
         texts.append(summary.read_text(encoding="utf-8") if summary.is_file() else "")
-    if before := shlex.split(value_of("before")):
+    if before:
         done = bubbleviz("compare", "-o", str(summary), "--force", "--", *before, report)
         code, said = (code, said) if code else (done.returncode, done.stderr)
         texts.append(summary.read_text(encoding="utf-8") if not done.returncode else "")
@@ -92,17 +118,18 @@ def judged(report: str, summary: Path) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Run, and return the exit code."""
+    """Run, and return the exit code.
+
+    Raises:
+        BubblevizError: the run, or its report, cannot be read.
+        OSError: outputs cannot be written.
+    """
     folder = Path(value_of("folder") or "bubbleviz")
     folder.mkdir(parents=True, exist_ok=True)
     summary = folder / "summary.md"
     summary.unlink(missing_ok=True)
     report, drawing = measured(folder)
-    try:
-        ratio = load(report).bubble_ratio
-    except BubblevizError as error:
-        fail(str(error))
-        return 1
+    ratio = load(report).bubble_ratio
     code, said = judged(report, summary)
     if drawing:
         with summary.open("a", encoding="utf-8") as opened:
@@ -124,4 +151,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (BubblevizError, OSError) as error:
+        fail(str(error))
+        sys.exit(1)
