@@ -79,7 +79,7 @@ def _hide_names(given: bool) -> bool:
 
 
 _ANONYMOUS = flag(
-    *("Hide hosts, files, threads, functions.", "Names", "--anonymous"),
+    *("Hide hosts, files, functions, PIDs, GPUs' UUIDs; ranges stay.", "Names", "--anonymous"),
     callback=_hide_names,
     is_eager=True,
 )

@@ -1,4 +1,4 @@
-"""Names that nobody else should read: of hosts, files and threads, and what stands for them.
+"""Names that nobody else should read: of hosts, files, threads and GPUs, and what stands for them.
 
 Whoever reads a file or a host notes its name; before anything is shown, the names in it are
 replaced, the same name by the same words. Nothing is noted or replaced until :func:`hide` is
@@ -36,6 +36,11 @@ _ANY_PATH = (
 _FUNCTION = re.compile(r"(?<=\.py)(\([\d#]+\): |:[\d#]+ )(?!__)([^\W\d][\w.]*)")
 #: The name of a thread, where a report says what launched a kernel.
 _THREAD = re.compile(r"(?<=\bthread )(\d+) \((.+?)\)(?=, (?:in|while|outside) )")
+#: A process, where a label or a sentence tells it, and the UUID of a GPU or of a part of one.
+_PROCESS = re.compile(r"(?<=\bpid )\d+|(?<=\bprocess )\d+")
+_UUID = re.compile(
+    r"(?<![\w-])(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![\w-])", re.IGNORECASE
+)
 #: Names of ratios, by which reports look up their numbers.
 _TERMS = frozenset(("schedule", "stage", "step", "period"))
 _NAMING = frozenset(("host", "path", "profile", "title"))
@@ -52,7 +57,7 @@ class _Names:
         self._folders: set[str] = set()
         #: What stands for threads and functions.
         self._called: dict[tuple[str, str], str] = {}
-        # What stands for files, threads and functions.
+        # What stands for files, threads, functions, processes and GPUs.
         self._shown: set[str] = set()
         self._numbers: Counter[str] = Counter()
         self._pattern: re.Pattern[str] | None = None
@@ -94,12 +99,16 @@ class _Names:
         shown = self._pattern.sub(self._replacement, text)
         if ".py" in shown:
             shown = _FUNCTION.sub(self._function, shown)
+        shown = _PROCESS.sub(lambda match: self._process(match[0]), shown)
+        shown = _UUID.sub(lambda match: self._word_of(match[0], "device"), shown)
         return _THREAD.sub(self._thread, shown) if "thread " in shown else shown
 
     def value(self, value: Any, field: str = "", *, keys: bool = True) -> Any:
         """Return a value with all texts in it replaced; tables keep their columns of numbers."""
         if type(value) is str:
-            return self.text(value, field)
+            return self._word_of(value, "device") if field == "uuid" else self.text(value, field)
+        if field == "pid" and type(value) is int:
+            return int(self._process(str(value)))
         if type(value) in (tuple, list):
             return type(value)(self.value(entry, field, keys=keys) for entry in value)
         if isinstance(value, Mapping):
@@ -152,6 +161,10 @@ class _Names:
 
     def _thread(self, match: re.Match[str]) -> str:
         return f"{match[1]} ({self._word_of(match[2], 'thread')})"
+
+    def _process(self, number: str) -> str:
+        """Return what stands for a process: a number, too, so that columns stay of one kind."""
+        return self._word_of(number, "")
 
     def _word_of(self, name: str, kind: str) -> str:
         """Return what stands for a name; a text may pass here again, and keeps its words."""

@@ -11,6 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
+import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.model.private_names import (
     anonymous,
@@ -49,6 +50,13 @@ def legible(file: Path) -> str:
     return zlib.decompress(base64.b64decode(packed[1])).decode() if packed else text
 
 
+def pids_and_uuids(profile: Path) -> set[object]:
+    report = bubbleviz.analyze(profile)
+    found: set[object] = {own for rank in report.ranks for own in (rank.pid, rank.uuid)}
+    assert len(found) > 1
+    return found - {None}
+
+
 @pytest.mark.parametrize("output", FORMATS)
 def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
     file = tmp_path / "zqout"
@@ -57,6 +65,7 @@ def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
 
     written = legible(file)
     assert not SECRET.search(written)
+    assert not {*map(str, pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", written)}
     assert str(tmp_path) not in written
 
 
@@ -119,6 +128,13 @@ def test_no_name_on_the_terminal(command: list[str], profile: Path, cli: Command
     assert str(profile.parent.parent) not in printed + complained
 
 
+def test_no_process_or_device_in_what_inspect_prints(profile: Path, cli: CommandLine) -> None:
+    printed = cli.printed("inspect", "--anonymous", "-v", str(profile))
+
+    assert "device1" in printed
+    assert not {*map(str, pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", printed)}
+
+
 def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLine) -> None:
     cli("inspect", "--anonymous", str(profile))
 
@@ -139,6 +155,8 @@ def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLi
         ("jit(step)/jit(main)/dot", "jit(step)/jit(main)/dot"),
         ("tokens/s of 1F1B/ZB, 3 / 4", "tokens/s of 1F1B/ZB, 3 / 4"),
         ("runs of profiles", "runs of profiles"),
+        ("node-1 pid 4242 GPU 0, of process 4242", "host1 pid 1 GPU 0, of process 1"),
+        ("on GPU-286a7124-239e-11ee-be56-0242ac120002, once", "on device1, once"),
         ("thread 7 (pt_autograd_0), in B 3", "thread 7 (thread1), in B 3"),
     ],
 )
