@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from bubbleviz._version import __version__
-from bubbleviz.errors import BubblevizError
+from bubbleviz.errors import BubblevizError, in_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C is taken
@@ -60,4 +60,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found = getattr(importlib.import_module(_HOMES[name]), name)
+    # The command line takes its functions from their modules, and tells of options.
+    return found if isinstance(found, type) else in_python()(found)
+
+
+def __dir__() -> list[str]:
+    """Return what is public, loaded or not."""
+    return [*__all__]

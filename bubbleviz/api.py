@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -166,19 +166,21 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
         runs: reports, measured or loaded, or paths of saved reports and of profiles.
 
     Raises:
-        UsageError: there are fewer than two.
+        UsageError: there are fewer than two, or one is something else.
         InputError: a path cannot be read.
     """
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
     from bubbleviz.report import comparison
-    from bubbleviz.report.saved import looks_saved
+    from bubbleviz.report.saved import SavedReport, looks_saved
 
     compared = []
     for number, given in enumerate(runs, 1):
         title, run = f"run {number}", given
         if isinstance(run, (str, Path)):
             title, run = str(run), load(run) if looks_saved(str(run)) else analyze(run)
+        if not isinstance(run, (measured.Report, SavedReport)):
+            raise UsageError(f"{run!r:.60}: is no report and no path; compare takes these")
         live = run if isinstance(run, measured.Report) else None
         saved = comparison.saved_of(run) if isinstance(run, measured.Report) else run
         compared.append(comparison.ComparedRun(title, title, saved, live))
@@ -283,5 +285,12 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
 
 
 def _texts(given: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return one or several names as texts."""
-    return [str(name) for name in ([given] if isinstance(given, (str, Path)) else given)]
+    """Return one or several names as texts.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not all(isinstance(name, (str, Path)) for name in names):
+        raise UsageError(f"{given!r:.60}: is no path; give the path of a profile, or several")
+    return [str(name) for name in names]

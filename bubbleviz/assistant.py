@@ -254,7 +254,7 @@ def analyze(path: str) -> Answer:
     """
     if looks_saved(path):
         saved = api.load(path)
-        actions = [{"action": own.action, "saves": own.saving_ratio} for own in saved.advices[:5]]
+        actions = [{"action": own.action, "saves": own.saving_ratio} for own in saved.advice[:5]]
         return {
             **_headline(saved.headline, saved.bubble_ratio),
             "schedule": saved.schedule,

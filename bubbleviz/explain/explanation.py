@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -38,7 +38,7 @@ from bubbleviz.explain.slowdown.slowdowns import (
 from bubbleviz.explain.what_if import CriticalPath, WhatIf, critical_path, graph_of, what_if
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operations import RankIntervals
+from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
@@ -206,6 +206,21 @@ class Explanation:
         return diagnosis_of(source, scenarios, self.layout, self.ran)
 
 
+def _every_row(run: Run, counts: Counts) -> run_work.ExplainedRows:
+    """Return the rows of all ranks of a run whose stretches were explained without most of them."""
+    whole = map(explain_stretch, stretches.stretches_of(run, counts))
+    return run_work.joined_rows([part.kept for part in whole], run.operations)
+
+
+def _once(
+    make: Callable[[], run_work.ExplainedRows], known: list[run_work.ExplainedRows]
+) -> run_work.ExplainedRows:
+    """Return what is known, made when it is first asked for."""
+    if not known:
+        known.append(make())
+    return known[0]
+
+
 def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     """Return why a run has bubbles, and what bounds its typical iteration.
 
@@ -223,12 +238,9 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     kept = run_work.joined_rows([part.kept for part in parts], operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
 
-    def every_row() -> run_work.ExplainedRows:
-        """Return the rows of all ranks, whose stretches were explained without most of them."""
-        whole = map(explain_stretch, stretches.stretches_of(run, counts))
-        return run_work.joined_rows([part.kept for part in whole], operations)
-
-    rows = cache(every_row) if part is not None and len(parts) > 1 else (lambda: kept)
+    # Partials of functions of a module: reports are pickled.
+    lacking = part is not None and len(parts) > 1
+    rows = partial(_once, partial(_every_row, run, counts), [] if lacking else [kept])
     source = replayed = run_work.ReplayedRun(
         operations,
         run.ranks,
@@ -354,6 +366,27 @@ OUTSIDE = "iterations outside the window"
 IterationColumns = TypeVar("IterationColumns", Extents, Windows, CommunicationTimes)
 
 
+def _rows_inside(
+    explained: Callable[[], run_work.ExplainedRows], number: Ints, row: Ints, operations: Operations
+) -> run_work.ExplainedRows:
+    """Return bubbles and receives of a window; what is replayed has its own rows.
+
+    Args:
+        explained: returns the rows of the run.
+        number: new number of each iteration; -1 for those outside, and for -1.
+        row: likewise of operations.
+        operations: those inside.
+    """
+    whole = explained()
+    receives = whole.receives.take(row[whole.receives.operation] >= 0)
+    bubbles = whole.bubbles.take(number[whole.bubbles.iteration] >= 0)
+    # They keep no references to operations outside it.
+    bubbles = run_work.renumbered(bubbles, row.__getitem__)
+    bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
+    receives = run_work.renumbered(receives, row.__getitem__)
+    return replace(whole, bubbles=bubbles, receives=receives)
+
+
 def windowed(
     window: Window | None, run: Run, counts: Counts, explanation: Explanation
 ) -> tuple[Run, Counts, Explanation]:
@@ -374,19 +407,7 @@ def windowed(
         np.append(np.where(some, np.cumsum(some) - 1, NONE), NONE) for some in (inside, kept)
     )
     cut = _cut_run(run, counts, iterations, number, row)
-    explained = explanation.explained
-
-    def rows() -> run_work.ExplainedRows:
-        """Return bubbles and receives of the window; what is replayed has its own rows."""
-        whole = explained()
-        receives = whole.receives.take(row[whole.receives.operation] >= 0)
-        bubbles = whole.bubbles.take(number[whole.bubbles.iteration] >= 0)
-        # They keep no references to operations outside it.
-        bubbles = run_work.renumbered(bubbles, row.__getitem__)
-        bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=cut.operations)
-        receives = run_work.renumbered(receives, row.__getitem__)
-        return replace(whole, bubbles=bubbles, receives=receives)
-
+    rows = partial(_rows_inside, explanation.explained, number, row, cut.operations)
     times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
     source, replayed = explanation.slowdown_source, explanation.replayed_source
     stragglers = ((int(row[operation]), many) for operation, many in times.stragglers)
@@ -406,7 +427,7 @@ def windowed(
         replace(
             explanation,
             causes=CauseTimes({name: idle[iterations] for name, idle in idle_ns.items()}),
-            explained=cache(rows),
+            explained=partial(_once, rows, []),
             received=explanation.received[iterations],
             communication=_of_iterations(explanation.communication, iterations),
             phase_times=replace(times, stragglers=tuple(stragglers)),

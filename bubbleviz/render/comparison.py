@@ -29,8 +29,8 @@ def _causes(saved: SavedReport, title: str = "") -> list[str]:
         label, share = saved.first_cause
         idle = "bubble" if saved.no_pipeline is None else "idle time"
         sentences.append(f"first cause: {label}, {percent(share)} of the {idle}")
-    if saved.advice is not None:
-        sentences.append(f"what to do first: {saved.advice}")
+    if saved.what_to_do_first is not None:
+        sentences.append(f"what to do first: {saved.what_to_do_first}")
     return [title + "; ".join(sentences)] if sentences else []
 
 

@@ -8,12 +8,15 @@ ranks.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.errors import UsageError, in_python
 from bubbleviz.model.arrow import Records
 from bubbleviz.render.document import Sentence, bullets, heading, html
 from bubbleviz.render.files import write_outputs
@@ -22,7 +25,7 @@ from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
 from bubbleviz.render.text.sections import limitation_lines
 from bubbleviz.report import report as measured
-from bubbleviz.report.advice import Advice, advice_of
+from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import stages_of
 from bubbleviz.report.view import View
@@ -51,7 +54,8 @@ _PUBLIC = (
     *("advice", "alternatives", "bubble_ratio", "bubbles", "convention", "headline"),
     *("headline_reason", "iteration", "iterations", "kind", "limitations", "log", "memory"),
     *("operations", "plan", "plot", "profiles", "ranks", "restrictions", "save", "schedule"),
-    *("slowdowns", "stages", "summary", "typical_iteration", "version", "worst_iteration"),
+    *("slowdowns", "stages", "summary", "typical_iteration", "version", "what_to_do_first"),
+    "worst_iteration",
 )
 
 
@@ -101,6 +105,11 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
         return advice_of(self)
 
     @property
+    def what_to_do_first(self) -> str | None:
+        """What to do first, in sentences; None where nothing is advised."""
+        return first_thing(self)
+
+    @property
     def stages(self) -> Records[Any]:
         """A row a stage: its ratio, work by phase and idle time by cause; see ``stages_of``."""
         return stages_of(self)
@@ -119,13 +128,21 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
             view: attributes of :class:`.View`, as ``ranks=(0, 3)`` and ``causes=True``.
 
         Raises:
-            IndexError: there is no such iteration or rank.
+            UsageError: there is no such iteration, rank or attribute.
         """
-        given = {i.index if isinstance(i, Iteration) else i for i in iterations if i is not None}
-        shown = View(iterations=tuple(sorted(self.iteration(i).index for i in given)), **view)
-        if strange := set(shown.ranks) - {rank.number for rank in self.ranks}:
-            raise IndexError(f"no rank {min(strange)}; there are {len(self.ranks)}")
-        return Picture(self, shown)
+        given = [i.index if isinstance(i, Iteration) else i for i in iterations if i is not None]
+        for what, chosen, known in (
+            ("iteration", given, [own.index for own in self.iterations]),
+            ("rank", view.get("ranks", ()), [rank.number for rank in self.ranks]),
+        ):
+            if isinstance(chosen, str) or not isinstance(chosen, Iterable):
+                raise UsageError(f"ranks={chosen!r}: is no sequence; give ranks=({chosen!r},)")
+            for number in chosen:
+                if number not in known:
+                    raise UsageError(f"no {what} {number!r:.60}; there are {len(known)}")
+        if strange := view.keys() - {own.name for own in fields(View)}:
+            raise UsageError(f"{min(strange)}: a view has none; see help(bubbleviz.View)")
+        return Picture(self, View(iterations=tuple(sorted({*given})), **view))
 
     def save(self, path: str | Path, view: View | None = None) -> None:
         """Write the report as the suffix of a file says (``.svg``, ``.json``, ``.html``, ...).
@@ -137,12 +154,15 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
             view: the iteration and the ranks that pictures show; None for the typical one.
 
         Raises:
-            UsageError: no format has that suffix.
+            UsageError: no format has that suffix, or an argument is of another type.
             OutputError: what the format needs is not installed, or the file cannot be written.
         """
+        if not isinstance(view, (View, NoneType)):
+            raise UsageError(f"{view!r:.60}: is no bubbleviz.View; save takes one file and a view")
         known = {renderer.name for renderer in renderers()}
-        renderer = renderer_named(suffixed(str(path), known))
-        content = renderer.content(self, View() if view is None else view, str(path))
+        with in_python():
+            renderer = renderer_named(suffixed(str(path), known))
+            content = renderer.content(self, View() if view is None else view, str(path))
         write_outputs({str(path): content}, force=True)
 
     def log(self, run: Any, step: int | None = None) -> None:

@@ -17,6 +17,7 @@ from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, RANKS_MISSING
+from bubbleviz.report.saved import SavedAdvice
 
 if TYPE_CHECKING:
     from bubbleviz.explain.diagnosis.faults import Fault
@@ -362,7 +363,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(SavedAdvice):
     """One thing to do, and what it saves.
 
     Attributes:
@@ -384,20 +385,13 @@ class Advice:
         text: the same, and what it saves.
     """
 
-    kind: str
-    ranks: tuple[int, ...]
-    indices: tuple[int, ...]
-    stage: int | None
-    stages: tuple[int, ...]
-    saving_ns: int
-    saving_ratio: float
-    error_ratio: float | None
-    iterations: int
-    example_iteration: int | None
-    place: str
-    measure: tuple[tuple[str, float], ...]
-    action: str
-    text: str
+    ranks: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
+    stage: int | None = None
+    saving_ns: int = 0
+    iterations: int = 0
+    example_iteration: int | None = None
+    text: str = ""
 
     @property
     def share(self) -> str:

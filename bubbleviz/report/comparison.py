@@ -144,6 +144,10 @@ class Comparison:
     changes: tuple[tuple[str, ...], ...]
     followed: tuple[tuple[FollowedAdvice, ...], ...]
 
+    def __dir__(self) -> list[str]:
+        """Return what is public."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
     def __repr__(self) -> str:
         name = self.runs[0].saved.headline
         means = [None if own.ratio is None else own.ratio.bubble.mean for own in self.ratios[name]]
@@ -198,8 +202,8 @@ def saved_of(report: Report) -> SavedReport:
         restrictions=report.restrictions,
         kernels=kernel_time_of(report).sentence,
         bubble_parts=tuple((part.name, part.share) for part in bubble_parts(report)),
-        advice=first_thing(report),
-        advices=tuple(
+        what_to_do_first=first_thing(report),
+        advice=tuple(
             SavedAdvice(**{name: getattr(own, name) for name in _OF_ADVICE})
             for own in advice_of(report)
         ),
@@ -288,8 +292,8 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
         *_kernels_changed(first, other),
     ]
     yield from (text for _, text in sorted(found, key=lambda own: -own[0]))
-    known = {own.place for own in first.advices}
-    for own in other.advices:
+    known = {own.place for own in first.advice}
+    for own in other.advice:
         if own.place not in known and own.saving_ratio >= _CHANGED_SLOWDOWN:
             saved = saved_share(own.kind, own.place, own.saving_ratio, own.error_ratio)
             yield f"new advice: {own.action.partition('. ')[0]} ({saved})"

@@ -121,7 +121,7 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
         after: a report of the run with changes.
     """
     results, kinds = [], set[str]()
-    for advice in before.advices:
+    for advice in before.advice:
         # What saves little cannot be told apart from all else; of a kind the largest stands for it.
         if advice.saving_ratio < _WITHIN or advice.kind in kinds:
             continue
@@ -175,7 +175,7 @@ def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice |
     done.
     """
     ratio = before.bubble_ratio
-    if TWICE_THE_MICROBATCHES not in (before.advice or "") or ratio is None:
+    if TWICE_THE_MICROBATCHES not in (before.what_to_do_first or "") or ratio is None:
         return None
     times = (after.microbatches or 0) / (before.microbatches or 1)
     saving = ratio * (1 - 1 / (times if times > 1 else 2.0))
@@ -199,7 +199,7 @@ def _change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tup
         return True, f"the schedule is {after.schedule or 'unknown'}, was {before.schedule}"
     if advice.stages:
         return _moved(advice.stages, before, after)
-    now = next((own for own in after.advices if own.place == advice.place), None)
+    now = next((own for own in after.advice if own.place == advice.place), None)
     what, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
     last = None if now is None else dict(now.measure).get(what)
     if now is None:

@@ -142,12 +142,13 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
     check_one_kind({path: before, "the report to check": after})
     followed = [own for own in followed_advice(before, after) if own.verdict != NOT_FOLLOWED]
     lines = [(own.line, own.verdict == KEPT) for own in followed]
-    if not lines and before.advices:
+    if not lines and before.advice:
         lines = [(f"no advice of {path} was followed", False)]
     elif not lines:
         told = "advises nothing"
-        if before.advice is not None:
-            told = f"promises no saving to hold this run to; what to do first: {before.advice}"
+        if before.what_to_do_first is not None:
+            first = before.what_to_do_first
+            told = f"promises no saving to hold this run to; what to do first: {first}"
         lines = [(f"{path} {told}", True)]
     return tuple(
         (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines

@@ -191,8 +191,8 @@ class SavedReport:
         kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
         bubble_parts: what the primary ratio's bubble is made of, as shares of its window, the
             largest first.
-        advice: what to do first; None where nothing is advised.
-        advices: all that would shorten iterations, the largest saving first.
+        what_to_do_first: None where nothing is advised.
+        advice: all that would shorten iterations, the largest saving first.
         stage_ns: median time of each stage and phase (by label), its chunks summed.
         schedule: name of the one that ran; None where it was not recognised.
         microbatches: of the typical iteration; None where that is unknown.
@@ -209,13 +209,17 @@ class SavedReport:
     restrictions: tuple[Restriction, ...] = ()
     kernels: str | None = None
     bubble_parts: tuple[tuple[str, float], ...] = ()
-    advice: str | None = None
-    advices: tuple[SavedAdvice, ...] = ()
+    what_to_do_first: str | None = None
+    advice: tuple[SavedAdvice, ...] = ()
     stage_ns: Mapping[tuple[int, str], float] = field(default_factory=dict)
     schedule: str | None = None
     microbatches: int | None = None
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     kernel_ns: Mapping[str, float] = field(default_factory=dict)
+
+    def __dir__(self) -> list[str]:
+        """Return what is public."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
 
     @property
     def first_cause(self) -> tuple[str, float] | None:
@@ -644,8 +648,8 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         restrictions=read_restrictions(document.restrictions),
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
-        advice=document.what_to_do_first,
-        advices=document.advice,
+        what_to_do_first=document.what_to_do_first,
+        advice=document.advice,
         stage_ns=stage_times(_time(path, time) for time in document.phase_times),
         schedule=None if document.schedule is None else document.schedule.name,
         microbatches=_microbatches(document),

@@ -63,6 +63,15 @@ class Ideal:
     restrictions: tuple[limitations.Restriction, ...] = ()
     carried_ms: float | None = None
 
+    @property
+    def bubble_ratio(self) -> float | None:
+        """The ratio of the window of all devices, as a report's headline; None as there."""
+        return self.schedule_ratio
+
+    def __dir__(self) -> list[str]:
+        """Return what is public."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
     def __repr__(self) -> str:
         ratio = "unknown" if self.schedule_ratio is None else f"{self.schedule_ratio:.4f}"
         return (
@@ -93,6 +102,11 @@ class Estimate:
     cost_ms: float
     stage_ratio: float | None
     restrictions: tuple[limitations.Restriction, ...] = ()
+
+    @property
+    def bubble_ratio(self) -> float | None:
+        """The ratio in the longest window of a device, all that a formula gives."""
+        return self.stage_ratio
 
 
 def theory_names() -> list[str]:

@@ -229,7 +229,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
             ("rank 13 (node3 GPU 1): cost 25.00 % of an iteration, 1.00 % before",),
         ),
         (
-            {"schedule": "zb-h1", "microbatches": 16, "advices": (LINK, STAGE, LITTLE)},
+            {"schedule": "zb-h1", "microbatches": 16, "advice": (LINK, STAGE, LITTLE)},
             (
                 *("schedule: 1f1b -> zb-h1", "microbatches: 8 -> 16"),
                 "new advice: Check the link (-12.00 % ± 1.00)",
@@ -243,7 +243,7 @@ def test_what_changed_is_told(now: dict[str, Any], told: tuple[str, ...]) -> Non
         "slowdowns": {"rank 13 (node3 GPU 1)": 1.01, "transfers of stages 0-1": 1.0},
         "schedule": "1f1b",
         "microbatches": 8,
-        "advices": (STAGE,),
+        "advice": (STAGE,),
     }
     assert compare([run("a", **before), run("b", **{**before, **now})]).changes == ((), told)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -28,6 +31,10 @@ def test_ratio_advice_and_worst_iteration_are_attributes(tmp_path: Path) -> None
 
     assert report.bubble_ratio == report.summary.bubble_ratio[report.headline].mean
     assert report.advice[0].kind == "rank"
+    report.save(tmp_path / "report.json")
+    read = bubbleviz.load(tmp_path / "report.json").advice
+    assert all(isinstance(mine, type(read[0])) for mine in report.advice)
+    assert [mine.action for mine in report.advice] == [told.action for told in read]
     assert report.worst_iteration is not None
     ratios = [own.ratios[report.headline].value for own in report.iterations]
     assert report.worst_iteration.bubble_ratio == max(r for r in ratios if r)
@@ -70,10 +77,57 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
     view = bubbleviz.View(iterations=(0,), causes=True)
     assert (tmp_path / "x.svg").read_text(encoding="utf-8") == picture(report, view)
     assert drawn._repr_svg_() == picture(report, view)
-    with pytest.raises(IndexError, match="no iteration 3; there are 3"):
-        report.plot(3)
-    with pytest.raises(IndexError, match="no rank 4; there are 4"):
-        report.plot(ranks=(4,))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda own, _: own.plot(3), "no iteration 3; there are 3"),
+        (lambda own, _: own.plot("worst"), "no iteration 'worst'; there are 3"),
+        (lambda own, _: own.plot([1]), "no iteration [1]; there are 3"),
+        (lambda own, _: own.plot(ranks=(4,)), "no rank 4; there are 4"),
+        (lambda own, _: own.plot(ranks=2), "ranks=2: is no sequence; give ranks=(2,)"),
+        (lambda own, _: own.plot(rank=2), "rank: a view has none; see help(bubbleviz.View)"),
+        (lambda own, _: own.save("x.svg", "x.md"), "'x.md': is no bubbleviz.View; save takes"),
+        (lambda own, to: own.save(to / "x.foo"), "x.foo: its suffix is none of "),
+        (lambda own, _: bubbleviz.compare(own, 3), "3: is no report and no path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze(None), "None: is no path; give the path of a profile"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
+        (lambda *_: bubbleviz.analyze("x", align="y"), "align 'y': not one of"),
+    ],
+)
+def test_wrong_arguments_end_in_a_sentence_on_python(
+    wrong: Callable[[Any, Path], object], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(bubbleviz.BubblevizError) as refused:
+        wrong(bubbleviz.analyze(FIXTURES / "1f1b"), tmp_path)
+
+    assert told in str(refused.value)
+    assert not re.search(r"(^|\s)--?[a-z]", str(refused.value))
+
+
+def test_a_report_and_what_is_read_of_it_are_pickled(tmp_path: Path) -> None:
+    for window in (None, "iteration:1-1"):
+        report = bubbleviz.analyze(FIXTURES / "1f1b", window=window)
+        again = pickle.loads(pickle.dumps(report))
+        assert again.advice == report.advice
+        assert len(again.bubbles) == len(report.bubbles) > 0
+        report.save(tmp_path / "report.json")
+        saved = bubbleviz.load(tmp_path / "report.json")
+        assert saved.what_to_do_first == report.what_to_do_first is not None
+        assert pickle.loads(pickle.dumps(saved)) == saved
+
+
+def test_what_can_be_asked_is_listed() -> None:
+    ideal, estimate = (bubbleviz.simulate(name, 4, 8) for name in ("1f1b", "1f1b-i"))
+    compared = bubbleviz.compare(*[FIXTURES / "1f1b"] * 2)
+
+    assert {"analyze", "compare", "idle", "load", "simulate"} < set(dir(bubbleviz))
+    assert ideal.bubble_ratio == pytest.approx(3 / 11)
+    assert estimate.bubble_ratio == estimate.stage_ratio
+    assert "bubble_ratio" in dir(ideal)
+    for shown in (bubbleviz, ideal, compared, compared.runs[0].saved):
+        assert not [name for name in dir(shown) if name[0] == "_"][1:]
 
 
 def test_what_people_see_is_public_and_named_as_they_know_it() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -173,7 +174,7 @@ class ReplayedRun:
         return replace(
             self,
             operations=operations,
-            explained=lambda: rows,
+            explained=partial(_given, rows),
             collectives=collectives.changed(operation=row[collectives.operation]),
             hosts=replace(hosts, operation=row[hosts.operation]),
         )
@@ -216,6 +217,10 @@ class Messages(Table):
     send_start_ns: Ints
     send_end_ns: Ints
     seen: Bools
+
+
+def _given(rows: ExplainedRows) -> ExplainedRows:
+    return rows
 
 
 def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
