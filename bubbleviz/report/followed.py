@@ -131,7 +131,8 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
         results.append(_held(advice, (before, after), window, done, change))
     if (more := _more_microbatches(before, after)) is not None:
         now, then = after.microbatches or 0, before.microbatches or 0
-        change = f"iterations have {now or 'unknown'} microbatches, had {then or 'unknown'}"
+        change = f"iterations have {now or 'unknown'} microbatches"
+        change += " as before" if now == then else f", had {then or 'unknown'}"
         done = now > then > 0
         results.append(_held(more, (before, after), before.headline, done, change))
     return tuple(results)

@@ -172,18 +172,11 @@ def test_limits_of_another_form_are_refused(text: str) -> None:
     assert len(str(refusal.value)) < 200
 
 
-def test_a_limit_without_a_name_is_that_of_the_primary_ratio(saved: Path, cli: CommandLine) -> None:
-    named = cli("gate", str(saved), "--max-bubble", "schedule=30%")
-
-    assert named[0] == 0
-    assert cli("gate", str(saved), "--max-bubble", "30%") == named
-    assert cli("gate", str(saved), "--max-bubble", "20%")[0] == 3
-
-
 def test_what_is_limited_in_percent_is_printed_in_percent(saved: Path, cli: CommandLine) -> None:
+    """One without a name is that of the primary ratio."""
     lines = [
-        cli("gate", str(saved), "--max-bubble", f"schedule={most}")[:2]
-        for most in ("27%", "27.2727%", " 30 %", "0.3")
+        cli("gate", str(saved), "--max-bubble", most)[:2]
+        for most in ("27%", "schedule=27.2727%", " 30 %", "schedule=0.3")
     ]
 
     assert lines == [

@@ -42,8 +42,9 @@ def compare(
     """Tell what changed between runs, and why.
 
     A run is worse where its iterations are longer than the first one's, or no shorter and with a
-    larger bubble ratio, by more than chance (p < 0.05). Exit codes: 0, 1 bad input, 2 wrong usage,
-    and with --fail-if-worse 3.
+    larger bubble ratio, by more than chance (p < 0.05). Where iterations have other numbers of
+    microbatches, the time of a microbatch takes the place of theirs. Exit codes: 0, 1 bad
+    input, 2 wrong usage, and with --fail-if-worse 3.
     """
     everything = bool(tables_of(details))
     if len(runs) < 2:
