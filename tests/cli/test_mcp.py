@@ -46,7 +46,7 @@ def answers(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = Fal
                 (content,) = result.content
                 assert isinstance(content, TextContent)
                 told = content.text if result.is_error else json.loads(content.text)
-                assert len(json.dumps(told)) <= MOST + 200  # what is left out is counted
+                assert len(content.text) <= MOST
                 found.append(told)
                 if follow and not result.is_error and len(found) <= len(calls):
                     call = found[-1]["next"]
@@ -76,6 +76,16 @@ def test_each_tool_answers_and_names_a_call_that_works() -> None:
     assert theory["makespan_ms"] == 27.0
     # The window goes on where the first answer ends.
     assert found[len(calls) + 4]["operations"][0] not in window["operations"][:5]
+
+
+def test_folders_with_profiles_are_listed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(FIXTURES / "1f1b", tmp_path / name)
+    (tmp_path / "none").mkdir()
+    for listed in answers(tmp_path, ("inspect", {}), ("inspect", {"path": "."})):
+        assert listed["folders"] == [
+            {"folder": f"⟦{tmp_path / name}⟧", "profiles": 1} for name in ("one", "two")
+        ]
 
 
 def test_the_chain_of_causes_ends_at_the_slow_rank(tmp_path: Path) -> None:
@@ -152,6 +162,7 @@ def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
     ]
     found = answers(own, *(("analyze", {"path": path}) for path in outside))
 
+    assert "holds the link node0.sqlite, which leads" in found[outside.index("linked")]
     for refusal in found:
         assert isinstance(refusal, str)
         assert "is not in the folders of this server" in refusal
@@ -171,6 +182,9 @@ def test_damaged_profiles_are_refused_in_a_sentence_and_the_server_goes_on(tmp_p
     *found, good = answers(tmp_path, *calls, ("analyze", {"path": "good.sqlite"}))
 
     assert good["bubble_ratio"] == pytest.approx(3 / 11, abs=1e-6)
+    for answer in found:
+        # What cannot be read, no other tool reads.
+        assert isinstance(answer, str) or not answer["next"] or "rows" in answer["files"][0]
     for (tool, _), answer in zip(calls, found, strict=True):
         # A first look tells what little there is.
         assert isinstance(answer, str) or tool == "inspect"
