@@ -41,7 +41,7 @@ Answer: TypeAlias = "dict[str, Any]"
 
 #: Characters of an answer, and of a text in it.
 _MOST, _TEXT = 12_000, 400
-_FILES, _NAMES, _STAGES, _STEPS, _OPERATIONS = 8, 12, 32, 8, 100
+_FILES, _NAMES, _STAGES, _STEPS, _OPERATIONS = 8, 12, 32, 8, 50
 #: Entries of any list.
 _ENTRIES = 100
 #: Around what may quote a profile; no such text can hold them.
@@ -186,7 +186,9 @@ def bounded(answer: Answer) -> Answer:
     while size(answer) > _MOST:
         lists = [key for key, own in answer.items() if isinstance(own, list) and own]
         key = max(lists, key=lambda key: size(answer[key]))
-        kept = answer[key][: len(answer[key]) // 2]
+        # Of long lists half, so that few rounds do; of the few bubbles each that fits.
+        entries = len(answer[key])
+        kept = answer[key][: entries // 2 if entries > _NAMES else -1]
         left_out = answer.setdefault("left_out", {})
         left_out[key] = left_out.get(key, 0) + len(answer[key]) - len(kept)
         answer[key] = kept
@@ -327,6 +329,10 @@ def analyze(path: str) -> Answer:
 
 def _headline(name: str, mean: float | None) -> Answer:
     told = {own.name: own.definition for own in ratio_definitions()}
+    if name.startswith("idle"):
+        from bubbleviz.analyses.idle.report import DEFINITIONS
+
+        told = {name: DEFINITIONS["idle"]}
     return {"ratio": name, "bubble_ratio": mean, "definition": told.get(name, ""), "units": _UNITS}
 
 

@@ -84,7 +84,8 @@ class Picture:
         """Return it as an SVG document."""
         from bubbleviz.render.picture.legend import picture
 
-        return picture(self.report, self.view)
+        with in_python():
+            return picture(self.report, self.view)
 
 
 class Report(measured.Report):  # noqa: D101 - help() shows that of its base, which lists all

@@ -72,6 +72,7 @@ def test_each_tool_answers_and_names_a_call_that_works() -> None:
     assert {own["cause"] for own in waits["idle_by_cause"]} == {"dependency", "warmup", "drain"}
     assert planned["ran"] == {"schedule": "1f1b", "makespan_ns": 33_000_000}
     assert window["found"] > len(window["operations"]) > 10
+    assert "left_out" not in window  # what is next begins behind what is told
     assert both["ratios"][0]["bubble_ratio"] == pytest.approx([3 / 11, 7 / 55], abs=1e-6)
     assert theory["makespan_ms"] == 27.0
     # The window goes on where the first answer ends.
