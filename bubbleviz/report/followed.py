@@ -8,13 +8,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import percent
 from bubbleviz.report.saved import SavedAdvice, SavedReport
 
+#: What to do where nothing but the schedule causes the bubble, and as what advice is listed.
+TWICE_THE_MICROBATCHES, _MICROBATCHES = "twice the microbatches", "microbatches"
 #: Kinds whose work is done elsewhere once advice is followed, spread evenly: layers on other
-#: stages, tokens in other microbatches. No division of whole layers or sequences is better.
-_MOVING = {"stage", "microbatch"}
+#: stages, tokens in other microbatches. No division of whole layers or sequences is better,
+#: and no number of microbatches than one that adds nothing to the bubble.
+_MOVING = {"stage", "microbatch", _MICROBATCHES}
 #: The place of advice on whole layers, which are known to go where they are said to.
 _WHOLE_LAYERS = "layers"
 #: Phases that tell by their times how much work microbatches are.
@@ -25,8 +29,6 @@ _MOVED = 0.02
 _WITHIN = 0.01
 #: What saves at least this share of its promise is kept in part.
 _IN_PART = 0.25
-#: What to do where nothing but the schedule causes the bubble, and as what advice is listed.
-TWICE_THE_MICROBATCHES, _MICROBATCHES = "twice the microbatches", "microbatches"
 #: Verdicts, from what was done and what came of it.
 KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
     "kept",
@@ -173,13 +175,14 @@ def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice |
     """Return the advice to run more microbatches; None where a report does not give it.
 
     The same bubble beside n times the work saves all but the n-th part of it: n is 2, or what was
-    done.
+    done. What transfers take of it comes with each microbatch, and stays.
     """
     ratio = before.bubble_ratio
+    staying = dict(before.bubble_parts).get(Cause.COMMUNICATION.label, 0.0)
     if TWICE_THE_MICROBATCHES not in (before.what_to_do_first or "") or ratio is None:
         return None
     times = (after.microbatches or 0) / (before.microbatches or 1)
-    saving = ratio * (1 - 1 / (times if times > 1 else 2.0))
+    saving = (ratio - staying) * (1 - 1 / (times if times > 1 else 2.0))
     return SavedAdvice(_MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", _MICROBATCHES)
 
 

@@ -85,10 +85,11 @@ def test_the_schedule_alone_leaves_no_promise_to_break(
     assert "what to do first: The schedule itself causes" in capsys.readouterr().out
 
 
-def test_twice_the_microbatches_is_followed_advice(tmp_path: Path) -> None:
-    before = _report(Job(noise=0.0), tmp_path, "before")
-    microbatches = 2 * Job().microbatches
-    after = _report(Job(noise=0.0, microbatches=microbatches), tmp_path, "after")
+@pytest.mark.parametrize("transfer", [0.05, 0.2])
+def test_twice_the_microbatches_is_followed_advice(transfer: float, tmp_path: Path) -> None:
+    job = Job(noise=0.0, transfer=transfer)
+    before = _report(job, tmp_path, "before")
+    after = _report(replace(job, microbatches=2 * job.microbatches), tmp_path, "after")
     (advice,) = _compared(before, after, tmp_path)
 
     assert advice["verdict"] == "kept"
