@@ -120,7 +120,9 @@ def _meant(arguments: list[str]) -> list[str]:
     """Return a command line with its command first, as ``help analyze`` and ``-v run/`` mean it."""
     first, *others = arguments
     if first in {"help", *_SETTINGS["help_option_names"]}:
-        return [*others[:1], "--help"] if others[:1] and others[0] in _KNOWN else ["--help"]
+        # A word that is no command is refused, as it is without help.
+        word = next((word for word in others[:1] if not word.startswith("-")), "help")
+        return ["--help"] if word == "help" or _is_path(word) else [word, "--help"]
     if first.startswith("-") and not first.startswith(_OWN):
         known = (i for i, w in enumerate(arguments) if w in _KNOWN or _is_path(w))
         at = next((i for i in known if arguments[i - 1] not in _OF_FILES), 0)

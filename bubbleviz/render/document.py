@@ -246,8 +246,8 @@ def wrapped(
 # HTML: the elements of a notebook.
 
 
-#: Characters of a text.
-_LONGEST = 800
+#: Characters of a text, and of one in a cell that may be cut.
+_LONGEST, _CUT = 800, 20
 
 
 def html(blocks: Iterable[Block]) -> str:
@@ -267,6 +267,9 @@ def _elements(block: Block) -> Iterator[str]:
 
         def cell(tag: str, column: str, text: str) -> str:
             look = ' class="bubbleviz-words"' if column in block.left else ""
+            if column in block.left and len(text) > _CUT:
+                # Style sheets cut what takes the room of numbers.
+                look += f' title="{_escaped(text)}"'
             return f"<{tag}{look}>{_escaped(text)}</{tag}>"
 
         heads = (cell("th", column, column) for column in block.columns)

@@ -43,7 +43,8 @@ _STYLE = """
 .bubbleviz-report th,.bubbleviz-report td{background:none;border:0;color:inherit;
  border-bottom:1px solid rgba(128,128,128,.4);font-variant-numeric:tabular-nums;
  padding:.15em .7em .15em 0;text-align:right;white-space:nowrap}
-.bubbleviz-report .bubbleviz-words{text-align:left}
+.bubbleviz-report .bubbleviz-words{max-width:min(34em,40vw);overflow:hidden;text-align:left;
+ text-overflow:ellipsis}
 .bubbleviz-report svg{height:auto;max-width:100%}
 """
 _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")

@@ -53,7 +53,8 @@ def test_help_is_found_as_it_is_typed_first(
     words: tuple[str, ...], cli: CommandLine, tmp_path: Path
 ) -> None:
     assert cli.printed(*words) == cli.printed("gate", "--help")
-    assert cli.printed("help") == cli.printed("--help") == cli.printed("help", "nothing")
+    assert cli.printed("help") == cli.printed("--help") == cli.printed("help", "-v")
+    assert "no such command" in cli.refused("help", "nothing", code=2)
     code, guide, said = cli("guide", "gate")
     assert (code, guide) == (0, cli.printed("guide", "compare"))
     assert said == "bubbleviz: guide compare; options: bubbleviz gate --help\n"

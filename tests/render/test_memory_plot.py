@@ -10,12 +10,10 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.render.formats import renderer_named
 from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
 from bubbleviz.render.picture.page import text_width
-from bubbleviz.report.view import View
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 Box = tuple[float, float, float, float]
@@ -65,13 +63,13 @@ def test_labels_do_not_overlap(places: list[tuple[int, int]], limit: int) -> Non
         assert apart
 
 
-def test_a_report_plots_the_schedules_of_what_if(tmp_path: Path) -> None:
-    without = renderer_named("memory-plot").render(bubbleviz.analyze(FIXTURES / "1f1b"), View())
+def test_a_report_plots_the_schedules_of_what_if(tmp_path: Path, cli: CommandLine) -> None:
     file = tmp_path / "run.memory.svg"
+    assert "give --what-if" in cli.refused("analyze", FIXTURES / "1f1b", "-o", file, code=2)
+    assert not file.exists()
     assert main(["analyze", str(FIXTURES / "1f1b"), "--what-if", "-o", str(file)]) == 0
     svg = file.read_text()
 
-    assert "give --what-if" in without
     assert "microbatches of a stage" in svg
     assert re.search(r">[^<]*1f1b \(ran\)[^<]*<", svg)
     assert "gpipe" in svg

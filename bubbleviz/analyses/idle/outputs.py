@@ -316,9 +316,10 @@ def page(report: IdleReport) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>body{{font:15px/1.4 system-ui,sans-serif;margin:1.5em}}svg{{max-width:100%;"
-        "height:auto}td,th{overflow-wrap:anywhere}</style></head>"
-        f"<body>{notebook(report)}</body></html>\n"
+        "<style>:root{color-scheme:light dark}"
+        "body{font:15px/1.4 system-ui,sans-serif;margin:1.5em auto;max-width:1200px;padding:0 1em}"
+        "h1{font-size:1.4em}</style></head>"
+        f"<body><h1>Idle time of GPUs</h1>{notebook(report)}</body></html>\n"
     )
 
 
@@ -346,7 +347,7 @@ def notebook(report: IdleReport) -> str:
 
     tables = (
         replace(device_table(report, MOST), title="Devices"),
-        kernel_table(report, MOST),
+        _numbers_first(kernel_table(report, MOST)),
         *([activity_table(report, MOST)] if report.activities else []),
         wait_table(report, MOST),
     )
@@ -354,6 +355,12 @@ def notebook(report: IdleReport) -> str:
     below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)
     above = blocks.html([*map(blocks.Sentence, lines), *tables])
     return framed(above, draw_idle(report), blocks.html(below))
+
+
+def _numbers_first(table: blocks.Table) -> blocks.Table:
+    """Return a table whose names, which are long, stand behind its numbers."""
+    columns = sorted(table.columns, key=lambda column: column in table.left)
+    return replace(table, rows=[{name: row[name] for name in columns} for row in table.rows if row])
 
 
 def _short(name: str, width: int = _NAME) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
+from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.palette import FORWARD, LIGHT, UNATTRIBUTED
@@ -70,10 +71,19 @@ class MemoryPlot:
 
 
 def alternatives(report: Report, view: View) -> str:
-    """Return bubble ratios of schedules against memory; without schedules it gives the reason."""
+    """Return bubble ratios of schedules against memory; the reason where these are unknown.
+
+    Raises:
+        UsageError: no other schedules were asked for.
+    """
     del view
     others = report.alternatives
-    rows = [] if others is None else [row for row in others.rows if row.name != "no-delay"]
+    if others is None:
+        raise UsageError(
+            "a plot of schedules against memory needs schedules beside the one that ran; give "
+            "--what-if, or plot a plan: bubbleviz plan report.json -o plan.memory.svg"
+        )
+    rows = [row for row in others.rows if row.name != "no-delay"]
     in_bytes = any(row.peak_bytes is not None for row in rows)
     ran = report.schedule.name if report.schedule is not None else None
     points = []
@@ -87,10 +97,8 @@ def alternatives(report: Report, view: View) -> str:
         "Bubble ratio of schedules against memory",
         tuple(points),
         in_bytes,
-        limit=None if others is None else others.limit_bytes,
-        reason=others.reason
-        if others is not None
-        else "other schedules were not simulated; give --what-if",
+        limit=others.limit_bytes,
+        reason=others.reason,
     )
     return draw_memory_plot(plot)
 

@@ -102,7 +102,7 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
             page.text(f"{slowdown[place, at]:.2f}", middle, line + 13.5, LETTERS, **look)
     page.text("stage", page.left, page.y + 4 + 0.9 * LETTERS, LETTERS, ink="quiet")
     draw_names(page, list(map(str, shown)), left, width, LETTERS)
-    scale = f"Light: {_USUAL:.2f}, dark: {most:.2f} times as slow as an ideal iteration."
+    scale = f"Light: up to {_USUAL:.2f}, dark: {most:.2f} times as slow as an ideal iteration."
     page.paragraph(scale, LETTERS)
     left_out = len(rows) * len(columns) - len(shown_rows) * len(shown)
     if left_out:

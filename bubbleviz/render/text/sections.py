@@ -167,8 +167,11 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
     error = found.replay_error
     errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
     notes.append(
-        "the replay, without launch delays, is off by {} % on average and {} % at most, with them "
-        "by {} % and {} %".format(*map(doc.in_percent, errors))
+        "replayed, iterations are {} % off on average and {} % at most, since launch delays and "
+        "waits for an earlier iteration that still runs are left out (-v operations counts an "
+        "iteration from its first F on); with these {} % and {} %".format(
+            *map(doc.in_percent, errors)
+        )
     )
     yield doc.bullets(notes)
 
