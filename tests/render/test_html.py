@@ -28,6 +28,7 @@ from bubbleviz.report.timeline import MOST_SAVED, restored
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
+from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
 
 EMPTY = report_of([])
@@ -81,6 +82,16 @@ def test_an_empty_report_is_a_page() -> None:
     assert page.startswith("<!doctype html>")
     assert tables["operations"][0] == 0
     assert whole["shown"] is None
+
+
+def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> None:
+    slow = Job(slows={2: (1.5, 2)}, iterations=4)
+    report = analyze(simulated(slow).written(tmp_path / "operations.csv"))
+    saved = json.loads(json.dumps(document(report)))
+
+    assert saved["typical_iteration"] < 2
+    for page in (html.render(report, View()), html.page_of_saved("saved", saved)):
+        assert carried(page)[0]["shown"] in {2, 3}
 
 
 # What is in it

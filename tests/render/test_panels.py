@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import bubbleviz
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import draw_panels
@@ -24,6 +26,7 @@ from tests.support.drawn_reports import (
     written,
 )
 from tests.support.hostile import HOSTILE
+from tests.support.pipeline_jobs import Job, simulated
 
 SHORT = report_of(one_f_one_b(2, 4))
 LONG = report_of(one_f_one_b(2, 4, forward=20 * MS, backward=40 * MS))
@@ -142,3 +145,12 @@ def test_hostile_titles_are_text(name: str) -> None:
 
     assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
     assert len(svg) < 60_000
+
+
+def test_advice_below_panels_says_which_run_it_is_on(tmp_path: Path) -> None:
+    slow = [simulated(Job(stage={stage: 1.4}, iterations=3)) for stage in (1, 2)]
+    paths = [job.written(tmp_path / f"{number}.csv") for number, job in enumerate(slow)]
+    below = " ".join(written(drawn(*map(bubbleviz.analyze, paths))))
+
+    for number, stage in enumerate((1, 2)):
+        assert re.search(rf"► run {number}: [^.►]*stage {stage}\b", below)

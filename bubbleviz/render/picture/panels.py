@@ -25,6 +25,7 @@ from bubbleviz.render.picture.page import (
 )
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.rows import Selection, select
+from bubbleviz.report.advice import MARK
 from bubbleviz.report.ideal_run import report_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -82,7 +83,13 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
         layout = timeline.layout(left=left, share=share, rows=rows)
         timeline.draw(layout)
         page.y = layout.bottom + _APART
-        notes += [note for note in notes_of(timeline) if note not in notes]
+        # What is to be done is of one panel; other notes say how all are to be read.
+        own = one_line(title, 60)
+        told = (
+            note.replace(MARK, f"{MARK} {own}:", 1) if note.startswith(MARK) else note
+            for note in notes_of(timeline)
+        )
+        notes += [note for note in told if note not in notes]
     if scale is None:
         return page.svg()
     # What they share.

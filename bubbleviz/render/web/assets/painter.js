@@ -292,14 +292,14 @@ class Painter {
   }
 }
 
-// A label that is too long loses the place behind its stage, or else its middle: ranks differ at its
-// ends.
+// A label that is too long loses the place behind its stage, then how many copies it has, or else its
+// middle: ranks differ at its ends.
 function fitted(c, whole, room) {
-  if (c.measureText(whole).width <= room) return whole;
   const [place] = whole.split(" · ");
-  if (c.measureText(place).width <= room) return place;
-  const text = place.replace("stage ", "s");
-  if (c.measureText(text).width <= room) return text;
+  const [name] = place.split(" (1 of ");
+  const text = name.replace("stage ", "s");
+  const fits = [whole, place, name, text].find((shorter) => c.measureText(shorter).width <= room);
+  if (fits !== undefined) return fits;
   let keep = text.length;
   const cut = () => `${text.slice(0, Math.ceil(keep / 2))}…${text.slice(text.length - Math.floor(keep / 2))}`;
   while (keep > 1 && c.measureText(cut()).width > room) keep -= 1;
