@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations, Rank
-from bubbleviz.model.phases import Phase
+from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, measured_times
@@ -130,6 +130,8 @@ def alternatives_of(
         measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)
     except BubblevizError as error:
         return unknown(str(error))
+    lengths = _lengths(operations, shown, explanation)
+    measured = replace(measured, times=replace(measured.times, lengths=lengths))
     peak = max(_peaks(ranks, operations, shown), default=0.0)
     window = "stage" if counts.headline == "period" else "schedule"
     rows = _as_measured(shown, explanation, peak, window)
@@ -178,6 +180,26 @@ def alternatives_of(
         ideal=_with_equal_stages(same, measured),
         best=next(worth, None) if others else None,
     )
+
+
+def _lengths(
+    operations: Operations, shown: Iteration, explanation: Explanation
+) -> tuple[float, ...]:
+    """Return how many times as long as their mean microbatches take; empty where none stands out.
+
+    Another schedule does not even them: a long one is as long in any order.
+    """
+    findings = () if explanation.diagnosis is None else explanation.diagnosis.findings
+    if not any(fault.microbatches for finding in findings for fault in finding.faults):
+        return ()
+    ran = (operations.iteration == shown.index) & np.isin(operations.phase, WORK)
+    numbers = operations.microbatch[ran]
+    if not shown.microbatches or numbers.min(initial=0) < 0:
+        return ()
+    busy_ns = np.bincount(numbers, operations.busy_ns[ran], shown.microbatches)
+    if len(busy_ns) > shown.microbatches or not busy_ns.any():
+        return ()
+    return tuple((busy_ns / busy_ns.mean()).tolist())
 
 
 def _with_equal_stages(same: Ideal | None, measured: MeasuredTimes) -> Ideal | None:

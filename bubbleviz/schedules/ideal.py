@@ -258,11 +258,13 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
             fused_ns=fused,
             down_ns=down,
             up_ns=up,
+            lengths=times.lengths,
         )
     *ticks, transfer = ticks_of(plan.stages, plan.microbatches * plan.chunks, times, plan.chunks)
-    return device_workload(
+    workload = device_workload(
         plan.placement, plan.microbatches, ticks, transfer, replicas=plan.replicas
     )
+    return replace(workload, lengths=times.lengths)
 
 
 def estimate(

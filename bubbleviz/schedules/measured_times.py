@@ -38,6 +38,7 @@ class StageTimes:
         transfer_ms: T_comm, latency of every edge between two devices.
         measured: what the virtual stages of a run take, for plans that place them as the run does;
             None where times are given.
+        lengths: how many times as long as their mean each microbatch takes; empty for all alike.
     """
 
     forward_ms: tuple[float, ...]
@@ -45,6 +46,7 @@ class StageTimes:
     weight_ms: tuple[float, ...]
     transfer_ms: float = 0.0
     measured: Workload | None = None
+    lengths: tuple[float, ...] = ()
 
 
 def ticks_of(

@@ -138,7 +138,8 @@ def _run(plan: Plan, workload: Workload) -> list[tuple[int, int, Phase, int, int
                 break
             now_ns = max([free_ns[device], *(arrival_ns(result, device) for result in taken)])
             for op in group:
-                end_ns = now_ns + times[op.phase][op.virtual_stage]
+                usual_ns = times[op.phase][op.virtual_stage]
+                end_ns = now_ns + workload.lasting_ns(usual_ns, op.microbatch)
                 rows.append((device, op.virtual_stage, op.phase, op.microbatch, now_ns, end_ns))
                 now_ns = end_ns
             for op in group:
@@ -188,6 +189,7 @@ class Workload:
             limit.
         split: whether the run's backward was measured in its two halves. If not, half of the whole
             is assumed for each, and W can be moved only if the framework learns to split.
+        lengths: how many times as long as their mean each microbatch takes; empty for all alike.
     """
 
     placement: tuple[int, ...]
@@ -202,6 +204,7 @@ class Workload:
     kept: tuple[float, ...]
     limit: tuple[float, ...] | None = None
     split: bool = True
+    lengths: tuple[float, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -217,6 +220,10 @@ class Workload:
     def chunks(self) -> int:
         """Virtual stages of the device that has most, v."""
         return max(self.placement.count(device) for device in range(self.devices))
+
+    def lasting_ns(self, usual_ns: int, microbatch: int) -> int:
+        """Return what a microbatch takes where the mean of all takes so long."""
+        return round(usual_ns * self.lengths[microbatch]) if self.lengths else usual_ns
 
     def stages_of(self, device: int) -> tuple[int, ...]:
         """Return the virtual stages of a device."""

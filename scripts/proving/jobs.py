@@ -22,6 +22,9 @@ class Job:
         weight_ms: T_W, the backward for the weights.
         links: (sender, receiver, milliseconds) of each slow link between two ranks.
         streams: whether transfers between two ranks run one after the other, as NCCL's on a stream.
+        lengths: how many times as long each microbatch takes; empty where all are alike.
+        replicas: pipelines that train side by side and average their gradients.
+        slow: (stage, replica, how many times as long it takes) of each slow rank.
     """
 
     name: str
@@ -32,10 +35,13 @@ class Job:
     weight_ms: Times
     links: tuple[tuple[int, int, float], ...] = ()
     streams: bool = False
+    lengths: tuple[float, ...] = ()
+    replicas: int = 1
+    slow: tuple[tuple[int, int, float], ...] = ()
 
     @property
     def ranks(self) -> int:
-        """Number of ranks, p."""
+        """Number of ranks of a pipeline, p."""
         return max(self.placement) + 1
 
     @property
@@ -63,6 +69,25 @@ def scaled(job: Job, factor: float) -> Job:
     )
     links = tuple((sender, receiver, ms * factor) for sender, receiver, ms in job.links)
     return replace(job, forward_ms=forward, backward_ms=backward, weight_ms=weight, links=links)
+
+
+def repaired(job: Job, kind: str) -> Job:
+    """Return a job without the faults of an advice's kind.
+
+    Stages and microbatches do as much work together as before; slow ranks work as the others do.
+    """
+    if "stage" in kind.split("+"):
+        forward, backward, weight = (
+            _even(ms) for ms in (job.forward_ms, job.backward_ms, job.weight_ms)
+        )
+        job = replace(job, forward_ms=forward, backward_ms=backward, weight_ms=weight)
+    if "microbatch" in kind.split("+"):
+        job = replace(job, lengths=(sum(job.lengths) / job.microbatches,) * job.microbatches)
+    return replace(job, slow=()) if "rank" in kind.split("+") else job
+
+
+def _even(times: Times) -> Times:
+    return (sum(times) / len(times),) * len(times)
 
 
 def _one(p: int) -> tuple[int, ...]:

@@ -36,9 +36,11 @@ class Switch:
     Attributes:
         asleep: whether they sleep, and write down when they work.
         worked: what this process did.
+        factors: how many times as long each microbatch takes; empty where all are alike.
     """
 
     asleep = False
+    factors: tuple[float, ...] = ()
     worked: list[Worked] = []  # noqa: RUF012  # one process is one rank
     #: When the gradient of an output came, by stage and microbatch.
     _came_ns: dict[tuple[int, int], int] = {}  # noqa: RUF012  # likewise
@@ -49,11 +51,16 @@ class Switch:
         cls._came_ns[place] = time.monotonic_ns()
 
     @classmethod
+    def lasting(cls, seconds: float, place: tuple[int, int]) -> float:
+        """Return what a microbatch takes where a usual one takes so many seconds."""
+        return seconds * cls.factors[place[1]] if cls.factors else seconds
+
+    @classmethod
     def sleep(cls, phase: str, seconds: float, place: tuple[int, int]) -> None:
         """Sleep in a backward, and write down that it worked since its gradient came."""
         if cls.asleep and seconds > 0:
             begun = cls._came_ns.pop(place, time.monotonic_ns())
-            time.sleep(seconds)
+            time.sleep(cls.lasting(seconds, place))
             cls.worked.append(Worked(phase, *place, begun, time.monotonic_ns()))
 
 
@@ -66,7 +73,7 @@ class _Activation(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has
     ) -> Any:
         ctx.backward_s, ctx.place = backward_s, place
         if Switch.asleep:
-            time.sleep(forward_s)
+            time.sleep(Switch.lasting(forward_s, place))
         return rows.clone()
 
     @staticmethod

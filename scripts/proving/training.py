@@ -74,7 +74,7 @@ class Ranks:
         context = multiprocessing.get_context("fork")
         port = free_port()
         self._pipes, self._processes = [], []
-        for rank in range(job.ranks):
+        for rank in range(job.ranks * job.replicas):
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(rank, job, port, there), daemon=True)
             process.start()
@@ -125,25 +125,50 @@ def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
     """Be one rank, until the end."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", rank=rank, world_size=job.ranks)
+    distributed.init_process_group("gloo", rank=rank, world_size=job.ranks * job.replicas)
+    pipelines, copies = _groups(job)
     held = {(sender, receiver): ms / 1e3 for sender, receiver, ms in job.links}
     if held or job.streams:
         schedules._batch_p2p = Links(rank, held, streams=job.streams).start
     while True:
         order = pipe.recv()
         try:
-            pipe.send(_train(rank, job, order))
+            pipe.send(_train(divmod(rank, job.replicas), job, order, pipelines, copies))
         except BaseException:
             pipe.send(f"rank {rank}: {traceback.format_exc()}")
 
 
-def _train(rank: int, job: Job, order: Order) -> tuple[list[tuple[float, float]], dict[str, Any]]:
-    """Train, and return start and end of each iteration, and gradients as lists."""
+def _groups(job: Job) -> tuple[list[Any], list[Any]]:
+    """Return the ranks of each pipeline and the copies of each stage; numbered as Megatron does."""
+    p, copies = job.ranks, job.replicas
+    return (
+        [distributed.new_group(list(range(at, p * copies, copies))) for at in range(copies)],
+        [distributed.new_group(list(range(at * copies, (at + 1) * copies))) for at in range(p)],
+    )
+
+
+def _train(
+    place: tuple[int, int], job: Job, order: Order, pipelines: list[Any], copies: list[Any]
+) -> tuple[list[tuple[float, float]], dict[str, Any]]:
+    """Train, and return start and end of each iteration, and gradients as lists.
+
+    Args:
+        place: rank in its pipeline, and which pipeline.
+        job: to train.
+        order: to run it in.
+        pipelines: groups of the ranks of each pipeline.
+        copies: groups of the ranks that hold the same stages.
+    """
+    rank, replica = place
     times = list(zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True))
     mine = [stage for stage, at in enumerate(job.placement) if at == rank]
+    slow = next((factor for *at, factor in job.slow if tuple(at) == place), 1.0)
+    Switch.factors = tuple(slow * length for length in job.lengths or (1.0,) * job.microbatches)
     models = [Stage(stage, times[stage]) for stage in mine]
     stages = [
-        PipelineStage(model, stage, len(job.placement), torch.device("cpu"))
+        PipelineStage(
+            model, stage, len(job.placement), torch.device("cpu"), group=pipelines[replica]
+        )
         for model, stage in zip(models, mine, strict=True)
     ]
     schedule = _schedule(stages, job, order)
@@ -160,7 +185,10 @@ def _train(rank: int, job: Job, order: Order) -> tuple[list[tuple[float, float]]
             Switch.asleep = True
             distributed.barrier()
             begun = time.monotonic()
-            schedule.step(*given, **wanted)
+            with annotate.iteration() if job.replicas > 1 else nullcontext():
+                schedule.step(*given, **wanted)
+                if job.replicas > 1:
+                    _average(models, mine, copies[rank])
             spans.append((begun, time.monotonic()))
             distributed.barrier()
     gradients = {
@@ -169,6 +197,15 @@ def _train(rank: int, job: Job, order: Order) -> tuple[list[tuple[float, float]]
         for name, weight in model.named_parameters()
     }
     return spans, gradients
+
+
+def _average(models: list[Stage], stages: list[int], copies: Any) -> None:
+    """Average the gradients of each stage over its copies."""
+    for model, stage in zip(models, stages, strict=True):
+        with annotate.phase("COLLECTIVE", stage=stage):
+            for weight in model.parameters():
+                distributed.all_reduce(weight.grad, group=copies)
+                weight.grad /= distributed.get_world_size(copies)
 
 
 def _schedule(stages: list[Any], job: Job, order: Order) -> Any:

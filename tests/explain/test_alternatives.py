@@ -88,6 +88,13 @@ def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting)
     assert others.same.plan.name == planting.schedule
 
 
+def test_a_long_microbatch_is_as_long_in_any_order() -> None:
+    _, others = planted(replace(FUSED, microbatches=8, lengths=(1, 1, 1, 3, 1, 1, 1, 1)))
+    times = {row.name: row.makespan_ms for row in others.rows}
+
+    assert times["1f1b"] == pytest.approx(times["measured"], rel=0.005)
+
+
 def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
     """A planted 1F1B; what is searched has its memory, counted as the measurement's is."""
     planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)

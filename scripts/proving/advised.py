@@ -1,0 +1,176 @@
+"""Run jobs with a fault, do what ``bubbleviz analyze`` advises, and run them again.
+
+    python -m scripts.proving.advised
+    python -m scripts.proving.advised microbatch --kept runs/
+
+Prints what each advice promised and what came of it, by the clock of the ranks and by ``bubbleviz
+compare``. Each advice is followed alone; what it moves is still done, elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import bubbleviz
+from bubbleviz.report.followed import FollowedAdvice, saved_share
+from bubbleviz.schedules.known import schedule_named
+from scripts.proving.jobs import Job, repaired
+from scripts.proving.predicting import bubbleviz as command
+from scripts.proving.training import Order, Ranks, RunError
+
+_PLACEMENT = (0, 1, 2, 3)
+_EVEN, _UNEVEN = (100.0,) * 4, (100.0, 100.0, 160.0, 100.0)
+_LENGTHS = (1.0, 1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 1.0)
+#: Jobs with one fault each, and the schedule that they run under.
+_FAULTY = (
+    (Job("stages", _PLACEMENT, 8, _UNEVEN, _UNEVEN, _UNEVEN), "1F1B"),
+    (Job("microbatch", _PLACEMENT, 8, _EVEN, _EVEN, _EVEN, lengths=_LENGTHS), "1F1B"),
+    (Job("order", _PLACEMENT, 8, _EVEN, _EVEN, _EVEN), "GPipe"),
+    (Job("rank", (0, 1), 8, *(_EVEN[:2],) * 3, replicas=2, slow=((1, 0, 1.5),)), "1F1B"),
+)
+#: A promise may be off by this share of the iteration.
+_OFF = 0.02
+#: Gradients may be off by this.
+_GRADIENT = 1e-9
+
+
+@dataclass(frozen=True)
+class Followed:
+    """An advice that was followed.
+
+    Attributes:
+        job: that it is on.
+        advice: with the verdict of ``bubbleviz compare``.
+        came: the share by which the median iteration is shorter, by the clock of the ranks.
+    """
+
+    job: Job
+    advice: FollowedAdvice
+    came: float
+
+    @property
+    def off(self) -> float:
+        """How much more came than was promised, as a share of the iteration."""
+        return self.came - self.advice.promised_ratio
+
+
+def main() -> int:
+    """Run what the command line asks for; fail where a promise is off."""
+    known = {job.name: (job, schedule) for job, schedule in _FAULTY}
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=", ".join(known))
+    parser.add_argument("--iterations", type=int, default=6, help="timed, of each run")
+    parser.add_argument("--kept", type=Path, help="folder for recordings and reports")
+    given = parser.parse_args()
+    unknown = [name for name in given.jobs if name not in known]
+    if unknown:
+        parser.error(f"no job is called {unknown[0]}; known are {', '.join(known)}")
+    rows: list[Followed] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in given.jobs or known:
+            folder = (given.kept or Path(scratch)) / name
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                for row in _follow(*known[name], folder, given.iterations):
+                    rows.append(row)
+                    print(f"{name}: {row.advice.line}", file=sys.stderr, flush=True)
+            except RunError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                return 1
+    _print(rows)
+    return 0 if all(abs(row.off) <= _OFF for row in rows) else 1
+
+
+def _follow(job: Job, schedule: str, folder: Path, iterations: int) -> Iterator[Followed]:
+    """Yield what came of each advice on a job that ``compare`` has a verdict on.
+
+    Raises:
+        RunError: a rank failed, or there is no advice to follow.
+    """
+    before, report = folder / "before", folder / "before.json"
+    first_s = _seconds(job, Order(schedule, record=before, iterations=iterations))
+    command("analyze", before, "--what-if", "-o", report, "--force")
+    found = {own.kind: own for own in reversed(bubbleviz.load(report).advice)}
+    if not found:
+        raise RunError("there is no advice on it")
+    for advice in reversed(found.values()):
+        after = folder / f"after-{advice.kind}"
+        fixed, order = repaired(job, advice.kind), Order(schedule)
+        if advice.kind == "schedule":
+            fixed, order = _scheduled(job, advice.place, folder / "order.csv")
+        elif fixed == job:
+            # What else ran on the machine disturbed it, which nothing here can change.
+            print(f"{job.name}: not planted, {advice.action}", file=sys.stderr)
+            continue
+        last_s = _seconds(fixed, replace(order, record=after, iterations=iterations))
+        for own in bubbleviz.compare(report, after).followed[-1]:
+            if own.kind == advice.kind:
+                yield Followed(job, own, 1 - last_s / first_s)
+
+
+def _scheduled(job: Job, schedule: str, file: Path) -> tuple[Job, Order]:
+    """Return a job of one stage a rank with its stages cut as a schedule needs, and its order."""
+    known = schedule_named(schedule)
+    placement = known.plan(job.ranks, job.microbatches, known.chunks).placement
+    sizes = ("-p", job.ranks, "-m", job.microbatches, "--tf", 1, "--tb", 1, "--tw", 1)
+    command("simulate", "--schedule", schedule, *sizes, "--csv", file, "--force")
+    chunks = len(placement) // job.ranks
+    forward, backward, weight = (
+        tuple(each[rank] / chunks for rank in placement)
+        for each in (job.forward_ms, job.backward_ms, job.weight_ms)
+    )
+    cut = replace(
+        job, placement=placement, forward_ms=forward, backward_ms=backward, weight_ms=weight
+    )
+    return cut, Order(str(file), "compute_only")
+
+
+def _seconds(job: Job, order: Order) -> float:
+    """Run a job, and return its median iteration.
+
+    Raises:
+        RunError: a rank failed, or gradients are not those of the model in one piece.
+    """
+    with Ranks(job) as ranks:
+        result = ranks.run(order)
+    if result.gradient_error > _GRADIENT:
+        raise RunError(f"{order.name}: gradients are off by {result.gradient_error:.0e}")
+    return result.seconds
+
+
+def _print(rows: list[Followed]) -> None:
+    """Print a row an advice."""
+    table = Table(box=None, header_style="")
+    for column in ("job", "advice"):
+        table.add_column(column)
+    for column in ("promised", "came %", "more by, points", "compare says"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        own = row.advice
+        table.add_row(
+            row.job.name,
+            own.action,
+            saved_share(own.kind, own.place, own.promised_ratio, own.error_ratio),
+            f"{-100 * row.came:.1f}",
+            f"{100 * row.off:+.1f}",
+            own.verdict,
+        )
+    Console(width=160, highlight=False).print(table)
+    worst = max((abs(row.off) for row in rows), default=0.0)
+    print(
+        f"largest difference {100 * worst:.1f} points of the iteration; load "
+        f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
