@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from bubbleviz._version import __version__
-from bubbleviz.errors import BubblevizError, in_python
+from bubbleviz.errors import BubblevizError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C is taken
@@ -59,6 +59,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
+
+    from bubbleviz.model.texts import in_python
 
     found = getattr(importlib.import_module(_HOMES[name]), name)
     # The command line takes its functions from their modules, and tells of options.

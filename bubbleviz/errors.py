@@ -15,12 +15,8 @@ A message is one sentence: what, where, what to do next. ``str(error)`` is that 
 
 from __future__ import annotations
 
-import re
-from contextlib import contextmanager
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C is taken
-    from collections.abc import Iterator
     from typing import ClassVar
 
 #: What to do with a file that cannot be read.
@@ -65,21 +61,3 @@ class UsageError(BubblevizError):
     """An option whose value names nothing, or that contradicts another."""
 
     exit_code: ClassVar[int] = 2
-
-
-#: The option at the beginning of a sentence; of -o, that a file follows.
-_OPTION = re.compile(r"^(?:-o (?=\S)|--([a-z][a-z-]*))")
-
-
-@contextmanager
-def in_python() -> Iterator[None]:
-    """Tell of arguments, where what is called tells of the options of the command line.
-
-    Raises:
-        UsageError: one was raised inside.
-    """
-    try:
-        yield
-    except UsageError as error:
-        named = _OPTION.sub(lambda option: (option[1] or "").replace("-", "_"), str(error))
-        raise UsageError(named) from error

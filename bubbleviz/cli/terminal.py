@@ -200,6 +200,8 @@ class ReadingBars:
         self._sizes = dict(sizes)
         what = f"{counted(len(sizes), 'profile')}, {sum(sizes.values()) / 1e6:,.0f} MB"
         self._bars.update(self._task, total=sum(sizes.values()) or None, description=what)
+        # Small files are read before the next frame.
+        self._bars.refresh()
 
     def read(self, path: str, share: float) -> None:
         """Show how much of a profile has been read."""

@@ -6,9 +6,11 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from bubbleviz._version import __version__
+from bubbleviz.errors import UsageError
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@")
@@ -176,3 +178,21 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
         for part in re.split(r"([0-9]+)", text)
         if part
     )
+
+
+#: The option at the beginning of a sentence; of -o, that a file follows.
+_OPTION = re.compile(r"^(?:-o (?=\S)|--([a-z][a-z-]*))")
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Tell of arguments, where what is called tells of the options of the command line.
+
+    Raises:
+        UsageError: one was raised inside.
+    """
+    try:
+        yield
+    except UsageError as error:
+        named = _OPTION.sub(lambda option: (option[1] or "").replace("-", "_"), str(error))
+        raise UsageError(named) from error

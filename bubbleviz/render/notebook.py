@@ -16,8 +16,9 @@ from typing import Any
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.errors import UsageError, in_python
+from bubbleviz.errors import UsageError
 from bubbleviz.model.arrow import Records
+from bubbleviz.model.texts import in_python
 from bubbleviz.render.document import Sentence, bullets, heading, html
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed

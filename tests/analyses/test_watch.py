@@ -90,7 +90,7 @@ def test_nothing_is_there_yet(tmp_path: Path, there: bool) -> None:
     sight = Watcher(str(folder)).look(0.0)
 
     assert (sight.iterations, sight.trend, sight.events) == ((), (), ())
-    assert "it is waited for" in page(sight)
+    assert "waiting for it" in page(sight)
 
 
 def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
@@ -270,7 +270,7 @@ def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client")
     metrics = Metrics("127.0.0.1:0", "big")
     try:
-        with pytest.raises(OutputError, match="cannot be listened on"):
+        with pytest.raises(OutputError, match="cannot listen"):
             Metrics(f"127.0.0.1:{metrics.port}", "big")
         url = f"http://127.0.0.1:{metrics.port}/metrics"
         scrapes: list[dict[str, list[tuple[dict[str, str], float]]]] = []

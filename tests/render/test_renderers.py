@@ -15,7 +15,7 @@ NAMES = [renderer.name for renderer in renderers()]
 
 @cache
 def analysed(_time: int) -> Report:
-    return bubbleviz.analyze(FIXTURES / "1f1b")
+    return bubbleviz.analyze(FIXTURES / "1f1b", what_if=True)
 
 
 @pytest.mark.parametrize("name", NAMES)

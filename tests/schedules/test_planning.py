@@ -167,7 +167,7 @@ def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
     assert again[0] <= begin[0]
     # Where it is proven, the search has found as much.
     if again[0] == solved[0]:
-        assert begin[0] <= again[0] * 1.02
+        assert begin[0] <= again[0] * 1.05
 
 
 @QUIET
