@@ -592,13 +592,15 @@ def _stage_of_transfers(staging: Staging) -> Ints:
     single = np.bincount(rank, minlength=1)[rank] == 1
     only[rank[single]] = stage[single]
     found = virtual_stage.copy()
+    # Recordings of Megatron-Core have them at both ends of the pipeline, where they do nothing.
+    bare = operations.microbatch < 0
     for transfers, work in (
         ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),
         ((Phase.RECV_B, Phase.SEND_B), (Phase.B, Phase.BW)),
     ):
         works = np.bincount(operations.rank[among(operations.phase, work)], minlength=count)
         for phase in transfers:
-            rows = np.flatnonzero(ran & ~known & (operations.phase == phase))
+            rows = np.flatnonzero(ran & (bare | ~known) & (operations.phase == phase))
             owner = operations.rank[rows]
             every = np.bincount(owner, minlength=count) >= works
             found[rows] = np.where(every, only, NONE)[owner]
