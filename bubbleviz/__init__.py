@@ -64,7 +64,11 @@ def __getattr__(name: str) -> Any:
 
     found = getattr(importlib.import_module(_HOMES[name]), name)
     # The command line takes its functions from their modules, and tells of options.
-    return found if isinstance(found, type) else in_python()(found)
+    if not isinstance(found, type):
+        found = in_python()(found)
+        # Pickled by this name, for processes that analyze many runs.
+        found.__module__ = __name__
+    return globals().setdefault(name, found)
 
 
 def __dir__() -> list[str]:

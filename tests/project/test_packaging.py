@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 import re
 import sqlite3
 from contextlib import closing
@@ -49,6 +50,14 @@ def test_the_recipe_of_conda_requires_what_the_package_does() -> None:
     assert all(
         f"- {one.replace('>', ' >', 1)}" in recipe for one in project["build-system"]["requires"]
     )
+
+
+@pytest.mark.parametrize("name", bubbleviz.__all__)
+def test_what_is_public_goes_to_other_processes(name: str) -> None:
+    value = getattr(bubbleviz, name)
+
+    assert getattr(bubbleviz, name) is value
+    assert pickle.loads(pickle.dumps(value)) is value or name == "__version__"
 
 
 def test_a_name_that_is_not_public_is_refused() -> None:
