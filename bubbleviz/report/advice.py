@@ -11,13 +11,12 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import capitalised, counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
-from bubbleviz.report.followed import TWICE_THE_MICROBATCHES, at_most, saved_share
 from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
 from bubbleviz.report.methods import few_lacking
+from bubbleviz.report.promise import TWICE_THE_MICROBATCHES, SavedAdvice, at_most, saved_share
 from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, RANKS_MISSING
-from bubbleviz.report.saved import SavedAdvice
 
 if TYPE_CHECKING:
     from bubbleviz.explain.diagnosis.faults import Fault
@@ -451,17 +450,10 @@ def _schedule(report: Report) -> Advice | None:
     )
     return Advice(
         kind="schedule",
-        ranks=(),
-        indices=(),
-        stage=None,
-        stages=(),
         saving_ns=round(1e6 * saving_ms),
         saving_ratio=saving_ms / whole_ms,
-        error_ratio=None,
         iterations=report.summary.iterations,
-        example_iteration=None,
         place=best.name,
-        measure=(),
         action=action,
         text=f"{action}: {what}",
     )
@@ -509,12 +501,10 @@ def _planned_order(report: Report) -> Advice | None:
         ranks=_numbers(report, ranks),
         indices=ranks,
         stage=stages.pop() if len(stages) == 1 else None,
-        stages=(),
         saving_ns=round(saving_ns),
         saving_ratio=saving_ns / length_ns,
         error_ratio=error,
         iterations=int((planned_ns < measured_ns).sum()),
-        example_iteration=None,
         place=place,
         measure=(("operations out of order", float(recognition.deviation_count)),),
         action=f"{action}. {evidence}",

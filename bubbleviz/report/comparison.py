@@ -13,12 +13,12 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.texts import counted, one_line, percent, rank_name
 from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts
-from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work, saved_share
+from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work
+from bubbleviz.report.promise import SavedAdvice, saved_share
 from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import (
     Average,
-    SavedAdvice,
     SavedRatio,
     SavedReport,
     check_one_kind,

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import percent
-from bubbleviz.report.saved import SavedAdvice, SavedReport
+from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, SavedAdvice, saved_share
 
-#: What to do where nothing but the schedule causes the bubble, and as what advice is listed.
-TWICE_THE_MICROBATCHES, _MICROBATCHES = "twice the microbatches", "microbatches"
-#: Kinds whose work is done elsewhere once advice is followed, spread evenly: layers on other
-#: stages, tokens in other microbatches. No division of whole layers or sequences is better,
-#: and no number of microbatches than one that adds nothing to the bubble.
-_MOVING = {"stage", "microbatch", _MICROBATCHES}
-#: The place of advice on whole layers, which are known to go where they are said to.
-_WHOLE_LAYERS = "layers"
+if TYPE_CHECKING:
+    from bubbleviz.report.saved import SavedReport
+
 #: Phases that tell by their times how much work microbatches are.
 _COMPUTE = frozenset(phase.label for phase in COUNTED)
 #: A stage's time that changes by less than this share did not move, nor did what shows a fault.
@@ -80,19 +76,6 @@ class FollowedAdvice:
             f"{saved_share(self.kind, self.place, self.promised_ratio, self.error_ratio)}; "
             f"{self.change}; {came}: {self.verdict}"
         )
-
-
-def at_most(kind: str, place: str) -> bool:
-    """Tell whether advice moves work that is spread evenly at best, so that it saves no more."""
-    parts = zip(kind.split("+"), place.split("+"), strict=False)
-    return any(own in _MOVING and where != _WHOLE_LAYERS for own, where in parts)
-
-
-def saved_share(kind: str, place: str, saving_ratio: float, error_ratio: float | None) -> str:
-    """Return what advice saves, in percent, and how far that may be off."""
-    most = "up to " if at_most(kind, place) else ""
-    error = "" if error_ratio is None else f" ± {100 * error_ratio:.2f}"
-    return f"{most}-{percent(saving_ratio)}{error}"
 
 
 def same_work(before: SavedReport, after: SavedReport) -> float:
@@ -183,7 +166,7 @@ def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice |
         return None
     times = (after.microbatches or 0) / (before.microbatches or 1)
     saving = (ratio - staying) * (1 - 1 / (times if times > 1 else 2.0))
-    return SavedAdvice(_MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", _MICROBATCHES)
+    return SavedAdvice(MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", MICROBATCHES)
 
 
 def _saved(before: SavedReport, after: SavedReport, window: str) -> float | None:

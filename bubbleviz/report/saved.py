@@ -20,6 +20,7 @@ from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.texts import counted, rank_name, shell_word
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
+from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
 
 if TYPE_CHECKING:
@@ -161,19 +162,6 @@ class SavedRatio:
     window_ns: Average
     interval: tuple[float, float] | None = None
     contradicted: bool = False
-
-
-@dataclass(frozen=True)
-class SavedAdvice:
-    """One thing to do; see :class:`~bubbleviz.report.advice.Advice`."""
-
-    kind: str
-    saving_ratio: Finite
-    action: str = ""
-    place: str = ""
-    error_ratio: Finite | None = None
-    stages: tuple[int, ...] = ()
-    measure: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -393,6 +381,12 @@ class _Rank:
 
 
 @dataclass(frozen=True)
+class _Advice(SavedAdvice):
+    saving_ratio: Finite
+    error_ratio: Finite | None = None
+
+
+@dataclass(frozen=True)
 class _Document:
     """What is read of a report; what it need not hold has a default.
 
@@ -415,7 +409,7 @@ class _Document:
     typical_iteration: int | None = None
     critical_path: dict[str, Any] | None = None
     what_to_do_first: str | None = None
-    advice: tuple[SavedAdvice, ...] = ()
+    advice: tuple[_Advice, ...] = ()
     parts: list[PartEntry] = field(default_factory=list)
     slowdown: _Slowdown | None = None
     kernels: list[_Named] = field(default_factory=list)
@@ -649,7 +643,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
-        advice=document.advice,
+        advice=tuple(SavedAdvice(**vars(own)) for own in document.advice),
         stage_ns=stage_times(_time(path, time) for time in document.phase_times),
         schedule=None if document.schedule is None else document.schedule.name,
         microbatches=_microbatches(document),

@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 import bubbleviz
-from bubbleviz.report.followed import FollowedAdvice, saved_share
+from bubbleviz.report.followed import FollowedAdvice
+from bubbleviz.report.promise import saved_share
 from bubbleviz.schedules.known import schedule_named
 from scripts.proving.jobs import Job, repaired
 from scripts.proving.predicting import bubbleviz as command

@@ -122,7 +122,7 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
 LEFT_OUT = {
     ("analyze", "fixtures/1f1b"): (
-        *("asyncio", "drawsvg", "email", "hashlib", "html", "intervaltree"),
+        *("asyncio", "drawsvg", "email", "hashlib", "html", "intervaltree", "msgspec"),
         *("multiprocessing", "rich.table", "scipy", "sqlalchemy"),
         *("bubbleviz.analyses", "bubbleviz.conventions.name_words", "bubbleviz.render.picture"),
         *("bubbleviz.render.web", "bubbleviz.sources.kineto", "bubbleviz.sources.nccl"),

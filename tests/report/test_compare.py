@@ -33,8 +33,9 @@ from bubbleviz.report.comparison import (
     worse_runs,
 )
 from bubbleviz.report.gate import checks, limits_above, limits_of
+from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import RESTRICTIONS
-from bubbleviz.report.saved import Average, SavedAdvice, SavedRatio, SavedReport
+from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
 from tests.support.hostile import HOSTILE
