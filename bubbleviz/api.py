@@ -179,11 +179,12 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
         title, run = f"run {number}", given
         if isinstance(run, (str, Path)):
             title, run = str(run), load(run) if looks_saved(str(run)) else analyze(run)
-        if not isinstance(run, (measured.Report, SavedReport)):
+        if isinstance(run, measured.Report):
+            compared.append(comparison.ComparedRun(title, title, comparison.saved_of(run), run))
+        elif isinstance(run, SavedReport):
+            compared.append(comparison.ComparedRun(title, title, run))
+        else:
             raise UsageError(f"{run!r:.60}: is no report and no path; compare takes these")
-        live = run if isinstance(run, measured.Report) else None
-        saved = comparison.saved_of(run) if isinstance(run, measured.Report) else run
-        compared.append(comparison.ComparedRun(title, title, saved, live))
     return comparison.compare(compared)
 
 

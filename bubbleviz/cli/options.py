@@ -151,6 +151,12 @@ class MeasurementOptions:
             )
         return saved
 
+    def read(self, path: str) -> tuple[SavedReport, Report | None]:
+        """Return a saved report, or as :meth:`saved` what one on the profiles there would tell."""
+        from bubbleviz.report.saved import looks_saved, read_saved
+
+        return (read_saved(path), None) if looks_saved(path) else self.saved([path])
+
     def saved(self, paths: Sequence[str]) -> tuple[SavedReport, Report | None]:
         """Return what a saved report on the profiles of one run would tell, and the report.
 
@@ -202,6 +208,18 @@ class MeasurementOptions:
                 progress=bars,
             )
         return anonymous(report)
+
+
+def files_of(runs: Iterable[str]) -> list[str]:
+    """Return the files of runs, each a saved report or the path of profiles."""
+    from bubbleviz.report.saved import looks_saved
+    from bubbleviz.sources.paths import find_profiles
+
+    return [
+        file
+        for path in runs
+        for file in ([path] if looks_saved(path) else [own.path for own in find_profiles([path])])
+    ]
 
 
 def _formats(

@@ -183,6 +183,11 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+def short_name(name: str, width: int = 40) -> str:
+    """Return a recorded name on one line of at most ``width`` characters."""
+    return shortened(texts.one_line(name, None), width)
+
+
 # Texts in a width: of columns of a terminal, or of letters on a page.
 
 

@@ -294,7 +294,7 @@ def kernel_table(
         {
             "kernel": one_line(name, _LONGEST)
             if whole
-            else _short(kinds.plain_name(name), _KERNEL),
+            else blocks.short_name(kinds.plain_name(name), _KERNEL),
             "class": of,
             "ms": blocks.milliseconds(ns),
             "%": blocks.in_percent(ns / whole_ns),
@@ -363,10 +363,6 @@ def _numbers_first(table: blocks.Table) -> blocks.Table:
     return replace(table, rows=[{name: row[name] for name in columns} for row in table.rows if row])
 
 
-def _short(name: str, width: int = _NAME) -> str:
-    return blocks.shortened(one_line(name, None), width)
-
-
 def _table(
     title: str,
     rows: list[dict[str, str]],
@@ -399,7 +395,7 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
         }
         rows.append(
             {
-                "device": _short(rank.label),
+                "device": blocks.short_name(rank.label),
                 "span ms": blocks.milliseconds(rank.span_ns),
                 **shares,
                 "idle ms": blocks.milliseconds(rank.idle_ns if rank.measured else None),
@@ -423,8 +419,8 @@ def _side_by_side(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     idle = shares.sum(axis=1)
     # The sort is stable: devices that are equally idle keep their order.
     order = np.argsort(-idle, kind="stable").tolist()
-    labels = [_short(report.ranks[at].label) for at in ranks]
-    headers = [_short(name, _HEADER) for name in names]
+    labels = [blocks.short_name(report.ranks[at].label) for at in ranks]
+    headers = [blocks.short_name(name, _HEADER) for name in names]
     rows = [
         {"device": labels[row], "idle": blocks.in_percent(float(idle[row]))}
         | dict(zip(headers, map(blocks.in_percent, shares[row].tolist()), strict=True))
@@ -444,7 +440,7 @@ def activity_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table
     """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
     rows = [
         {
-            "activity": _short(total.activity),
+            "activity": blocks.short_name(total.activity),
             "idle ms": blocks.milliseconds(total.idle_ns),
             "of idle %": blocks.in_percent(total.idle_ns / report.idle_ns),
             "of span %": blocks.in_percent(total.idle_ns / report.span_ns),
@@ -471,8 +467,8 @@ def wait_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     waits.sort(key=lambda pair: pair[0].order())
     rows = [
         {
-            "device": _short(rank.label, _DEVICE),
-            "waiting": _short(wait.waiting, _WHO),
+            "device": blocks.short_name(rank.label, _DEVICE),
+            "waiting": blocks.short_name(wait.waiting, _WHO),
             "for": blocks.shortened(kinds.plain_name(one_line(wait.work, None)), _WORK),
             "on": wait.stream,
             "waits": f"{wait.waits:,}",
@@ -514,8 +510,8 @@ def _example(report: IdleReport, total: ActivityIdle, gap: idle_report.Example) 
     return (
         f"{one_line(total.activity, _NAME)}: {blocks.milliseconds(total.longest_ns)} ms of the "
         f"{blocks.milliseconds(gap.end_ns - gap.start_ns)} ms from {at} ms into the span"
-        f"{device}{step}; between {_short(gap.before, _KERNEL)} and "
-        f"{_short(gap.after, _KERNEL)}{host}"
+        f"{device}{step}; between {blocks.short_name(gap.before, _KERNEL)} and "
+        f"{blocks.short_name(gap.after, _KERNEL)}{host}"
     )
 
 
@@ -543,12 +539,12 @@ def _steps(report: IdleReport, title: str, top: int, hint: str = "") -> Iterator
     most_idle = sorted(range(len(steps)), key=lambda at: (-steps[at][1].idle_ns, at))[:top]
     rows = [
         {
-            "device": _short(rank.label),
-            "step": _short("(outside of steps)" if step.name is None else step.name),
+            "device": blocks.short_name(rank.label),
+            "step": blocks.short_name("(outside of steps)" if step.name is None else step.name),
             "length ms": blocks.milliseconds(step.length_ns),
             "duty %": blocks.in_percent(step.duty_cycle),
             "idle ms": blocks.milliseconds(step.idle_ns),
-            "most of it": _short(step.activities[0][0]) if step.activities else "",
+            "most of it": blocks.short_name(step.activities[0][0]) if step.activities else "",
             "ms": blocks.milliseconds(step.activities[0][1] if step.activities else None),
         }
         for rank, step in (steps[at] for at in sorted(most_idle))

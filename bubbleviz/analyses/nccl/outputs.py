@@ -13,7 +13,15 @@ from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_line
-from bubbleviz.render.document import Block, HangingLines, Sentence, Table, milliseconds, shortened
+from bubbleviz.render.document import (
+    Block,
+    HangingLines,
+    Sentence,
+    Table,
+    milliseconds,
+    short_name,
+    shortened,
+)
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 #: The terms of the report; below the table and in the JSON.
@@ -362,9 +370,9 @@ def _table(communication: Communication, most: int) -> Table:
         algorithm = "/".join(part for part in (total.algorithm, total.protocol) if part)
         rows.append(
             {
-                "communicator": _short(members.communicator_text(total.communicator)) or "-",
+                "communicator": short_name(members.communicator_text(total.communicator)) or "-",
                 "n": "-" if total.ranks is None else f"{total.ranks:,}",
-                "operation": _short(total.name),
+                "operation": short_name(total.name),
                 "peers": shortened(collectives.stretches(total.peers), _NAME // 2) or "-",
                 "algorithm": shortened(one_line(algorithm, None), _NAME // 2) or "-",
                 **_sum_cells(total),
@@ -381,10 +389,6 @@ def _table(communication: Communication, most: int) -> Table:
         rows += [{}, {"communicator": "all", **_sum_cells(sums_of(operations))}]
     left = ("communicator", "operation", "peers", "algorithm")
     return Table("Communication, longest first", rows, left, giving_way=_GIVING_WAY)
-
-
-def _short(name: str) -> str:
-    return shortened(one_line(name, None), _NAME)
 
 
 def _rate(value: float | None, unit: float = 1) -> str:
@@ -414,7 +418,7 @@ def _clock_table(clocks: Sequence[members.RecordingClock]) -> Iterator[Table]:
         return
     rows = [
         {
-            "clock": _short(clock.label),
+            "clock": short_name(clock.label),
             "aligned by": _ALIGNMENTS[clock.aligned_by],
             "matched": f"{clock.matched:,}" if clock.of else "-",
             "of": f"{clock.of:,}" if clock.of else "-",

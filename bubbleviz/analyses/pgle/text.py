@@ -9,7 +9,7 @@ from bubbleviz.analyses.pgle.files import FORMATS
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.document import Block, Sentence, Table, milliseconds, shortened
+from bubbleviz.render.document import Block, Sentence, Table, milliseconds, short_name
 
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 30, 60
@@ -98,16 +98,12 @@ def _kind(costs: Costs, word: str) -> str:
     return word if costs.device != HOST else "CPU" if word == HOST else f"CPU {word}"
 
 
-def _short(name: str) -> str:
-    return shortened(one_line(name, None), _NAME)
-
-
 def sections(costs: Costs) -> Iterator[Block]:
     """Yield what to print of costs."""
     yield Sentence(summary(costs))
     modules = [
         {
-            "module": _short(label),
+            "module": short_name(label, _NAME),
             "instructions": f"{instructions:,}",
             f"{_kind(costs, costs.device)} ms": milliseconds(spent_ns),
         }
@@ -117,7 +113,7 @@ def sections(costs: Costs) -> Iterator[Block]:
     longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name, c.module or ""))
     rows = [
         {
-            "instruction": _short(cost.name),
+            "instruction": short_name(cost.name, _NAME),
             "us": f"{cost.cost_us:,.3f}",
             "executions": f"{cost.executions:,}",
             "kind": "collective" if cost.collective else "compute",
@@ -147,7 +143,9 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
 
     (both, unmeasured, unestimated), off = comparison, "-"
     if both:
-        rows = [row(_short(c.name), us, c.cost_us, c.executions) for c, us in both[:_ROWS]]
+        rows = [
+            row(short_name(c.name, _NAME), us, c.cost_us, c.executions) for c, us in both[:_ROWS]
+        ]
         estimated_us, measured_us = sum(us for _, us in both), sum(c.cost_us for c, _ in both)
         executions = sum(cost.executions for cost, _ in both)
         yield Table(
@@ -167,7 +165,10 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
         ("estimated, not in the profile", unmeasured),
         ("in the profile, not estimated", unestimated),
     ):
-        names = [*map(_short, [*costs_us][:3]), *(["..."] if len(costs_us) > 3 else [])]
+        names = [
+            *(short_name(one, _NAME) for one in [*costs_us][:3]),
+            *(["..."] if len(costs_us) > 3 else []),
+        ]
         examples = f" ({', '.join(names)})" if names else ""
         lines.append(
             f"{what}: {counted(len(costs_us), 'instruction')}, "

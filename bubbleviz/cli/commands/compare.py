@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from bubbleviz.cli.help import ALL_DETAILS, argument, flag, tables_of
-from bubbleviz.cli.options import CSV, JSON, MARKDOWN, PICTURE_FILES, MeasurementOptions, command
+from bubbleviz.cli.options import (
+    CSV,
+    JSON,
+    MARKDOWN,
+    PICTURE_FILES,
+    MeasurementOptions,
+    command,
+    files_of,
+)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.report.saved import looks_saved, read_saved
-from bubbleviz.sources.paths import find_profiles
+from bubbleviz.report.saved import looks_saved
 
 if TYPE_CHECKING:
     from bubbleviz.report.comparison import ComparedRun
@@ -51,12 +58,7 @@ def compare(
         raise UsageError("compare needs two or more runs")
     paper.check(outputs.formats.values())
     saved = {path: looks_saved(path) for path in runs}
-    inputs = [
-        file
-        for path, is_saved in saved.items()
-        for file in ([path] if is_saved else [profile.path for profile in find_profiles([path])])
-    ]
-    inputs += measurement.convention or []
+    inputs = [*files_of(saved), *(measurement.convention or [])]
     outputs.check(inputs)
     from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.comparison import compare as compare_runs
@@ -64,7 +66,7 @@ def compare(
 
     if comparison_report.PICTURES & set(outputs.formats.values()):
         comparison_report.check_drawable(saved)
-    comparison = compare_runs(_read(runs, saved, measurement))
+    comparison = compare_runs(_read(runs, measurement))
     view = paper.styled()
     parts = comparison_report.sections if everything else comparison_report.first_screen
     outputs.deliver(
@@ -77,16 +79,11 @@ def compare(
         raise typer.Exit(WORSE)
 
 
-def _read(
-    runs: list[str], saved: dict[str, bool], measurement: MeasurementOptions
-) -> list[ComparedRun]:
+def _read(runs: list[str], measurement: MeasurementOptions) -> list[ComparedRun]:
     """Return each run, read or measured; a path that is given twice is read once."""
     from bubbleviz.report.comparison import ComparedRun, titles_of
 
-    read = {
-        path: (read_saved(path), None) if is_saved else measurement.saved([path])
-        for path, is_saved in saved.items()
-    }
+    read = {path: measurement.read(path) for path in dict.fromkeys(runs)}
     shown = anonymous(runs)
     return [
         ComparedRun(title, name, *read[path])

@@ -14,6 +14,7 @@ from bubbleviz.cli.options import (
     REPORT_OR_PROFILES,
     MeasurementOptions,
     command,
+    files_of,
     limit_beginnings,
 )
 from bubbleviz.cli.outputs import Outputs
@@ -22,13 +23,10 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.render.document import Sentence
 from bubbleviz.report.gate import INCREASES, checks, limits_above, limits_of, promises
-from bubbleviz.report.saved import looks_saved, read_saved
-from bubbleviz.sources.paths import find_profiles
+from bubbleviz.report.saved import read_saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from bubbleviz.report.saved import SavedReport
 
 #: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -77,15 +75,10 @@ def gate(
             "earlier report with --baseline or --promised-by"
         )
     is_saved = measurement.is_saved(reports, "gate", "checks")
-    inputs = [
-        file
-        for path in (promised_by, baseline, *reports)
-        if path is not None
-        for file in ([path] if looks_saved(path) else [own.path for own in find_profiles([path])])
-    ]
+    inputs = files_of(path for path in (promised_by, baseline, *reports) if path is not None)
     outputs.check(inputs)
-    promising = None if promised_by is None else _read(promised_by, measurement)
-    earlier = None if baseline is None else _read(baseline, measurement)
+    promising = None if promised_by is None else measurement.read(promised_by)[0]
+    earlier = None if baseline is None else measurement.read(baseline)[0]
     saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)[0]
     if earlier is not None:
         limits += limits_above(
@@ -109,11 +102,6 @@ def gate(
         outputs.deliver(content, lambda: _print(lines), inputs=inputs)
     if not all(passed for _, passed in lines):
         raise typer.Exit(TOO_LARGE)
-
-
-def _read(path: str, measurement: MeasurementOptions) -> SavedReport:
-    """Return an earlier run, read or measured."""
-    return read_saved(path) if looks_saved(path) else measurement.saved([path])[0]
 
 
 def _print(lines: Sequence[tuple[str, bool]]) -> None:

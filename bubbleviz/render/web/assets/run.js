@@ -140,7 +140,6 @@ class Run {
     return this.data.phases[this.operations.phase[row]];
   }
 
-  // The numbers of microbatches of an operation, as they stand in its box.
   // Ranks that the first advice is about, unless most are.
   get culprits() {
     const first = this.report.what_to_do_first ?? "";
@@ -149,6 +148,7 @@ class Run {
     return this.marked;
   }
 
+  // The numbers of microbatches of an operation, as they stand in its box.
   microbatches(row) {
     const { microbatch, second_microbatch: second } = this.operations;
     return [microbatch[row], second[row]].filter((number) => number >= 0).join(";");
