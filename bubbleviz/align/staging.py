@@ -230,14 +230,21 @@ def _as_in_job(inputs: _Inputs, stages: pipelines.VirtualStages, staging: Stagin
     if not (numbers.named and single and len(working)) or len(distinct(sizes)) > 1:
         return staging
     before = distinct(numbers.number[working] // sizes[0] - stage[working])
-    if len(before) > 1 or before[0] <= 0 or not _receives_from_before(staging):
+    if len(before) > 1 or before[0] <= 0:
+        return staging
+    if not _receives_from_before(staging, _stage_of_transfers(staging)):
         return staging
     return _with(inputs, replace(stages, virtual_stage=stages.virtual_stage + before[0]))
 
 
-def _receives_from_before(staging: Staging) -> bool:
-    """Return whether ranks of stage 0 receive activations, so that it is not the first stage."""
-    operations, virtual_stage = staging.operations, _stage_of_transfers(staging)
+def _receives_from_before(staging: Staging, virtual_stage: Ints) -> bool:
+    """Return whether ranks of stage 0 receive activations, so that it is not the first stage.
+
+    Args:
+        staging: of all ranks.
+        virtual_stage: of each operation; see :func:`_stage_of_transfers`.
+    """
+    operations = staging.operations
     ran = (operations.has_span == 1) & (virtual_stage == 0)
     return bool((ran & (operations.phase == Phase.RECV_F)).any())
 
@@ -283,10 +290,13 @@ def _noted(
     operations, parallel = staging.operations, inputs.parallel
     doubtful = _GIVEN_CONTRADICTED in notes
     notes = (*notes, *pairing_limitations(staging.pairing, inputs.joined.ranks))
-    stages_missing = stages_missing or (not doubtful and _transfers_elsewhere(staging))
+    virtual_stage = staging.virtual_stage if doubtful else _stage_of_transfers(staging)
+    stages_missing = stages_missing or (
+        not doubtful and _transfers_elsewhere(staging, virtual_stage)
+    )
     if stages_missing:
         notes = (*notes, _STAGES_MISSING)
-    if inputs.named is None and not doubtful and _receives_from_before(staging):
+    if inputs.named is None and not doubtful and _receives_from_before(staging, virtual_stage):
         notes = (*notes, _COUNTED_FROM_HELD)
     absent = _ranks_missing(inputs.numbers, parallel, inputs.world_size)
     absent = absent or stages_lacking(staging.pipeline, staging.stage_of_rank)
@@ -542,15 +552,19 @@ def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
     )
 
 
-def _transfers_elsewhere(staging: Staging) -> bool:
+def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
     """Return whether ranks transfer with stages that no profile holds.
 
     They do where all ranks hold one stage (one rank may hold several, such as the first and the
     last one of a V), where the first stage receives activations or the last one gradients, and
     where a rank transfers with a stage that it alone holds: none needs a transfer to itself, so
     stages lie between the two.
+
+    Args:
+        staging: of all ranks.
+        virtual_stage: of each operation; see :func:`_stage_of_transfers`.
     """
-    operations, virtual_stage = staging.operations, _stage_of_transfers(staging)
+    operations = staging.operations
     work, ran = among(operations.phase, COUNTED), operations.has_span == 1
     working = distinct(operations.rank[work])
     stages = distinct(staging.stage_of_rank[working])
