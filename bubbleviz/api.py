@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.memory_sizes import parse_bytes
+from bubbleviz.model.texts import one_line
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import Report
@@ -53,6 +55,7 @@ def analyze(
     window: str | Window | None = None,
     memory: bool = False,
     memory_limit: str | None = None,
+    flops: str | None = None,
     jobs: int = 1,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -82,6 +85,8 @@ def analyze(
         memory: read what was allocated and freed, too, where profiles recorded it.
         memory_limit: what a device has, as ``80GB``; other schedules are then said to fit in
             that, rather than in what the run took. It reads memory, too.
+        flops: model FLOPs of an iteration on all ranks, and peak FLOPs per second of a GPU, as
+            ``4.2e15/989e12``, for the utilization (MFU).
         jobs: how many threads read one profile, beside the one that links, or how many processes
             read several; a script that gives more than one needs ``if __name__ == "__main__":``.
         dask: address or scheduler file of a Dask cluster whose workers read the profiles, where
@@ -95,6 +100,7 @@ def analyze(
     part = parse_window(window) if isinstance(window, str) else window
     limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     memory = memory or limit is not None
+    work = None if flops is None else _flops(flops)
     planned = None if plan is None else read_file(str(plan)).plan
     watched = progress or Unwatched()
     with _fleet(jobs, dask) as fleet:
@@ -125,7 +131,7 @@ def analyze(
             comparison = None if planned is None else compared(*shown, planned)
     unread = (*unreadable, *missing_files(files))
     report = assemble(Report, recordings, run, counts, explanation, unread)
-    report = with_schedule(report, schedule, comparison)
+    report = replace(with_schedule(report, schedule, comparison), flops=work)
     if memory:
         from bubbleviz.report.memory_limits import memory_of
 
@@ -143,6 +149,20 @@ def analyze(
 
             others = others_in_bytes(others, report.memory, report, limit)
     return replace(report, alternatives=others)
+
+
+def _flops(text: str) -> tuple[float, float]:
+    """Return FLOPs of an iteration, and peak FLOPs per second of a GPU."""
+    try:
+        flops, peak = map(float, text.split("/"))
+    except ValueError:
+        flops = peak = 0.0
+    if not (0 < flops < inf and 0 < peak < inf):
+        raise UsageError(
+            f"--flops {one_line(text, 60)}: give FLOPs of an iteration, a slash, and peak FLOPs "
+            "per second of a GPU, as 4.2e15/989e12"
+        )
+    return flops, peak
 
 
 def load(path: str | Path) -> SavedReport:

@@ -70,7 +70,7 @@ def argument(value: str, summary: str, default: Any = ..., complete: Completion 
 
 #: Of every command: the tables that it prints, in their order.
 OF_ANALYZE = (
-    *("ratios", "ranks", "causes", "communication", "operations", "advice"),
+    *("ratios", "time", "ranks", "causes", "communication", "operations", "advice"),
     *("slowdown", "clocks", "coverage"),
 )
 ALL = "all"

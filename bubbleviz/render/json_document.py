@@ -20,7 +20,7 @@ from bubbleviz.model import limitations
 from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.advice import Advice, advice_of, first_thing
-from bubbleviz.report.bubbles import bubble_parts, longest_bubbles
+from bubbleviz.report.bubbles import bubble_parts, flops_use, longest_bubbles, step_parts
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import kernel_time_of, rank_parts
 from bubbleviz.report.report import SCHEMA, Report
@@ -95,6 +95,12 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
             },
             "bubble_parts": [asdict(part) for part in bubble_parts(report)],
             "kernel_time": kernel_time_of(report).entry,
+            # All that a step's time goes into; the use of FLOPs where these are given.
+            "step": {
+                "window": step_parts(report)[0],
+                "parts": [asdict(part) for part in step_parts(report)[1]],
+                "flops_use": flops_use(report),
+            },
         },
         "schedule": _recognition(report.schedule),
         "plan": _recognition(report.plan),

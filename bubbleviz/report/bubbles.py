@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import account_column, has_account
+from bubbleviz.count.rank_iterations import account_column, has_account, rank_column
 from bubbleviz.count.ratios import CountedWork, ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
@@ -21,6 +21,7 @@ from bubbleviz.model.grouping import CodedTexts, groups_of, sorted_rows
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import capitalised, inert
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
 from bubbleviz.report.report import Report
@@ -178,9 +179,17 @@ _NO_WORK = {
 }
 
 
+#: Work, in display order: kernels of each phase, and what else fills operations.
+_WORK = dict.fromkeys((phase.label for phase in COMPUTE), "compute kernels") | {
+    "in operations": "communication or copies in operations, beside no compute kernel",
+    "launch gaps": "in operations, while no kernel ran",
+    "other iterations": "work of other iterations",
+}
+
+
 @dataclass(frozen=True)
 class BubblePart:
-    """One part of the bubble.
+    """One part of the bubble, or of a step.
 
     Attributes:
         name: label of a cause of idle time, or what ran that does not count as work.
@@ -203,9 +212,47 @@ def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
     return parts_of(report, [iteration for iteration in report.iterations if iteration.averaged])
 
 
-def parts_of(report: Report, iterations: Sequence[Iteration]) -> tuple[BubblePart, ...]:
-    """Return the parts of the bubble of some iterations, as of :func:`bubble_parts`."""
-    name = report.explanation.listed_ratio
+def step_parts(report: Report) -> tuple[str, tuple[BubblePart, ...]]:
+    """Return the window of a step, and all that its time goes into: the bubble is among them.
+
+    The window is ``period``, or ``step`` where no averaged iteration has one. Shares add up to 1,
+    work comes first::
+
+        operation   ├────── F0 ──────┤   ├─ F1 ─┤
+        kernels     ████▒▒▒ ████ ████     ██████
+                    F   in  gap          bubble
+    """
+    averaged = [iteration for iteration in report.iterations if iteration.averaged]
+    known = any(iteration.ratios["period"].value is not None for iteration in averaged)
+    name = "period" if known else "step"
+    return name, parts_of(report, averaged, name, whole=True)
+
+
+def flops_use(report: Report) -> float | None:
+    """Return the model FLOPs utilization (MFU) of a step; None where FLOPs or times are unknown.
+
+    That is FLOPs of an iteration over what all GPUs could do in its window, as in PaLM (arXiv
+    2204.02311, appendix B), which counts no recompute.
+    """
+    window_ns = report.summary.window_ns[step_parts(report)[0]].mean
+    if report.flops is None or not window_ns:
+        return None
+    flops, peak = report.flops
+    return flops / (peak * len(report.ranks) * window_ns / 1e9)
+
+
+def parts_of(
+    report: Report, iterations: Sequence[Iteration], ratio: str = "", *, whole: bool = False
+) -> tuple[BubblePart, ...]:
+    """Return the parts of the bubble of some iterations, as of :func:`bubble_parts`.
+
+    Args:
+        report: of the run.
+        iterations: of these.
+        ratio: in whose windows; empty for that of causes.
+        whole: whether work is a part, too, as of :func:`step_parts`.
+    """
+    name = ratio or report.explanation.listed_ratio
     known = [
         (iteration, window_ns)
         for iteration in iterations
@@ -213,20 +260,62 @@ def parts_of(report: Report, iterations: Sequence[Iteration]) -> tuple[BubblePar
         and (window_ns := _summed(iteration, name, "window_ns"))
     ]
     ranks = sum(len(i.ranks) for i, _ in known if has_account(i.ranks, name))
-    meanings = {cause.label: cause.meaning for cause in Cause} | _NO_WORK
-    time_ns = dict.fromkeys(meanings, 0)
-    share = dict.fromkeys(meanings, 0.0)
+    meanings = (_WORK if whole else {}) | {cause.label: cause.meaning for cause in Cause} | _NO_WORK
+    time_ns, share = dict.fromkeys(meanings, 0.0), dict.fromkeys(meanings, 0.0)
+    active_ns = _active_ns(report) if whole else None
     for iteration, window_ns in known:
         idle_ns = report.explanation.causes.of_iteration(name, iteration.index)
-        for part, part_ns in (idle_ns | _without_work(iteration, name)).items():
+        parts: dict[str, float] = {**idle_ns, **_without_work(iteration, name)}
+        if active_ns is not None:
+            parts |= _work(iteration, name, active_ns[iteration.index])
+        for part, part_ns in parts.items():
             time_ns[part] += part_ns
             share[part] += part_ns / window_ns / len(known)
-    parts = (
+    found = [
         BubblePart(part, meaning, share[part], time_ns[part] / ranks)
         for part, meaning in meanings.items()
         if time_ns[part]
+    ]
+    work = [part for part in found if part.name in _WORK]
+    return (*work, *sorted(found[len(work) :], key=lambda part: -part.share))
+
+
+def _active_ns(report: Report) -> Ints:
+    """Return how long kernels of operations ran, shape (iterations, phases)."""
+    operations = report.operations
+    active_ns = np.zeros((len(report.iterations), len(Phase)), np.int64)
+    own = operations.iteration != NONE
+    at = operations.iteration[own], operations.phase[own]
+    np.add.at(active_ns, at, operations.active_ns[own])
+    return active_ns
+
+
+def _work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
+    """Return what the work in an iteration's windows consists of.
+
+    Args:
+        iteration: whose ranks are summed.
+        name: of the ratio.
+        active_ns: how long kernels of its operations ran, by phase.
+    """
+    compute_ns, within_ns = (
+        int(rank_column(iteration.ranks, "compute_ns").sum()),
+        _summed(iteration, name, "compute_ns"),
     )
-    return tuple(sorted(parts, key=lambda part: -part.share))
+    # Of operations that run side by side, and of those that reach out of the window, a share.
+    phases = {phase.label: int(active_ns[phase]) for phase in WORK}
+    gap_ns, kernel_ns = (
+        int(rank_column(iteration.ranks, column).sum()) for column in ("gap_ns", "active_ns")
+    )
+    inside = within_ns / compute_ns if compute_ns else 0.0
+    own = inside * kernel_ns / max(sum(phases.values()), 1)
+    return {
+        **{label: own * time_ns for label, time_ns in phases.items()},
+        "in operations": max(inside * (compute_ns - kernel_ns - gap_ns), 0.0),
+        "launch gaps": inside * gap_ns,
+        "Optimizer": _summed(iteration, name, "optimizer_ns"),
+        "other iterations": _summed(iteration, name, "overlap_ns"),
+    }
 
 
 def rounded_shares(shares: Sequence[float], digits: int = 2) -> list[str]:

@@ -303,6 +303,11 @@ def _times_changed(
     before: Mapping[tuple[int, str], float], now: Mapping[tuple[int, str], float]
 ) -> Iterator[tuple[float, str]]:
     """Yield how far the median times of stages changed, in ns, and in words."""
+    is_split = [any(phase == "W" for _, phase in times) for times in (before, now)]
+    if is_split[0] != is_split[1]:
+        names = ("BW", "B + W")
+        both = " -> ".join(names[split] for split in is_split)
+        before, now = (_whole_backwards(times, both) for times in (before, now))
     factors = {key: now[key] / ns for key, ns in before.items() if ns and now.get(key)}
 
     def told(key: tuple[int, str]) -> str:
@@ -325,6 +330,23 @@ def _times_changed(
     for stage, keys in changed.items():
         apart = max(abs(now[key] - before[key]) for key in keys)
         yield apart, f"stage {stage}: {', '.join(map(told, keys))}"
+
+
+def _whole_backwards(
+    times: Mapping[tuple[int, str], float], name: str
+) -> dict[tuple[int, str], float]:
+    """Return times of stages with one of the whole backward, in place of those of its parts.
+
+    Args:
+        times: by stage and phase.
+        name: of the whole backward.
+    """
+    kept = {key: ns for key, ns in times.items() if key[1] not in {"B", "W", "BW"}}
+    for stage in dict.fromkeys(stage for stage, _ in times):
+        parts = [times.get((stage, phase)) for phase in ("B", "W")]
+        whole = times.get((stage, "BW")) if None in parts else sum(filter(None, parts))
+        kept |= {(stage, name): whole} if whole else {}
+    return kept
 
 
 def _kernels_changed(first: SavedReport, other: SavedReport) -> Iterator[tuple[float, str]]:

@@ -88,6 +88,8 @@ class Report:
         collectives: when ranks were in which, and which are one.
         pauses: when nothing of a rank was recorded, though it ran on.
         memory: what ranks and operations hold; None if not read, or not recorded.
+        flops: model FLOPs of an iteration over all ranks, and peak FLOPs per second of a GPU; None
+            if not given.
     """
 
     version: str
@@ -114,6 +116,7 @@ class Report:
     collectives: CollectiveIntervals = field(default_factory=CollectiveIntervals.none)
     pauses: RankIntervals = field(default_factory=RankIntervals.none)
     memory: RunMemory | None = None
+    flops: tuple[float, float] | None = None
 
     def __repr__(self) -> str:
         spread = self.summary.bubble_ratio.get(self.headline)

@@ -74,7 +74,7 @@ def test_printed_samples_are_current(
 ) -> None:
     monkeypatch.chdir(CHECKOUT)
     monkeypatch.setenv("COLUMNS", "80")
-    printed = r"<!-- printed by: bubbleviz (.*) -->\n```\n(.*?)```"
+    printed = r"<!-- printed by: bubbleviz ([^\n]*) -->\n```\n(.*?)```"
 
     for command, sample in re.findall(printed, page.read_text("utf-8"), re.DOTALL):
         assert main(command.split()) == 0

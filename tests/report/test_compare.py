@@ -226,6 +226,10 @@ def test_whole_captures_are_not_called_iterations() -> None:
             ("stage 1: F 2.000 -> 3.000 ms (1.50x)",),
         ),
         (
+            {"stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS, (0, "B"): 2 * MS, (0, "W"): 3 * MS}},
+            ("stage 0: BW -> B + W 4.000 -> 5.000 ms (1.25x)",),
+        ),
+        (
             {"slowdowns": {"rank 13 (node3 GPU 1)": 1.25, "transfers of stages 0-1": 1.009}},
             ("rank 13 (node3 GPU 1): cost 25.00 % of an iteration, 1.00 % before",),
         ),
@@ -240,7 +244,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
 )
 def test_what_changed_is_told(now: dict[str, Any], told: tuple[str, ...]) -> None:
     before: dict[str, Any] = {
-        "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS},
+        "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS, (0, "BW"): 4 * MS},
         "slowdowns": {"rank 13 (node3 GPU 1)": 1.01, "transfers of stages 0-1": 1.0},
         "schedule": "1f1b",
         "microbatches": 8,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
+from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render import json_document
 from bubbleviz.render import json_document as json_report
@@ -19,7 +20,7 @@ from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.report import causes, headline_lines
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.bubbles import _NO_WORK, bubble_parts, rounded_shares
+from bubbleviz.report.bubbles import _NO_WORK, bubble_parts, flops_use, rounded_shares, step_parts
 from bubbleviz.report.comparison import ComparedRun, compare, saved_of
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.methods import methods
@@ -230,13 +231,28 @@ def test_parts_of_an_example_add_up(name: str) -> None:
     ids=["compute outside operations", "optimizer in the window", "unequal iterations"],
 )
 def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
-    plant(run, tmp_path)  # type: ignore[arg-type]  # parametrised over Planting
-    report = bubbleviz.analyze([str(tmp_path)])
+    truth = plant(run, tmp_path)  # type: ignore[arg-type]  # parametrised over Planting
+    report = bubbleviz.analyze([str(tmp_path)], flops="4e12/1e15")
     parts = {part.name: part.share for part in bubble_parts(report)}
 
     assert sum(parts.values()) == pytest.approx(headline_of(report), abs=1e-12)
     assert run is not RUNS["stray while idle"] or parts["unattributed"] > 0
     assert run is not RUNS["late host"] or parts["optimizer"] > 0
+    window, step = step_parts(report)
+    spent_ns = {part.name: part.time_ns for part in step}
+    averaged = [i for i in report.iterations if i.ratios[window].value is not None]
+    shown = {i.index for i in averaged}
+    ran_ns = sum(o.active_ns for o in truth.operations if o.phase == "F" and o.iteration in shown)
+    assert sum(part.share for part in step) == pytest.approx(1, abs=1e-12)
+    assert spent_ns["F"] * len(report.ranks) * len(shown) == pytest.approx(ran_ns)
+    mean_ns = sum(i.ratios[window].window_ns or 0 for i in averaged) / len(averaged)
+    assert flops_use(report) == pytest.approx(4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9))
+
+
+@pytest.mark.parametrize("text", ["", "4e12", "4e12/0", "nan/1e15", "1/2/3", "4e12/inf"])
+def test_flops_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="give FLOPs of an iteration"):
+        bubbleviz.analyze([str(FIXTURES / "1f1b")], flops=text)
 
 
 def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def analyze(
     ),
     memory: bool = flag("Read allocations of PyTorch's traces, too.", "Reading", "--memory"),
     memory_limit: str | None = option("SIZE", "Which schedules fit in 80GB, say.", "Schedule"),
+    flops: str | None = option("FLOPS/PEAK", "Of an iteration, per GPU second: MFU.", "Tables"),
     cross_thread: bool = flag(
         *("Leave kernels of autograd's thread out of B.", "Names", " /--no-cross-thread"),
         default=True,
@@ -89,6 +90,7 @@ def analyze(
                 what_if=what_if,
                 memory=memory,
                 memory_limit=memory_limit,
+                flops=flops,
                 cross_thread=cross_thread,
                 order=ranks,
                 same_clock=clocks,

@@ -5,7 +5,7 @@ The headline is the bubble ratio to quote, its uncertainty, and what it is of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE
@@ -232,29 +232,44 @@ def causes(report: Report) -> doc.Table:
     """
     what = f"What the {idle_of(report)} is made of ({report.explanation.listed_ratio} window)"
     parts = bubbles.bubble_parts(report)
+    total = sum(part.share for part in parts)
+    of_bubble = bubbles.rounded_shares([part.share / total for part in parts]) if total else []
+    return _parts_table(what, parts, {"% of bubble": [*of_bubble, doc.in_percent(1.0)]})
+
+
+def step_time(report: Report) -> Iterator[doc.Block]:
+    """Yield where the time of a step goes, the bubble among it, and the use made of the GPUs."""
+    window, parts = bubbles.step_parts(report)
+    if parts:
+        yield _parts_table(f"Where the time of a step goes ({window} window)", parts, {})
+    if (use := bubbles.flops_use(report)) is not None:
+        yield doc.Sentence(f"model FLOPs utilization (MFU): {percent(use)}")
+
+
+def _parts_table(
+    title: str, parts: Sequence[bubbles.BubblePart], more: Mapping[str, Sequence[str]]
+) -> doc.Table:
+    """Return a table of parts of a window, and their sum.
+
+    Args:
+        title: of what they are parts.
+        parts: in display order.
+        more: cells of further columns, by title.
+    """
     shares = [part.share for part in parts]
-    total = sum(shares)
-    of_bubble = bubbles.rounded_shares([s / total for s in shares]) if total else []
-    rows = [
-        {
-            "cause": part.name,
-            "% of window": of_window,
-            "% of bubble": share,
-            "ms": doc.milliseconds(part.time_ns),
-            "meaning": part.meaning,
-        }
-        for part, of_window, share in zip(
-            parts, bubbles.rounded_shares(shares), of_bubble, strict=False
-        )
-    ]
-    if rows:
-        whole = doc.milliseconds(sum(part.time_ns for part in parts))
-        cells = ("all", doc.in_percent(total), doc.in_percent(1.0), whole, "")
-        rows.append(dict(zip(rows[0], cells, strict=True)))
+    cells = {
+        "cause" if more else "part": [*(part.name for part in parts), "all"],
+        "% of window": [*bubbles.rounded_shares(shares), doc.in_percent(sum(shares))],
+        **more,
+        "ms": [*(doc.milliseconds(part.time_ns) for part in parts),
+               doc.milliseconds(sum(part.time_ns for part in parts))],
+        "meaning": [*(part.meaning for part in parts), ""],
+    }  # fmt: skip
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     return doc.Table(
-        f"{what}, mean of ranks and averaged iterations",
-        rows,
-        left=("cause", "meaning"),
+        f"{title}, mean of ranks and averaged iterations",
+        rows if parts else [],
+        left=("cause", "part", "meaning"),
         wrap=("meaning",),
         giving_way=("% of bubble",),
     )
@@ -381,6 +396,7 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
             ],
         )
     yield "ratios", [own.ratios(report)]
+    yield "time", step_time(report)
     yield "causes", [table for table in [causes(report)] if table.rows]
     iteration = shown_iteration(report, view.iterations)
     if iteration is not None and iteration.ranks:
