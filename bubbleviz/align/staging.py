@@ -18,15 +18,8 @@ from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.replicas import matched, split
 from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
 from bubbleviz.align.waits import Arrivals, arrivals, held_waits, usual_waits
+from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import (
-    distinct,
-    distinct_rows,
-    groups_of,
-    places_in,
-    sorted_rows,
-    without,
-)
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
@@ -149,9 +142,9 @@ class _Inputs:
         work = among(operations.phase, COUNTED)
         if work.any() and (named[work] >= 0).all():
             return operations.changed(iteration=named)
-        pairs = distinct_rows(operations.rank[work], operations.iteration[work])
+        pairs = grouping.distinct_rows(operations.rank[work], operations.iteration[work])
         counts = np.bincount(pairs[0], minlength=1)
-        return operations if len(distinct(counts[counts > 0])) == 1 else None
+        return operations if len(grouping.distinct(counts[counts > 0])) == 1 else None
 
 
 def stage(
@@ -195,7 +188,10 @@ def stage(
         staging = _with(inputs, stages)
     else:
         return _inferred(inputs)
-    gap = named is not None and len(distinct(named.virtual_stage)) <= named.virtual_stage.max()
+    gap = (
+        named is not None
+        and len(grouping.distinct(named.virtual_stage)) <= named.virtual_stage.max()
+    )
     return _noted(inputs, staging, _stages_unknown(inputs, staging), stages_missing=bool(gap))
 
 
@@ -227,9 +223,9 @@ def _as_in_job(inputs: _Inputs, stages: pipelines.VirtualStages, staging: Stagin
     working = np.flatnonzero(stage >= 0)
     sizes = np.bincount(stage[working])
     single = len(stages.rank) == len(working)
-    if not (numbers.named and single and len(working)) or len(distinct(sizes)) > 1:
+    if not (numbers.named and single and len(working)) or len(grouping.distinct(sizes)) > 1:
         return staging
-    before = distinct(numbers.number[working] // sizes[0] - stage[working])
+    before = grouping.distinct(numbers.number[working] // sizes[0] - stage[working])
     if len(before) > 1 or before[0] <= 0:
         return staging
     if not _receives_from_before(staging, _stage_of_transfers(staging)):
@@ -260,8 +256,8 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         known: whether they are known, and nothing contradicts them.
     """
     operations = inputs.joined.operations
-    working = distinct(operations.rank[among(operations.phase, COUNTED)])
-    stages = distinct(staging.stage_of_rank[working])
+    working = grouping.distinct(operations.rank[among(operations.phase, COUNTED)])
+    stages = grouping.distinct(staging.stage_of_rank[working])
     if len(working) < 2 or (known and len(stages) == 1):
         return True
     if known and run_kind(operations.phase) == INFERENCE:
@@ -273,7 +269,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         return False
     # Of a single microbatch an iteration nesting says little: one late replica looks the same.
     work = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
-    if len(distinct(operations.microbatch[work])) < 2:
+    if len(grouping.distinct(operations.microbatch[work])) < 2:
         return False
     numbered = staging.operations.changed(iteration=comparable.iteration)
     return stage_order.nests(numbered, inputs.arrivals, staging.virtual_stage)
@@ -307,7 +303,7 @@ def _noted(
     if not stages_missing and not numbered and not doubtful:
         notes = (*notes, *_stages_far_apart(operations, inputs.arrivals, staging.virtual_stage))
     # The sizes of the run may give more stages than the profiles hold.
-    held = distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
+    held = grouping.distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
     return replace(
         staging,
         stages_missing=stages_missing or (parallel is not None and len(held) < parallel.pp),
@@ -364,7 +360,7 @@ def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
         ), False
     stages = stage_order.order_virtual_stages(operations, inputs.arrivals)
     known = bool((stages.virtual_stage >= 0).all())
-    single = len(distinct(stages.virtual_stage)) == len(stages.virtual_stage)
+    single = len(grouping.distinct(stages.virtual_stage)) == len(stages.virtual_stage)
     comparable = inputs.comparable
     if known and single and comparable is not None:
         numbered, virtual_stage = pipelines.with_model_chunks(comparable, stages, by_name=False)
@@ -388,9 +384,9 @@ def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
     """
     operations, number = inputs.joined.operations, inputs.numbers.number
     work = among(operations.phase, COUNTED)
-    if len(distinct(operations.microbatch[work])) < 2:
+    if len(grouping.distinct(operations.microbatch[work])) < 2:
         return None  # with one microbatch all ranks run alike
-    sizes = [(places_in(np.argsort(number)), len(number))]
+    sizes = [(grouping.places_in(np.argsort(number)), len(number))]
     if len(number) < inputs.world and number.max() < inputs.world:
         sizes.append((number, inputs.world))
     for place, size in sizes:
@@ -440,10 +436,10 @@ def _is_contradicted(inputs: _Inputs, staging: Staging) -> bool:
         return False
     of_row = operations.rank[rows]
     machine = inputs.machine[of_row]
-    microbatch = groups_of(
+    microbatch = grouping.groups_of(
         pipeline[of_row], iteration[rows], operations.microbatch[rows], operations.sequence[rows]
     ).of_row
-    place = sorted_rows(microbatch, virtual_stage[rows])
+    place = grouping.sorted_rows(microbatch, virtual_stage[rows])
     above, below = place[:-1], place[1:]
     neighbours = (
         (microbatch[above] == microbatch[below])
@@ -465,7 +461,7 @@ def _is_contradicted(inputs: _Inputs, staging: Staging) -> bool:
 def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that work, but on an unknown stage."""
     operations = inputs.joined.operations
-    working = distinct(operations.rank[among(operations.phase, COUNTED)])
+    working = grouping.distinct(operations.rank[among(operations.phase, COUNTED)])
     unknown = int((staging.stage_of_rank[working] < 0).sum())
     note = Limitation(
         "stages of ranks",
@@ -497,7 +493,7 @@ def _ranks_missing(
     number, count = np.sort(numbers.number), len(numbers.number)
     absent, of_run = np.empty(0, np.int64), ""
     if parallel is not None:
-        absent = without(np.arange(parallel.ranks), number)
+        absent = grouping.without(np.arange(parallel.ranks), number)
     elif world > count:
         within = numbers.named and int(number.max(initial=0)) < world
         if not within or world - count >= count:
@@ -509,9 +505,9 @@ def _ranks_missing(
                 f"the profiles hold {count:,}{which} of the {world:,} ranks of the run",
                 world - count,
             )
-        absent, of_run = without(np.arange(world), number), f" of the {world:,} of the run"
-    elif numbers.named and len(distinct(np.diff(number))) > 1:
-        absent = without(np.arange(number[0], number[-1], np.diff(number).min()), number)
+        absent, of_run = grouping.without(np.arange(world), number), f" of the {world:,} of the run"
+    elif numbers.named and len(grouping.distinct(np.diff(number))) > 1:
+        absent = grouping.without(np.arange(number[0], number[-1], np.diff(number).min()), number)
     if len(absent) == 0:
         return ()
     ranks = some_of([str(rank) for rank in absent.tolist()], _LISTED)
@@ -566,8 +562,8 @@ def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
     """
     operations = staging.operations
     work, ran = among(operations.phase, COUNTED), operations.has_span == 1
-    working = distinct(operations.rank[work])
-    stages = distinct(staging.stage_of_rank[working])
+    working = grouping.distinct(operations.rank[work])
+    stages = grouping.distinct(staging.stage_of_rank[working])
     if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
         transfers = ran & np.isin(operations.rank, working) & among(operations.phase, TRANSFERS)
         if transfers.any():
@@ -584,7 +580,7 @@ def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
     if (beyond & among(operations.phase[rows], (Phase.RECV_F, Phase.RECV_B))).any():
         return True
     known = work & (virtual_stage >= 0)
-    rank, stage = distinct_rows(operations.rank[known], virtual_stage[known])
+    rank, stage = grouping.distinct_rows(operations.rank[known], virtual_stage[known])
     # By virtual stage, the only rank that holds it; none before the first and after the last.
     only = np.full(last + 3, NONE, np.int64)
     single = np.bincount(stage, minlength=1)[stage] == 1
@@ -600,7 +596,7 @@ def _stage_of_transfers(staging: Staging) -> Ints:
     """
     operations, virtual_stage = staging.operations, staging.virtual_stage
     known, ran = virtual_stage >= 0, operations.has_span == 1
-    rank, stage = distinct_rows(operations.rank[known], virtual_stage[known])
+    rank, stage = grouping.distinct_rows(operations.rank[known], virtual_stage[known])
     count = len(staging.stage_of_rank)
     only = np.full(count, NONE, np.int64)
     single = np.bincount(rank, minlength=1)[rank] == 1
@@ -635,7 +631,7 @@ def _stages_far_apart(
     slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - every.worked_ns[lower]
     worked_ns = np.minimum(every.worked_ns[upper], every.worked_ns[lower])
     far = []
-    for stage in distinct(every.chunk[upper]).tolist():
+    for stage in grouping.distinct(every.chunk[upper]).tolist():
         own = every.chunk[upper] == stage
         ranks = (every.rank[every.chunk == at] for at in (stage, stage + 1))
         # At the turn of a V one rank holds both, and may do other work in between.

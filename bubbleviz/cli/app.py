@@ -15,15 +15,8 @@ from typing import Annotated
 import typer
 
 from bubbleviz._version import __version__
+from bubbleviz.cli import terminal
 from bubbleviz.cli.help import spelled_out
-from bubbleviz.cli.terminal import (
-    complain,
-    discard_output,
-    entered,
-    failure,
-    open_missing,
-    usage_complaint,
-)
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
 from bubbleviz.sources.gzip_files import interrupt, unwinding
@@ -147,7 +140,7 @@ def _run(arguments: list[str]) -> int:
         interrupt()
         arguments = _meant(arguments)
         if arguments[0] not in _KNOWN and _is_path(arguments[0]):
-            arguments = entered(arguments)
+            arguments = terminal.entered(arguments)
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
@@ -169,12 +162,12 @@ def _run(arguments: list[str]) -> int:
         code = end.code
     exit_code = code if isinstance(code, int) else 0
     # Newer versions of typer return the code of Ctrl-C themselves, and print nothing.
-    return complain(_INCOMPLETE, exit_code) if exit_code in _ENDED else exit_code
+    return terminal.complain(_INCOMPLETE, exit_code) if exit_code in _ENDED else exit_code
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    open_missing()
+    terminal.open_missing()
     with scope():
         return _answer(sys.argv[1:] if arguments is None else arguments)
 
@@ -189,19 +182,19 @@ def _answer(given: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BubblevizError as error:
-        return complain(str(error), error.exit_code)
+        return terminal.complain(str(error), error.exit_code)
     except MemoryError:
-        return complain(_NO_MEMORY, 1)
+        return terminal.complain(_NO_MEMORY, 1)
     except BrokenPipeError:
         # The reader of a pipe (head, say) has seen enough.
-        discard_output()
+        terminal.discard_output()
         return code
     except OSError as error:
         # Standard output that takes nothing more, as a full disk.
-        discard_output()
-        return complain(failure(error), 1)
+        terminal.discard_output()
+        return terminal.complain(terminal.failure(error), 1)
     except Exception as error:
         # Typer's complaints about the command line; versions differ in their classes.
         if not hasattr(error, "format_message"):
             raise
-        return complain(usage_complaint(error), 2)
+        return terminal.complain(terminal.usage_complaint(error), 2)

@@ -25,22 +25,10 @@ import numpy as np
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.late_launches import Launches, WorklessRows
+from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import (
-    IMPOSSIBLE_NS,
-    UNCORRELATED,
-    Activities,
-    CallLog,
-    Calls,
-    Device,
-    Source,
-    outside_capture,
-    outside_limitation,
-    pid_of,
-    process_of,
-)
 from bubbleviz.model.texts import counted, listed, percent
 
 #: Work may begin so much before its launching call, as clocks differ; ns.
@@ -71,7 +59,7 @@ _Notes: TypeAlias = list[Limitation]
 
 def check_times(
     path: str,
-    activities: Activities,
+    activities: profile.Activities,
     call: Codes,
     launched_ns: Ints,
     capture_ns: tuple[int, int] | None,
@@ -115,9 +103,9 @@ def check_times(
         reason = f"{path}: they start before the call that launched them; left out"
         what = "kernels and copies before their launching call"
         notes.append(Limitation(what, reason, count, kind))
-    outside = outside_capture(start_ns, activities.end_ns, capture_ns)
+    outside = profile.outside_capture(start_ns, activities.end_ns, capture_ns)
     if outside is not None and (beyond := int((outside & ~early).sum())):
-        notes.append(outside_limitation("kernels and copies", path, beyond, kind))
+        notes.append(profile.outside_limitation("kernels and copies", path, beyond, kind))
     if skewed:
         reason = (
             f"{path}: many start before the call that launched them, by up to "
@@ -135,13 +123,16 @@ def _most_early_ns(delay_ns: Ints) -> int:
     negative = int((delay_ns < 0).sum())
     before = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
     if 2 * negative > len(delay_ns):
-        return IMPOSSIBLE_NS
+        return profile.IMPOSSIBLE_NS
     many = before > max(1, len(delay_ns) // _MANY) or negative >= 2 * before > 0
     return _CLOCK_DRIFT_NS if many else _CLOCK_GRAIN_NS
 
 
 def check_places(
-    source: Source, activities: Activities, devices: Sequence[Device], calling: Ints | None
+    source: profile.Source,
+    activities: profile.Activities,
+    devices: Sequence[profile.Device],
+    calling: Ints | None,
 ) -> tuple[Bools, _Notes]:
     """Hold the processes and devices of work against the lists of devices, and the calls.
 
@@ -169,7 +160,7 @@ def check_places(
     for at in range(0, len(activities), _PIECE):
         work += np.bincount(activities.rank[at : at + _PIECE], minlength=len(places))
     known = {(device.pid, device.device_id) for device in devices}
-    unlisted = np.array([not known & {(None, d), (pid_of(p), d)} for p, d in places], bool)
+    unlisted = np.array([not known & {(None, d), (profile.pid_of(p), d)} for p, d in places], bool)
     if not known or unlisted.all():
         unlisted[:] = False
     silent = np.zeros(len(places), bool)
@@ -182,7 +173,9 @@ def check_places(
 
     def in_words(ranks: Bools) -> str:
         chosen = [places[rank] for rank in np.flatnonzero(ranks).tolist()]
-        words = [f"pid {pid_of(process)} {source.place(device)}" for process, device in chosen]
+        words = [
+            f"pid {profile.pid_of(process)} {source.place(device)}" for process, device in chosen
+        ]
         return f"{source.path}: {listed(words, _LISTED)}"
 
     notes = []
@@ -202,7 +195,7 @@ def check_places(
 
 
 def check_rows(
-    path: str, activities: Activities, launches: Launches, calls: CallLog
+    path: str, activities: profile.Activities, launches: Launches, calls: profile.CallLog
 ) -> tuple[Ints, _Notes]:
     """Look for work that is recorded twice, and kernels without a length.
 
@@ -238,14 +231,14 @@ def check_rows(
     return repeated, notes
 
 
-def _repeated(activities: Activities, by_id: Codes) -> Ints:
+def _repeated(activities: profile.Activities, by_id: Codes) -> Ints:
     """Return the rows that an earlier one equals."""
     sharing = [np.empty(0, np.int64)]
     ids = activities.correlation_id
     for at in range(0, len(by_id), _PIECE):
         rows = by_id[at : at + _PIECE + 1]
         own = ids[rows]
-        same = np.flatnonzero((own[1:] == own[:-1]) & (own[1:] != UNCORRELATED))
+        same = np.flatnonzero((own[1:] == own[:-1]) & (own[1:] != profile.UNCORRELATED))
         if len(same):
             sharing.extend((rows[same], rows[same + 1]))
     # A row between two others is here twice.
@@ -257,7 +250,7 @@ def _repeated(activities: Activities, by_id: Codes) -> Ints:
     return rows[occurrences((*columns, (rows < activities.kernels).astype(np.int64))) > 0]
 
 
-def _lengthless(activities: Activities) -> int:
+def _lengthless(activities: profile.Activities) -> int:
     """Return how many kernels end as they begin, while most of their name are long."""
     count = activities.kernels
     start_ns, end_ns = activities.start_ns[:count], activities.end_ns[:count]
@@ -300,9 +293,9 @@ class ProcessLoss:
 def lost_kernels(
     workless: WorklessRows,
     launches: Launches,
-    activities: Activities,
+    activities: profile.Activities,
     of_launch: tuple[Codes, Ints],
-    calls: CallLog,
+    calls: profile.CallLog,
 ) -> tuple[tuple[ProcessLoss, ...], bool]:
     """Return how many kernels each process launched before others that the profile does not hold.
 
@@ -331,7 +324,7 @@ def lost_kernels(
     until_ns = _until(launched_ns, activities.start_ns[known], thread, threads)
     order = np.argsort(threads)
 
-    def before_the_end(some: Calls) -> Calls:
+    def before_the_end(some: profile.Calls) -> profile.Calls:
         at = order[found_in(threads[order], some.thread)]
         return some.take(some.start_ns < until_ns[at])
 
@@ -344,8 +337,8 @@ def lost_kernels(
     # The launch that a bound was taken from is before it, too.
     counts = (known < activities.kernels) & (launched_ns <= until_ns[thread])
     kernels = np.bincount(thread[counts], minlength=len(threads))
-    process = process_of(threads)
-    seen = {number: len(rows) for number, rows in rows_by_value(process_of(some.thread))}
+    process = profile.process_of(threads)
+    seen = {number: len(rows) for number, rows in rows_by_value(profile.process_of(some.thread))}
     losses = tuple(
         ProcessLoss(number, step * seen.get(number, 0), seen.get(number, 0), total)
         for number in distinct(process).tolist()
@@ -354,7 +347,9 @@ def lost_kernels(
     return losses, step > 1
 
 
-def _launches_without_kernel(rows: Ints, launches: Launches, calls: CallLog) -> Calls:
+def _launches_without_kernel(
+    rows: Ints, launches: Launches, calls: profile.CallLog
+) -> profile.Calls:
     """Return those of some calls that should have made a kernel, and share their id with none."""
     some = calls.at(calls.beginning(rows, KERNEL_LAUNCHES))
     some = some.take(~launches.have_work(some))
@@ -383,7 +378,7 @@ def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> I
         thread: that launched it, as row of ``threads``.
         threads: that made calls.
     """
-    processes = groups_of(process_of(threads))
+    processes = groups_of(profile.process_of(threads))
     process = processes.of_row[thread]
     latest_ns: Ints = np.full(len(threads), _NEVER, np.int64)
     np.maximum.at(latest_ns, thread, launched_ns)
@@ -398,7 +393,7 @@ def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> I
     return np.where(latest_ns == _NEVER, _FOREVER, bound_ns)
 
 
-def _captured(some: Calls, calls: CallLog) -> Bools:
+def _captured(some: profile.Calls, calls: profile.CallLog) -> Bools:
     """Tell which calls were made while their process captured a stream into a CUDA graph.
 
     Several threads may capture at once, and one may end what another began; a capture that never
@@ -407,9 +402,9 @@ def _captured(some: Calls, calls: CallLog) -> Bools:
     began, ended = (calls.containing(f"Stream{what}Capture") for what in ("Begin", "End"))
     begin, end = calls.at(began[~calls.failed(began)]), calls.at(ended)
     captured = np.zeros(len(some), bool)
-    for process, rows in rows_by_value(process_of(some.thread)):
-        began_ns = begin.start_ns[process_of(begin.thread) == process]
-        ended_ns = end.end_ns[process_of(end.thread) == process]
+    for process, rows in rows_by_value(profile.process_of(some.thread)):
+        began_ns = begin.start_ns[profile.process_of(begin.thread) == process]
+        ended_ns = end.end_ns[profile.process_of(end.thread) == process]
         times_ns = np.concatenate((began_ns, ended_ns))
         change = np.repeat([1, -1], [len(began_ns), len(ended_ns)])
         order = np.lexsort((change, times_ns))
@@ -452,7 +447,7 @@ def limitations_of_lost(
         for loss in (whole, *(loss for loss in processes if loss.kernels))
     )
     where = ["though later ones are"] * any(p.count and p.kernels for p in processes)
-    pids = [str(pid_of(p.process)) for p in processes if p.count and not p.kernels]
+    pids = [str(profile.pid_of(p.process)) for p in processes if p.count and not p.kernels]
     if pids:
         where.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
     yield Limitation(

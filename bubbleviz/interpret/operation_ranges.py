@@ -7,13 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.interpret.iterations import (
-    HostOrder,
-    constant_names,
-    host_order,
-    number_iterations,
-    occurrences,
-)
+from bubbleviz.interpret import iterations
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -72,9 +66,9 @@ def operation_ranges_of(
     mark = _marks(profile.ranges, names, named, of_range, rank)
     key = name.chunk, name.stage, name.sequence, name.microbatch
     second = name.second_microbatch, name.second_chunk
-    timing = host_order(rank, name.phase, key, second, mark, name.post_validation)
-    constant = constant_names(timing)
-    iteration = number_iterations(timing, constant)
+    timing = iterations.host_order(rank, name.phase, key, second, mark, name.post_validation)
+    constant = iterations.constant_names(timing)
+    iteration = iterations.number_iterations(timing, constant)
     # A W without a microbatch settles what is owed; of others the number is their order.
     counted = among(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
     unnumbered = (constant & among(name.phase, WORK)) | (counted & (name.microbatch < 0))
@@ -175,7 +169,7 @@ def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
     return result
 
 
-def _grouped(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
+def _grouped(timing: iterations.HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
     """Return the operation of each range: equal keys with no other F/B/W between them.
 
     Ranges that stand ``alone`` are an operation each.
@@ -280,7 +274,7 @@ def keys_of(
     np.maximum.at(cut, placed.operation, named.cut[placed.range].astype(np.int64))
     iteration = placed.iteration[first]
     counted = placed.unnumbered[first]
-    order = occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
+    order = iterations.occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
     microbatch = np.where(counted, order, name.microbatch)
     phase = fused_backward(name.phase, (rank, name.chunk, name.stage, name.microbatch))
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
@@ -293,7 +287,7 @@ def keys_of(
         sequence=name.sequence.copy(),
         second_microbatch=name.second_microbatch.copy(),
         second_chunk=np.where(name.second_chunk >= 0, name.second_chunk, name.second_stage),
-        occurrence=occurrences((*key, name.second_microbatch, name.second_chunk)),
+        occurrence=iterations.occurrences((*key, name.second_microbatch, name.second_chunk)),
         host_start_ns=named.start_ns[of_range],
         host_end_ns=host_end_ns,
         cut=cut,

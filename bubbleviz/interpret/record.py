@@ -8,15 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bubbleviz.conventions import convention_file
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import (
-    built_in,
-    extended_kinds,
-    recognised,
-    rounds,
-    scores_of,
-    with_iterations,
-)
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, is_nccl
 from bubbleviz.conventions.range_names import layer_globs, names_layers, understand
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
@@ -220,20 +213,20 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     """Read and interpret an open file; see :func:`_record_export`."""
     chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with step("recognise names"):
-        known = chosen or tuple(built_in().values())
+        known = chosen or tuple(convention_file.built_in().values())
         sampled = file.sample((*globs_of(known), *layer_globs()), _FEW_ROWS)
         candidates = chosen or _recognised(file, known, sampled)
         # Most profiles have no ranges of layers.
         layers = names_layers(sampled)
     further = (*OPERATION_GLOBS, *(layer_globs() if layers else ()))
-    for conventions in (chosen,) if chosen else rounds(candidates):
-        last = with_iterations(conventions)
+    for conventions in (chosen,) if chosen else convention_file.rounds(candidates):
+        last = convention_file.with_iterations(conventions)
         profile = file.read((*globs_of(last), *further))
         with step("understand names") as rows:
             names = understand(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
         if among(names.phase[profile.ranges.name_id], COUNTED).any():
-            kinds = extended_kinds((*options.conventions, *last))
+            kinds = convention_file.extended_kinds((*options.conventions, *last))
             linked = linked_profile(profile, names, kinds, cross_thread=options.cross_thread)
             # Of its work that keeps what linking alone needs.
             del profile
@@ -256,10 +249,10 @@ def _recognised(
         known: conventions.
         names: of these rows.
     """
-    scores = scores_of(names, known)
+    scores = convention_file.scores_of(names, known)
     if max(score.whole for score in scores) < _ENOUGH:
-        scores = scores_of(file.sample(globs_of(known)), known)
-    return recognised(scores)
+        scores = convention_file.scores_of(file.sample(globs_of(known)), known)
+    return convention_file.recognised(scores)
 
 
 def _other_commands(file: OpenFile, path: str) -> str:

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from bubbleviz.cli import options
 from bubbleviz.cli.help import ALL_DETAILS, argument, flag, tables_of
-from bubbleviz.cli.options import (
-    CSV,
-    JSON,
-    MARKDOWN,
-    PICTURE_FILES,
-    MeasurementOptions,
-    command,
-    files_of,
-)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import complain, show
@@ -30,7 +22,7 @@ if TYPE_CHECKING:
 WORSE = 3
 
 
-@command({**MARKDOWN, **JSON, **CSV, **PICTURE_FILES})
+@options.command({**options.MARKDOWN, **options.JSON, **options.CSV, **options.PICTURE_FILES})
 def compare(
     runs: list[str] = argument(
         "RUNS...",
@@ -43,7 +35,7 @@ def compare(
     ),
     outputs: Outputs,
     paper: PaperOptions,
-    measurement: MeasurementOptions,
+    measurement: options.MeasurementOptions,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Tell what changed between runs, and why.
@@ -58,7 +50,7 @@ def compare(
         raise UsageError("compare needs two or more runs")
     paper.check(outputs.formats.values())
     saved = {path: looks_saved(path) for path in runs}
-    inputs = [*files_of(saved), *(measurement.convention or [])]
+    inputs = [*options.files_of(saved), *(measurement.convention or [])]
     outputs.check(inputs)
     from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.comparison import compare as compare_runs
@@ -79,7 +71,7 @@ def compare(
         raise typer.Exit(WORSE)
 
 
-def _read(runs: list[str], measurement: MeasurementOptions) -> list[ComparedRun]:
+def _read(runs: list[str], measurement: options.MeasurementOptions) -> list[ComparedRun]:
     """Return each run, read or measured; a path that is given twice is read once."""
     from bubbleviz.report.comparison import ComparedRun, titles_of
 

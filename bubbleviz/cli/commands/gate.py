@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from bubbleviz.cli import options
 from bubbleviz.cli.help import flag, option
-from bubbleviz.cli.options import (
-    JSON,
-    MARKDOWN,
-    REPORT_OR_PROFILES,
-    MeasurementOptions,
-    command,
-    files_of,
-    limit_beginnings,
-)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
@@ -32,16 +24,19 @@ if TYPE_CHECKING:
 TOO_LARGE = 3
 
 
-@command({**MARKDOWN, **JSON})
+@options.command({**options.MARKDOWN, **options.JSON})
 def gate(
-    reports: list[str] = REPORT_OR_PROFILES,
+    reports: list[str] = options.REPORT_OR_PROFILES,
     *,
     max_bubble: list[str] | None = option(
         *("[RATIO=]LIMIT", "Highest bubble allowed: 12%, step=12%, 9ms of a rank.", "Limits"),
-        complete=limit_beginnings,
+        complete=options.limit_beginnings,
     ),
     max_time: list[str] | None = option(
-        "[RATIO=]MS", "Longest iteration allowed: 120ms.", "Limits", complete=limit_beginnings
+        "[RATIO=]MS",
+        "Longest iteration allowed: 120ms.",
+        "Limits",
+        complete=options.limit_beginnings,
     ),
     baseline: str | None = option("MAIN", "Earlier run or report to compare with.", "Limits"),
     max_increase: list[str] | None = option(
@@ -54,7 +49,7 @@ def gate(
         "Check the ranks here though some are missing.", "Limits", "--allow-incomplete"
     ),
     outputs: Outputs,
-    measurement: MeasurementOptions,
+    measurement: options.MeasurementOptions,
 ) -> None:
     """Fail where a bubble ratio, or an iteration, is or may be above its limit.
 
@@ -75,7 +70,9 @@ def gate(
             "earlier report with --baseline or --promised-by"
         )
     is_saved = measurement.is_saved(reports, "gate", "checks")
-    inputs = files_of(path for path in (promised_by, baseline, *reports) if path is not None)
+    inputs = options.files_of(
+        path for path in (promised_by, baseline, *reports) if path is not None
+    )
     outputs.check(inputs)
     promising = None if promised_by is None else measurement.read(promised_by)[0]
     earlier = None if baseline is None else measurement.read(baseline)[0]

@@ -23,16 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
-from bubbleviz.interpret.fleet import unpickled
-from bubbleviz.interpret.fleet.run_recordings import (
-    FilesRead,
-    Fleet,
-    Glance,
-    Outcome,
-    files_read,
-    of_file,
-    outcome_of,
-)
+from bubbleviz.interpret.fleet import run_recordings, unpickled
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.texts import natural_key
@@ -184,25 +175,27 @@ def _sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
     return seen
 
 
-def _outcome(path: str, shown: str, options: ReadOptions) -> Outcome:
-    outcome = outcome_of(path, options)
+def _outcome(path: str, shown: str, options: ReadOptions) -> run_recordings.Outcome:
+    outcome = run_recordings.outcome_of(path, options)
     if isinstance(outcome, ProfileError):
         return type(outcome)(str(outcome).replace(path, shown))
     recordings, steps = outcome
     return renamed(recordings, path, shown), steps
 
 
-def _files_read(options: ReadOptions, given: Sequence[tuple[str, str]]) -> FilesRead:
+def _files_read(options: ReadOptions, given: Sequence[tuple[str, str]]) -> run_recordings.FilesRead:
     """Return what reading some files gave, by their paths and what is shown of these."""
-    return files_read(range(len(given)), [_outcome(*paths, options) for paths in given])
+    return run_recordings.files_read(
+        range(len(given)), [_outcome(*paths, options) for paths in given]
+    )
 
 
 def _of_each(work: Callable[[str], T], given: Sequence[tuple[str, str]]) -> list[T | ProfileError]:
     """Return what some work returns of each of some files, or why it cannot."""
-    return [of_file(work, path) for path, _ in given]
+    return [run_recordings.of_file(work, path) for path, _ in given]
 
 
-class DaskFleet(Fleet):
+class DaskFleet(run_recordings.Fleet):
     """The workers of a cluster; each file is read on a host that sees it."""
 
     strict = False
@@ -349,18 +342,20 @@ class DaskFleet(Fleet):
             each = [found] if isinstance(found, ProfileError) else found
             results.update(zip(batch, each, strict=True))
         for number, seen in results.items():
-            if isinstance(seen, Glance):
+            if isinstance(seen, run_recordings.Glance):
                 self._bytes[paths[number]] = seen.size
         return [results[number] for number in range(len(paths))]
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
-    ) -> Iterator[FilesRead]:
+    ) -> Iterator[run_recordings.FilesRead]:
         """Yield what was read, some files or one, in the order in which that is done."""
         for batch, read in self._over(paths, partial(_files_read, replace(options, jobs=1))):
             for number in batch:
                 progress.read(paths[number], 1.0)
-            some = files_read(batch, [read]) if isinstance(read, ProfileError) else read
+            some = (
+                run_recordings.files_read(batch, [read]) if isinstance(read, ProfileError) else read
+            )
             yield replace(some, numbers=tuple(batch))
 
     def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:

@@ -10,16 +10,8 @@ import drawsvg
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render import marks
+from bubbleviz.render import marks, palette
 from bubbleviz.render.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.palette import (
-    COMMUNICATION,
-    FORWARD,
-    LIGHT,
-    OTHER_ITERATION,
-    UNATTRIBUTED,
-    paint,
-)
 from bubbleviz.render.picture.labels import (
     MOST_BRACKETS,
     Layout,
@@ -37,7 +29,7 @@ from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
 
-_FRAME = {"stroke": LIGHT.frame, "class_": "bv-frame"}
+_FRAME = {"stroke": palette.LIGHT.frame, "class_": "bv-frame"}
 #: Width of the frame of a swatch on a screen.
 _LINE = 0.7
 #: Of so many shades of a phase there are swatches.
@@ -126,18 +118,21 @@ def _entries(
     for cause in causes:
         yield [_Swatch(width, {}, cause=cause.label)], f"idle: {cause.label}"
     if any(timeline.gaps for timeline in timelines):
-        yield [_Swatch(width, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
+        yield (
+            [_Swatch(width, {"fill": palette.LIGHT.gap, "class_": "bv-gap"})],
+            "between iterations",
+        )
     if any(UNATTRIBUTED_KIND in painter.kinds for painter in rows):
-        yield [_Swatch(width, {"fill": UNATTRIBUTED})], "unattributed compute"
+        yield [_Swatch(width, {"fill": palette.UNATTRIBUTED})], "unattributed compute"
     if any(painter.communication for painter in rows):
-        thin = {"fill": COMMUNICATION, **_FRAME, "stroke_width": 0.3}
+        thin = {"fill": palette.COMMUNICATION, **_FRAME, "stroke_width": 0.3}
         yield [_Swatch(width, thin)], "communication (thin lane)"
     if any(marks.OTHER_ITERATION in painter.kinds for painter in rows):
-        yield [_Swatch(width, {"fill": OTHER_ITERATION, **_FRAME})], "other iteration"
+        yield [_Swatch(width, {"fill": palette.OTHER_ITERATION, **_FRAME})], "other iteration"
     if merging := [painter for painter in rows if painter.merged_words]:
         narrower = max(painter.narrower for painter in merging)
         words = "; ".join(painter.merged_words for painter in merging)
-        dotted = _Swatch(width, {"fill": FORWARD}, dotted=True)
+        dotted = _Swatch(width, {"fill": palette.FORWARD}, dotted=True)
         yield [dotted], f"merged: narrower than {page.length(narrower)} ({words})"
 
 
@@ -152,7 +147,7 @@ def _phase_swatches(
     for shades, chunks in sorted(drawn.items()):
         for shade in range(0, shades, -(-shades // _MOST_SHADES)):
             place = shade if shades > 1 else -1
-            look = paint(phase, place, place if phase is Phase.FB else -1, shades)
+            look = palette.paint(phase, place, place if phase is Phase.FB else -1, shades)
             number = str(chunks[shade]) if shades > 1 else ""
             each = max(0.7 * width, text_width(number, page.style.letters.legend - 1) + 4)
             fill = {"fill": page.fill(look), **_FRAME}
@@ -283,7 +278,9 @@ def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
     """Draw the axis below ``bottom``, and move the page's cursor below it."""
     size = page.style.letters.axis
     y = bottom + 0.5 * size
-    group = drawsvg.Group(font_size=size, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
+    group = drawsvg.Group(
+        font_size=size, text_anchor="middle", fill=palette.LIGHT.quiet, class_="bv-quiet"
+    )
     path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
     for x, text in axis_labels(layout, size, page.right):
         path += f"M{px(x)} {px(y)}v{px(0.4 * size)}"

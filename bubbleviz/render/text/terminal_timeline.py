@@ -26,6 +26,7 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, listed, one_line, percent
+from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step
 from bubbleviz.render.marks import (
     OTHER_ITERATION,
@@ -33,16 +34,6 @@ from bubbleviz.render.marks import (
     compute_marks,
     coverage,
     marks_in,
-)
-from bubbleviz.render.palette import (
-    BACKWARD_INPUT,
-    BLACK,
-    FORWARD,
-    UNATTRIBUTED,
-    WHITE,
-    luminance,
-    mix,
-    paint,
 )
 from bubbleviz.render.rows import RankRow, Selection, chosen_ranks, row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
@@ -333,11 +324,11 @@ def _colour(kind: int) -> str:
         _OUTSIDE: "",
         _OPERATION: "",
         _BUBBLE: "dim",
-        OTHER_ITERATION: UNATTRIBUTED,
-        UNATTRIBUTED_KIND: mix(UNATTRIBUTED, "#ff0000", 0.4),
-        Phase.FB: mix(FORWARD, BACKWARD_INPUT, 0.5),
+        OTHER_ITERATION: palette.UNATTRIBUTED,
+        UNATTRIBUTED_KIND: palette.mix(palette.UNATTRIBUTED, "#ff0000", 0.4),
+        Phase.FB: palette.mix(palette.FORWARD, palette.BACKWARD_INPUT, 0.5),
     }
-    return others[kind] if kind in others else paint(Phase(kind)).main
+    return others[kind] if kind in others else palette.paint(Phase(kind)).main
 
 
 def _characters(
@@ -424,6 +415,6 @@ def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) 
 
 def legible(colour: str) -> str:
     """Return a colour that is seen on a light terminal and on a dark one."""
-    if luminance(colour) > _PALE:
-        return mix(colour, BLACK, 0.12)
-    return mix(colour, WHITE, 0.25) if luminance(colour) < _DARK else colour
+    if palette.luminance(colour) > _PALE:
+        return palette.mix(colour, palette.BLACK, 0.12)
+    return palette.mix(colour, palette.WHITE, 0.25) if palette.luminance(colour) < _DARK else colour

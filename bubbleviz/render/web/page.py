@@ -30,17 +30,9 @@ from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
 from bubbleviz.model.texts import unmarked
+from bubbleviz.render import palette
 from bubbleviz.render.formats import check_installed
 from bubbleviz.render.json_document import document
-from bubbleviz.render.palette import (
-    BUBBLE_PARTS,
-    CAUSES,
-    DARK,
-    LIGHT,
-    UNATTRIBUTED,
-    Paint,
-    chunk_paint,
-)
 from bubbleviz.render.rows import chosen_ranks
 from bubbleviz.render.web.shards import bytes_of, deflated, sharded, steps
 from bubbleviz.report.labels import with_relative_paths
@@ -152,7 +144,7 @@ def _part(name: str) -> str:
 
 def _style() -> str:
     """Return the style sheet with the colours of pictures."""
-    inks = (("light", LIGHT), ("dark", DARK))
+    inks = (("light", palette.LIGHT), ("dark", palette.DARK))
     colours = {
         f"{mode}_{name}": colour for mode, ink in inks for name, colour in asdict(ink).items()
     }
@@ -263,12 +255,12 @@ def packed(
         "paints": [
             {"bands": [list(band) for band in each.bands], "number": each.number} for each in paints
         ],
-        "unattributed_colour": UNATTRIBUTED,
-        "part_colours": BUBBLE_PARTS,
+        "unattributed_colour": palette.UNATTRIBUTED,
+        "part_colours": palette.BUBBLE_PARTS,
         "phases": [phase.label for phase in Phase],
         "compute_phases": [int(phase) for phase in COMPUTE],
         "causes": [
-            {"name": cause.label, "meaning": cause.meaning, "colour": CAUSES[cause.label]}
+            {"name": cause.label, "meaning": cause.meaning, "colour": palette.CAUSES[cause.label]}
             for cause in Cause
         ],
         "ratios": [
@@ -316,10 +308,12 @@ def _mean_columns(means: RankMeans) -> dict[str, Ints]:
     }
 
 
-def _paints_of(operations: Mapping[str, Ints]) -> tuple[list[Paint], Ints]:
+def _paints_of(operations: Mapping[str, Ints]) -> tuple[list[palette.Paint], Ints]:
     """Return how operations are filled: few paints, and for each operation which."""
     phase, chunk, second = (operations[name] for name in ("phase", "chunk", "second_chunk"))
     chunks = distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)]).tolist()
     kinds = groups_of(phase, chunk, second)
     seen = np.stack((phase, chunk, second), axis=1)[kinds.first].tolist()
-    return [chunk_paint(Phase(p), own, other, chunks) for p, own, other in seen], kinds.of_row
+    return [
+        palette.chunk_paint(Phase(p), own, other, chunks) for p, own, other in seen
+    ], kinds.of_row

@@ -36,14 +36,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
 from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.in_memory import (
-    Decoded,
-    DecodedFile,
-    InMemoryCalls,
-    InMemoryRanges,
-    calls_of,
-    plain_ranges,
-)
+from bubbleviz.sources import in_memory
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.collectives import collectives_of, synchronisation_of, world_of
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
@@ -173,10 +166,10 @@ def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.A
     )
 
 
-def _calls(calls: EventRows, threads: Ints, names: Sequence[str]) -> InMemoryCalls:
+def _calls(calls: EventRows, threads: Ints, names: Sequence[str]) -> in_memory.InMemoryCalls:
     """Return calls, by thread and time."""
     thread = threads[calls.thread]
-    return calls_of(
+    return in_memory.calls_of(
         calls.start_ns, calls.end_ns, thread, calls.correlation, *_named(calls.name, names)
     )
 
@@ -185,7 +178,9 @@ def _ranges(ranges: EventRows, threads: Ints, names: Sequence[str]) -> model.Ran
     """Return ranges, in the order of the file."""
     name_id, used = _named(ranges.name, names)
     thread = threads[ranges.thread]
-    return plain_ranges(ranges.start_ns.copy(), ranges.end_ns.copy(), thread, name_id, used)
+    return in_memory.plain_ranges(
+        ranges.start_ns.copy(), ranges.end_ns.copy(), thread, name_id, used
+    )
 
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
@@ -195,7 +190,7 @@ _LATEST_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
 
-def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Decoded:
+def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
     """Read a trace.
 
     Raises:
@@ -257,7 +252,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Decoded:
         activities=_activities(work, processes_of(work, calls, threads), names),
         calls=_calls(calls, threads, names),
         ranges=every_range,
-        every_range=InMemoryRanges(every_range),
+        every_range=in_memory.InMemoryRanges(every_range),
         overheads=model.Overheads(
             process_of(threads[overheads.thread]),
             overheads.start_ns.copy(),
@@ -280,7 +275,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Decoded:
         loss = "neither kernels nor operators were recorded"
         loss = "cut short before the first kernel or operator" if file.cut else loss
     annotated = np.asarray(ranges.kind == kineto.ANNOTATION, bool)
-    return Decoded(
+    return in_memory.Decoded(
         profile,
         {what.replace("CUDA", api): counts[kind] or None for what, kind in _COUNTED},
         f"{loss}; {again}" if loss else "",
@@ -371,11 +366,15 @@ _UNLINKED = (
 
 
 @contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[DecodedFile]:  # noqa: ARG001 - one thread reads JSON
+def open_file(
+    path: str,
+    jobs: int = 1,  # noqa: ARG001 - one thread reads JSON
+    watch: Watch = unwatched,
+) -> Iterator[in_memory.DecodedFile]:
     """Open a trace of PyTorch.
 
     Raises:
         ProfileError: it cannot be opened.
     """
     with opened_trace(path, kineto.KinetoArgs, watch, kineto.MARKS) as file:
-        yield DecodedFile(lambda: read_profile(file))
+        yield in_memory.DecodedFile(lambda: read_profile(file))

@@ -17,14 +17,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch
-from bubbleviz.sources.in_memory import (
-    ActivitiesBuilder,
-    Decoded,
-    DecodedFile,
-    InMemoryRanges,
-    calls_of,
-    plain_ranges,
-)
+from bubbleviz.sources import in_memory
 from bubbleviz.sources.rocm.database_parts import ROCPROF_AGAIN, RPD_AGAIN
 from bubbleviz.sources.rocm.rocpd import RocmRecording, joined_columns, read_recording
 from bubbleviz.timing import step
@@ -67,7 +60,7 @@ def _activities(
     """Return the work of devices, and what is not known of it; ``thread`` is that of each call."""
     path = recording.path
     blocks = (*recording.kernels, *recording.copies)
-    builder = ActivitiesBuilder(_rows(blocks))
+    builder = in_memory.ActivitiesBuilder(_rows(blocks))
     try:
         for kernels in recording.kernels:
             builder.add_kernels(_since_start(kernels, zero_ns))
@@ -94,7 +87,7 @@ def _activities(
     return activities, notes
 
 
-def decoded(recording: RocmRecording) -> Decoded:
+def decoded(recording: RocmRecording) -> in_memory.Decoded:
     """Return the profile that a recording makes.
 
     Raises:
@@ -107,12 +100,12 @@ def decoded(recording: RocmRecording) -> Decoded:
     zero_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
     start_ns, end_ns, thread, ids, name = _sound(recording.calls, zero_ns)
     call_names = tuple(map(encodable, recording.call_names.values))
-    calls = calls_of(start_ns, end_ns, thread, ids, name, call_names)
+    calls = in_memory.calls_of(start_ns, end_ns, thread, ids, name, call_names)
     count = len(calls.calls)
     start_ns, end_ns, thread, started, name = (r.copy() for r in _sound(recording.ranges, zero_ns))
     range_names = tuple(map(encodable, recording.range_names.values))
     ranges = replace(
-        plain_ranges(start_ns, end_ns, thread, name, range_names), start_end=started != 0
+        in_memory.plain_ranges(start_ns, end_ns, thread, name, range_names), start_end=started != 0
     )
     work, notes = _activities(recording, zero_ns, calls.calls.thread)
     left_out = [
@@ -142,7 +135,7 @@ def decoded(recording: RocmRecording) -> Decoded:
     counts.append(len(ranges) + recording.nameless)
     none = np.empty(0, np.int64)
     devices = {replace(device, name=encodable(device.name)) for device in recording.devices}
-    return Decoded(
+    return in_memory.Decoded(
         profile.Profile(
             source=profile.Source(
                 path=path,
@@ -157,7 +150,7 @@ def decoded(recording: RocmRecording) -> Decoded:
             activities=work,
             calls=calls,
             ranges=ranges,
-            every_range=InMemoryRanges(ranges),
+            every_range=in_memory.InMemoryRanges(ranges),
             overheads=profile.Overheads(none, none.copy(), none.copy()),
             threads=tuple(recording.threads),
             devices=tuple(sorted(devices, key=lambda d: (d.pid or 0, d.device_id, d.name))),
@@ -211,9 +204,9 @@ def _rows(blocks: Sequence[Ints]) -> int:
 
 
 @contextmanager
-def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[DecodedFile]:  # noqa: ARG001 - one thread reads it
+def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memory.DecodedFile]:  # noqa: ARG001 - one thread reads it
     """Open a file of rocprofv3 (rocpd), or of rocmProfileData (rpd)."""
     with step("read tables") as rows:
         recording = read_recording(path, kind, watch)
         rows.count = _rows((*recording.kernels, *recording.calls))
-    yield DecodedFile(lambda: decoded(recording))
+    yield in_memory.DecodedFile(lambda: decoded(recording))

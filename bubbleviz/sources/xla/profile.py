@@ -17,13 +17,7 @@ from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges, Source
-from bubbleviz.sources.in_memory import (
-    Decoded,
-    InMemoryCalls,
-    InMemoryRanges,
-    plain_ranges,
-    thread_numbers,
-)
+from bubbleviz.sources import in_memory
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
@@ -57,7 +51,7 @@ def ranges_of(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Rang
     if (name_id == NONE).any():
         rows = name_id != NONE
         start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
-    return plain_ranges(start_ns, end_ns, thread, name_id, ())
+    return in_memory.plain_ranges(start_ns, end_ns, thread, name_id, ())
 
 
 def leaves(events: PlaneEvents) -> Ints:
@@ -134,7 +128,7 @@ class DeviceWork:
             used, call_name = _renumbered(launches.name)
             call_names = tuple(self._texts[number] for number in used.tolist())
             instructions, name_id = self._named_by_work(launches, work)
-        self.calls = InMemoryCalls(
+        self.calls = in_memory.InMemoryCalls(
             model.Calls(
                 row=np.arange(len(called)),
                 start_ns=called.start_ns,
@@ -187,7 +181,7 @@ class DeviceWork:
         devices = distinct(*(table.device for table in tables)).astype(np.int64)
         devices = devices[devices != NONE]
         tids = np.concatenate((lines, _DEVICE_THREAD + devices))
-        thread = thread_numbers(np.full(len(tids), self._process, np.int64), tids)
+        thread = in_memory.thread_numbers(np.full(len(tids), self._process, np.int64), tids)
         of_device = zip(devices.tolist(), thread[len(lines) :].tolist(), strict=True)
         return thread[: len(lines)], dict(of_device)
 
@@ -392,7 +386,7 @@ def profile_of(
     limitations: Sequence[Limitation] = (),
     *,
     cut: bool = False,
-) -> Decoded:
+) -> in_memory.Decoded:
     """Return the profile that planes make.
 
     Args:
@@ -415,7 +409,7 @@ def profile_of(
         activities=activities,
         calls=work.calls,
         ranges=work.ranges,
-        every_range=InMemoryRanges(work.ranges),
+        every_range=in_memory.InMemoryRanges(work.ranges),
         overheads=model.Overheads.none(),
         threads=tuple(dict.fromkeys(threads)),
         devices=tuple(model.Device(None, number, name, None) for number, name in devices),
@@ -433,7 +427,7 @@ def profile_of(
     lacking = f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
     if cut:
         lacking = "cut short before the first complete kernel or instruction; copy it again"
-    return Decoded(
+    return in_memory.Decoded(
         profile,
         counts,
         "" if activities.kernels else lacking,
