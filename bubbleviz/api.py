@@ -19,7 +19,6 @@ from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
-from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.window import Window, parse_window
@@ -200,7 +199,9 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
         if isinstance(run, (str, Path)):
             title, run = str(run), load(run) if looks_saved(str(run)) else analyze(run)
         if isinstance(run, measured.Report):
-            compared.append(comparison.ComparedRun(title, title, comparison.saved_of(run), run))
+            from bubbleviz.render.json_document import saved_of
+
+            compared.append(comparison.ComparedRun(title, title, saved_of(run), run))
         elif isinstance(run, SavedReport):
             compared.append(comparison.ComparedRun(title, title, run))
         else:
@@ -239,47 +240,22 @@ def simulate(
         UsageError: there is no such schedule, it does not allow these sizes, or one is not known.
         InputError: the report cannot be read, or is of no whole pipeline.
     """
-    from bubbleviz.report.saved import read_times
+    from bubbleviz.report.saved import read_times, sizes_and_times
     from bubbleviz.schedules.ideal import theory
-    from bubbleviz.schedules.measured_times import StageTimes, measured_times
 
-    times, ran = StageTimes((1.0,), (1.0,), (1.0,)), None
-    restrictions: tuple[Restriction, ...] = ()
-    if report is not None:
-        if isinstance(report, measured.Report):
-            if apart := no_pipeline(report.restrictions):
-                raise UsageError(f"{apart}, so its times are not those of a pipeline's stages")
-            own, typical = report.explanation.phase_times, report.typical_iteration()
-            restrictions = report.restrictions
-            ran = None if report.schedule is None else report.schedule.name
-            microbatches_ran = None if typical is None else typical.microbatches
-            known = measured_times(own.kinds, own.transfer_ns, microbatches_ran)
-        else:
-            saved = read_times(str(report))
-            ran, restrictions = saved.schedule, saved.restrictions
-            known = measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
-        times, stages = known.times, known.stages if stages is None else stages
-        microbatches = known.microbatches if microbatches is None else microbatches
-    schedule = schedule or ran
-    if schedule is None or stages is None or microbatches is None:
+    run = None
+    if isinstance(report, measured.Report):
+        from bubbleviz.render.json_document import times_of
+
+        run = times_of(report)
+    elif report is not None:
+        run = read_times(str(report))
+    sizes, times = sizes_and_times(run, (schedule, stages, microbatches), tf, tb, tw, tcomm)
+    named, p, m = sizes
+    if named is None or p is None or m is None:
         raise UsageError("simulate needs schedule, stages and microbatches, or a report with them")
-    given = StageTimes(
-        _of_stages(tf, times.forward_ms),
-        _of_stages(tb, times.backward_ms),
-        _of_stages(tw, times.weight_ms),
-        times.transfer_ms if tcomm is None else tcomm,
-    )
-    found = theory(schedule, stages, microbatches, given, chunks)
-    return replace(found, restrictions=restrictions)
-
-
-def _of_stages(
-    given_ms: float | Sequence[float] | None, known_ms: tuple[float, ...]
-) -> tuple[float, ...]:
-    """Return the milliseconds of stages that are given, else those that are known."""
-    if given_ms is None:
-        return known_ms
-    return (given_ms,) if isinstance(given_ms, (int, float)) else tuple(given_ms)
+    found = theory(named, p, m, times, chunks)
+    return replace(found, restrictions=() if run is None else run.restrictions)
 
 
 def _is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:

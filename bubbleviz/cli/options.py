@@ -165,7 +165,7 @@ class MeasurementOptions:
         Raises:
             BubblevizError: see :func:`bubbleviz.analyze`.
         """
-        from bubbleviz.report.comparison import saved_of
+        from bubbleviz.render.json_document import saved_of
 
         if (idle := self.idle(paths)) is not None:
             from bubbleviz.analyses.idle.outputs import as_json

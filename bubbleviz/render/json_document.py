@@ -28,6 +28,7 @@ from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 from bubbleviz.report.view import View
 
 if TYPE_CHECKING:
+    from bubbleviz.report.saved import SavedReport, SavedTimes
     from bubbleviz.schedules.measured_times import MeasuredTimes
 
 #: More operations than this are not listed with their slack.
@@ -347,3 +348,22 @@ def files_of(report: Report) -> Iterator[tuple[str, str]]:
     # The index comes last: a folder that has one is whole.
     emptied: dict[str, list[Any]] = {key: [] for key in ("ranks", *_BY_RANK)}
     yield INDEX, written({**whole, **emptied, "parts": parts})
+
+
+def saved_of(report: Report) -> SavedReport:
+    """Return the ratios of a report, as read back after saving it."""
+    from bubbleviz.report.saved import saved_report
+
+    return saved_report("the report", written(document(report, by_rank=False)).encode())
+
+
+def times_of(report: Report) -> SavedTimes:
+    """Return how long operations took, as read back after saving a report.
+
+    Raises:
+        InputError: it is of no whole pipeline.
+    """
+    from bubbleviz.report.saved import saved_times
+
+    values = document(report, by_rank=False, slowdown=False)
+    return saved_times("the run", written(values).encode())

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
 
-from bubbleviz.count.count import Spread
 from bubbleviz.errors import InputError
-from bubbleviz.model.texts import counted, one_line, percent, rank_name
-from bubbleviz.report.advice import advice_of, first_thing
-from bubbleviz.report.bubbles import bubble_parts
+from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work
-from bubbleviz.report.promise import SavedAdvice, saved_share
-from bubbleviz.report.rank_means import kernel_time_of
+from bubbleviz.report.promise import saved_share
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import (
-    Average,
-    SavedRatio,
-    SavedReport,
-    check_one_kind,
-    slowdowns_by_name,
-    stage_times,
-)
+from bubbleviz.report.saved import Average, SavedRatio, SavedReport, check_one_kind
 
 # Significance: whether two means over iterations differ, by Welch's t-test.
 #
@@ -175,58 +164,6 @@ def worse_runs(comparison: Comparison) -> list[str]:
         if longer > 0 or (longer == 0 and cell.bubble.significant > 0):
             worse.append(run.title)
     return worse
-
-
-_OF_ADVICE = tuple(own.name for own in fields(SavedAdvice))
-
-
-def saved_of(report: Report) -> SavedReport:
-    """Return the ratios of a report, as read back after saving it."""
-    summary, typical = report.summary, report.typical_iteration()
-    return SavedReport(
-        version=report.version,
-        headline=report.headline,
-        ranks=len(report.ranks),
-        iterations=summary.iterations,
-        contradicted=any(report.contradicted(name) for name in summary.bubble_ratio),
-        ratios=tuple(
-            SavedRatio(
-                name,
-                _average(bubble),
-                _average(summary.window_ns[name]),
-                summary.bubble_interval.get(name),
-                report.contradicted(name),
-            )
-            for name, bubble in summary.bubble_ratio.items()
-        ),
-        restrictions=report.restrictions,
-        kernels=kernel_time_of(report).sentence,
-        bubble_parts=tuple((part.name, part.share) for part in bubble_parts(report)),
-        what_to_do_first=first_thing(report),
-        advice=tuple(
-            SavedAdvice(**{name: getattr(own, name) for name in _OF_ADVICE})
-            for own in advice_of(report)
-        ),
-        stage_ns=stage_times(report.explanation.phase_times.kinds),
-        schedule=None if report.schedule is None else report.schedule.name,
-        microbatches=None if typical is None else typical.microbatches,
-        slowdowns=_slowdowns(report),
-    )
-
-
-def _slowdowns(report: Report) -> dict[str, float]:
-    """Return the slowdowns of ranks and links by their names."""
-    found = report.slowdowns
-    if found is None:
-        return {}
-    names = {r.index: rank_name(r.global_rank, r.index, r.label) for r in report.ranks}
-    by_rank = {names[rank]: times for rank, times in found.by_rank.items()}
-    by_link = {f"{a}-{b}": times for (a, b), times in found.by_link.items()}
-    return slowdowns_by_name(by_rank, by_link, len(found.by_replica))
-
-
-def _average(spread: Spread) -> Average:
-    return Average(spread.mean, spread.std if spread.n > 1 else None, spread.n)
 
 
 def titles_of(paths: Sequence[str]) -> tuple[str, ...]:

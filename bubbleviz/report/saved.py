@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -24,8 +24,8 @@ from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
 
 if TYPE_CHECKING:
-    from bubbleviz.explain.phase_times import PhaseTime
-    from bubbleviz.schedules.simulation import MeasuredMemory
+    from bubbleviz.schedules.measured_times import StageTimes
+    from bubbleviz.schedules.simulation import MeasuredMemory, Workload
 
 # Saved parts: a report of very many ranks as a folder of JSON files.
 #
@@ -317,6 +317,17 @@ class SavedTimes:
     memory: MeasuredMemory | None = None
     ran_ns: int | None = None
 
+    @property
+    def workload(self) -> Workload:
+        """What virtual stages take.
+
+        Raises:
+            MismatchError: the time of one is lacking.
+        """
+        from bubbleviz.schedules.measured_times import measured_workload
+
+        return measured_workload(self.kinds, self.transfer_ns, self.microbatches)
+
 
 #: Keys that the HTML report shows beside those that every report has.
 _SHOWN = (
@@ -510,7 +521,16 @@ def read_times(path: str) -> SavedTimes:
         InputError: it cannot be read, is not such a report, or is of no whole pipeline, so that its
             times are not those of all stages.
     """
-    document = _decoded(path, _report_bytes(path), _Document)
+    return saved_times(path, _report_bytes(path))
+
+
+def saved_times(path: str, data: bytes) -> SavedTimes:
+    """Return the times that a report's JSON tells; of a path, for errors.
+
+    Raises:
+        InputError: as :func:`read_times`.
+    """
+    document = _decoded(path, data, _Document)
     memory = document.memory
     for own in () if memory is None else memory.operations:
         _phase(path, own.phase)
@@ -532,6 +552,55 @@ def read_times(path: str) -> SavedTimes:
         None if memory is None else measured_memory(memory, virtual),
         next((int(c.makespan_ns) for c in document.what_if if c.name == "measured"), None),
     )
+
+
+#: The name of a schedule, and its numbers of stages and of microbatches; None where unknown.
+Sizes = tuple[str | None, int | None, int | None]
+
+
+def sizes_and_times(
+    run: SavedTimes | None,
+    sizes: Sizes,
+    tf: float | Sequence[float] | None,
+    tb: float | Sequence[float] | None,
+    tw: float | Sequence[float] | None,
+    tcomm: float | None,
+) -> tuple[Sizes, StageTimes]:
+    """Return with what a schedule is simulated: what is given, and for the rest that of a run.
+
+    Args:
+        run: whose sizes and times they are; None for 1 ms, and transfers of 0.
+        sizes: that are given.
+        tf: milliseconds of a forward; one for all stages, or one a stage; None not given.
+        tb: likewise of a backward for the input.
+        tw: likewise of a backward for the weights.
+        tcomm: of a transfer.
+
+    Raises:
+        MismatchError: the run lacks the time of a virtual stage.
+    """
+    from bubbleviz.schedules.measured_times import StageTimes, measured_times
+
+    times = StageTimes((1.0,), (1.0,), (1.0,))
+    if run is not None:
+        known = measured_times(run.kinds, run.transfer_ns, run.microbatches)
+        schedule, stages, microbatches = sizes
+        times, sizes = (
+            known.times,
+            (
+                run.schedule if schedule is None else schedule,
+                known.stages if stages is None else stages,
+                known.microbatches if microbatches is None else microbatches,
+            ),
+        )
+    given: dict[str, Any] = {
+        name: (ms,) if isinstance(ms, (int, float)) else tuple(ms)
+        for name, ms in (("forward_ms", tf), ("backward_ms", tb), ("weight_ms", tw))
+        if ms is not None
+    }
+    given |= {} if tcomm is None else {"transfer_ms": tcomm}
+    # Where a time is given, virtual stages do not take what they did.
+    return sizes, replace(times, measured=None, **given) if given else times
 
 
 def _time(path: str, entry: dict[str, Any]) -> SavedTime:
@@ -644,10 +713,10 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
         advice=tuple(SavedAdvice(**vars(own)) for own in document.advice),
-        stage_ns=stage_times(_time(path, time) for time in document.phase_times),
+        stage_ns=_stage_ns(_time(path, time) for time in document.phase_times),
         schedule=None if document.schedule is None else document.schedule.name,
         microbatches=_microbatches(document),
-        slowdowns=_slowdowns(document),
+        slowdowns={} if document.slowdown is None else _slowdowns(document, document.slowdown),
         kernel_ns={
             own.name or "": own.time_ns / max(summary.iterations, 1) for own in document.kernels
         },
@@ -660,33 +729,22 @@ def _microbatches(document: _Document) -> int | None:
     return next((own.microbatches for own in shown), None)
 
 
-def _slowdowns(document: _Document) -> dict[str, float]:
-    """Return the slowdowns of ranks and links by name; an index by parts names no ranks."""
-    told = document.slowdown
-    if told is None:
-        return {}
+def _slowdowns(document: _Document, told: _Slowdown) -> dict[str, float]:
+    """Return the slowdowns of ranks, where these are not those of stages, and of links, by name.
+
+    An index by parts names no ranks.
+    """
     names = {
         str(rank.index): rank_name(rank.global_rank, rank.index, rank.label)
         for rank in document.ranks
     }
     by_rank = {names[key]: times for key, times in told.by_rank.items() if key in names}
-    return slowdowns_by_name(by_rank, told.by_link, len(told.by_replica))
+    links = {f"transfers of stages {ends}": times for ends, times in told.by_link.items()}
+    return {**(by_rank if len(told.by_replica) > 1 else {}), **links}
 
 
-def slowdowns_by_name(
-    by_rank: Mapping[str, float], by_link: Mapping[str, float], replicas: int
-) -> dict[str, float]:
-    """Return the slowdowns of ranks, where these are not those of stages, and of links."""
-    links = {f"transfers of stages {ends}": times for ends, times in by_link.items()}
-    return {**(by_rank if replicas > 1 else {}), **links}
-
-
-def stage_times(kinds: Iterable[SavedTime | PhaseTime]) -> dict[tuple[int, str], float]:
-    """Return the median time of each stage and phase, the times of its chunks summed.
-
-    Args:
-        kinds: times by virtual stage and phase.
-    """
+def _stage_ns(kinds: Iterable[SavedTime]) -> dict[tuple[int, str], float]:
+    """Return the median time of each stage and phase, the times of its chunks summed."""
     total: dict[tuple[int, str], float] = {}
     for kind in kinds:
         key = kind.stage, kind.phase.label

@@ -23,7 +23,6 @@ from bubbleviz.schedules.communication.lowered import (
 )
 from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan import Order, Plan
 from bubbleviz.schedules.simulation import Workload, peak_memory
 from scripts.proving.jobs import Job
@@ -55,8 +54,7 @@ def bubbleviz(*arguments: object) -> str:
 
 def workload_of(report: Path) -> Workload:
     """Return what the virtual stages of a measured run take."""
-    saved = read_times(str(report))
-    return measured_workload(saved.kinds, saved.transfer_ns, saved.microbatches)
+    return read_times(str(report)).workload
 
 
 def transport_of(job: Job) -> Transport:

@@ -14,9 +14,8 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex
-from bubbleviz.render.json_document import document
+from bubbleviz.render.json_document import document, saved_of
 from bubbleviz.render.picture import legend
-from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

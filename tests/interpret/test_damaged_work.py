@@ -23,9 +23,8 @@ from bubbleviz.interpret.damaged_work import (
 from bubbleviz.interpret.late_launches import WorklessRows
 from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.render.json_document import render
+from bubbleviz.render.json_document import render, saved_of
 from bubbleviz.render.text.report import headline_lines
-from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved

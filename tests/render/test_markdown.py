@@ -10,9 +10,10 @@ from bubbleviz.cli.app import main
 from bubbleviz.render.comparison import as_markdown as comparison_markdown
 from bubbleviz.render.comparison import gate_markdown
 from bubbleviz.render.document import Sentence, Table, bullets
+from bubbleviz.render.json_document import saved_of
 from bubbleviz.render.markdown import markdown, text
 from bubbleviz.render.text.report import as_markdown
-from bubbleviz.report.comparison import ComparedRun, compare, saved_of
+from bubbleviz.report.comparison import ComparedRun, compare
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

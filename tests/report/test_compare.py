@@ -15,7 +15,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.count.count import spread
 from bubbleviz.errors import InputError, UsageError
@@ -28,7 +27,6 @@ from bubbleviz.report.comparison import (
     MeanDifference,
     compare,
     difference,
-    saved_of,
     titles_of,
     worse_runs,
 )
@@ -397,12 +395,6 @@ def test_profiles_and_saved_reports_give_the_same(cli: CommandLine, saved: tuple
     worse = "compare", saved[1], saved[0], "--fail-if-worse"
     assert cli(*worse)[::2] == (3, "bubbleviz: worse than zb-v: 1f1b\n")
     assert cli(*worse[:1], *saved, worse[3])[0] == 0
-
-
-def test_what_is_saved_is_what_is_read(saved: tuple[str, str]) -> None:
-    from bubbleviz.report.saved import read_saved
-
-    assert read_saved(saved[1]) == saved_of(bubbleviz.analyze(OTHER))
 
 
 def test_every_output_is_written(saved: tuple[str, str], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from bubbleviz import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError
-from bubbleviz.report.comparison import saved_of
+from bubbleviz.render.json_document import saved_of
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import read_saved, read_times
 from tests.support.command_line import CommandLine

@@ -16,12 +16,13 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render import json_document
 from bubbleviz.render import json_document as json_report
+from bubbleviz.render.json_document import saved_of
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.report import causes, headline_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.bubbles import _NO_WORK, bubble_parts, flops_use, rounded_shares, step_parts
-from bubbleviz.report.comparison import ComparedRun, compare, saved_of
+from bubbleviz.report.comparison import ComparedRun, compare
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import kernel_time_of

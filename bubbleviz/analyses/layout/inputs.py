@@ -43,7 +43,7 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.Measure
         UsageError: the numbers of layers are not those of its virtual stages.
     """
     saved = read_times(path)
-    workload = measured_workload(saved.kinds, saved.transfer_ns, saved.microbatches)
+    workload = saved.workload
     layers, own = evenly_divided(workload, layers_per_stage)
     source = one_line(path, 100)
     return _model(source, layers, own, workload, (_EVEN,), saved.memory, ran=saved.schedule)

@@ -13,10 +13,10 @@ from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.report.memory import measured_memory
-from bubbleviz.report.saved import read_document, read_times
+from bubbleviz.render.json_document import times_of
+from bubbleviz.report.saved import SavedTimes, read_document, read_times
 from bubbleviz.report.timeline import restored
-from bubbleviz.schedules import known, measured_times, planning
+from bubbleviz.schedules import known, planning
 from bubbleviz.schedules import simulation as simulated
 from bubbleviz.schedules.communication.lowered import STREAMS, makespan_of
 from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
@@ -65,52 +65,46 @@ def of_saved(path: str) -> MeasuredRun:
         InputError: it cannot be read, is no report, or of no whole pipeline.
         MismatchError: it lacks the times of a virtual stage.
     """
-    times, document = read_times(path), read_document(path)
-    workload = measured_times.measured_workload(times.kinds, times.transfer_ns, times.microbatches)
+    document = read_document(path)
     columns = restored(path, document).tables["operations"]
-    return MeasuredRun(
-        path,
-        workload,
-        times.schedule,
-        _ran(columns, document["typical_iteration"], workload, times.schedule),
-        times.ran_ns,
-        times.restrictions,
-        times.memory,
-        on_gpus=any(profile.get("kernels") for profile in document["profiles"]),
-        overlaps=document.get("headline") == OVERLAPPING,
-    )
+    kernels = any(profile.get("kernels") for profile in document["profiles"])
+    shown = document["typical_iteration"], document["headline"], kernels
+    return _measured(path, read_times(path), columns, *shown)
 
 
 def of_report(report: Report, source: str) -> MeasuredRun:
     """Return the run of a report.
 
     Raises:
-        MismatchError: it is of no whole pipeline, or lacks the times of a virtual stage.
+        InputError: it is of no whole pipeline.
+        MismatchError: it lacks the times of a virtual stage.
     """
-    apart = limitations.no_pipeline(report.restrictions)
-    if apart is not None:
-        raise MismatchError(
-            f"{apart}, so there is no pipeline to plan; give the profiles of all stages"
-        )
-    typical, times = report.typical_iteration(), report.explanation.phase_times
-    index, microbatches = (typical.index, typical.microbatches) if typical else (None, None)
-    workload = measured_times.measured_workload(times.kinds, times.transfer_ns, microbatches)
-    name, memory = report.schedule.name if report.schedule else None, None
-    if report.memory is not None:
-        of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
-        memory = measured_memory(report.memory, of_stages)
+    typical = report.typical_iteration()
     columns = {name: getattr(report.operations, name) for name in _COLUMNS}
-    changes = {change.name: change.makespan_ns for change in report.explanation.what_if}
+    kernels = any(profile.kernels for profile in report.profiles)
+    shown = None if typical is None else typical.index, report.headline, kernels
+    return _measured(source, times_of(report), columns, *shown)
+
+
+def _measured(
+    source: str,
+    times: SavedTimes,
+    columns: Mapping[str, Ints],
+    typical: int | None,
+    headline: str,
+    on_gpus: bool,
+) -> MeasuredRun:
+    workload = times.workload
     return MeasuredRun(
         source,
         workload,
-        name,
-        _ran(columns, index, workload, name),
-        changes.get("measured"),
-        report.restrictions,
-        memory,
-        on_gpus=any(profile.kernels for profile in report.profiles),
-        overlaps=report.headline == OVERLAPPING,
+        times.schedule,
+        _ran(columns, typical, workload, times.schedule),
+        times.ran_ns,
+        times.restrictions,
+        times.memory,
+        on_gpus,
+        overlaps=headline == OVERLAPPING,
     )
 
 

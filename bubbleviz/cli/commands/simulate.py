@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bubbleviz.cli import options
 from bubbleviz.cli.help import option
@@ -13,14 +13,15 @@ from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.report.saved import read_times
+from bubbleviz.report.saved import read_times, sizes_and_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bubbleviz.report.saved import Sizes
     from bubbleviz.schedules.communication.lowered import Transport
     from bubbleviz.schedules.ideal import Estimate, Ideal
-    from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
+    from bubbleviz.schedules.measured_times import StageTimes
 
 
 @dataclass(frozen=True)
@@ -32,27 +33,18 @@ class TimeOptions:
     tw: str | None = option("MS[,MS...]", "Backward for the weight gradients.", "Times")
     tcomm: float | None = option("MS", "Transfer between two devices; else 0.", "Times")
 
-    def stage_times(self, measured: MeasuredTimes | None) -> StageTimes:
-        """Return the given times, and measured ones for the rest.
+    def given(self, *, measured: bool) -> tuple[Any, Any, Any, float | None]:
+        """Return the given times, where others are measured, or else all of them.
 
         Raises:
-            UsageError: a time is neither given nor measured.
+            UsageError: one is not.
         """
-        from bubbleviz.schedules.measured_times import StageTimes
-
-        given = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
-        lacking = [name for name, value in given.items() if value is None]
-        if measured is None and lacking:
+        texts = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
+        lacking = [name for name, text in texts.items() if text is None]
+        if lacking and not measured:
             raise UsageError(f"give {_listed(lacking)}, or a report with --from")
-        if measured is not None and len(lacking) == len(given) and self.tcomm is None:
-            return measured.times
-        times = StageTimes((), (), ()) if measured is None else measured.times
-        return StageTimes(
-            times.forward_ms if self.tf is None else _milliseconds("--tf", self.tf),
-            times.backward_ms if self.tb is None else _milliseconds("--tb", self.tb),
-            times.weight_ms if self.tw is None else _milliseconds("--tw", self.tw),
-            times.transfer_ms if self.tcomm is None else self.tcomm,
-        )
+        tf, tb, tw = (text and _milliseconds(name, text) for name, text in texts.items())
+        return tf, tb, tw, self.tcomm
 
 
 @dataclass(frozen=True)
@@ -100,19 +92,18 @@ def simulate(
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.communication.torch_csv import transport_named
     from bubbleviz.schedules.ideal import check_name
-    from bubbleviz.schedules.measured_times import measured_times
 
     carried = transport_named(transport)
     if sizes.schedule is not None:
         check_name(sizes.schedule)
     saved = None if report is None else read_times(report)
-    measured, ran = None, None
-    if saved is not None:
-        measured = measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
-        ran = saved.schedule
-    stage_times = times.stage_times(measured)
+    named, stage_times = sizes_and_times(
+        saved,
+        (sizes.schedule, sizes.stages, sizes.microbatches),
+        *times.given(measured=saved is not None),
+    )
     if plan is None:
-        result = _of_schedule(sizes, stage_times, measured, ran)
+        result = _of_schedule(sizes, named, stage_times, measured=saved is not None)
     else:
         result = anonymous(_of_plan(plan, sizes, stage_times, carried))
     if saved is not None:
@@ -146,36 +137,29 @@ def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Tran
 
 
 def _of_schedule(
-    sizes: ScheduleOptions,
-    times: StageTimes,
-    measured: MeasuredTimes | None,
-    ran: str | None,
+    options: ScheduleOptions, sizes: Sizes, times: StageTimes, *, measured: bool
 ) -> Ideal | Estimate:
-    """Return the simulation of a schedule; its name and sizes are measured ones if not given.
+    """Return the simulation of a schedule of these sizes.
 
     Raises:
-        UsageError: there is no name, or a size is neither given nor measured.
+        UsageError: one is not known.
     """
     from bubbleviz.schedules.ideal import theory
 
-    stages, microbatches = sizes.stages, sizes.microbatches
-    if measured is not None:
-        stages = measured.stages if stages is None else stages
-        microbatches = measured.microbatches if microbatches is None else microbatches
-    name = sizes.schedule or ran
-    given = {"--schedule NAME": name, "-p P": stages, "-m M": microbatches}
-    lacking = [size for size, value in given.items() if value is None]
+    lacking = zip(("--schedule NAME", "-p P", "-m M"), sizes, strict=True)
+    name, stages, microbatches = sizes
     if name is None or stages is None or microbatches is None:
-        named = "; the report names no schedule" if measured is not None and name is None else ""
-        raise UsageError(f"give {_listed(lacking)}, or --plan FILE{named}")
+        named = "; the report names no schedule" if measured and name is None else ""
+        words = _listed([option for option, size in lacking if size is None])
+        raise UsageError(f"give {words}, or --plan FILE{named}")
     with search_bar() as watch:
         return theory(
             name,
             stages,
             microbatches,
             times,
-            sizes.chunks,
-            memory=(sizes.memory_limit, sizes.memory_b, sizes.memory_w),
+            options.chunks,
+            memory=(options.memory_limit, options.memory_b, options.memory_w),
             watch=watch,
         )
 
