@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.polynomial import Polynomial
 
 from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.count.count import time_within
@@ -538,7 +537,13 @@ def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
 # Attention makes long chunks cost more than their share, the rest of a layer makes them cost their
 # share, and launches cost the same for all::
 #
-#     time = a + b tokens [+ c tokens^2]
+#     time = a + b tokens [+ c tokens (tokens + 2 prefix)]
+#
+# The prefix is what earlier chunks of the same prompt left in the cache. No name tells it, but a
+# prompt that is cut into chunks fills all but its last::
+#
+#     tokens  8192 8192 8192 3000 | 8192 500 |
+#     prefix     0 8192 16384 24576 |  0 8192 |
 #
 # Schedulers that divide prompts into chunks of equal cost fit the same (SGLang's
 # ``ChunkSizePredictor`` in ``scheduler_pp_mixin.py``, vLLM's pull request 41247).
@@ -547,8 +552,12 @@ def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
 #: The square counts from so many different lengths on, if it is so many standard errors, and if it
 #: makes this share of the time of the longest chunk.
 _LENGTHS, _SURE, _SHARE = 4, 4.0, 0.01
-#: A power that adds less than this to the lower ones is not shown by the lengths.
+#: A term that adds less than this to the others is not shown by the lengths.
 _SHOWN = 1e-6
+#: Prefixes count where they leave less than this share of what lengths alone leave, squared.
+_BETTER = 0.8
+#: Tokens of chunks of equal cost are multiples of this.
+_GRAIN = 64
 
 
 @dataclass(frozen=True)
@@ -564,6 +573,7 @@ class ChunkCost:
         fixed_ns: a; the mean where all chunks are equally long.
         token_ns: b, for each token; None where all chunks are equally long.
         token_squared_ns: c; 0 where a line fits as well, None as above.
+        most_prefix: tokens of the longest prefix that chunks were seen to read; 0 where none was.
         residual_ns: standard deviation of what is left; None where no chunk is left to show it.
         explained: share of the variance that the length explains; None where there is none.
     """
@@ -578,11 +588,30 @@ class ChunkCost:
     token_squared_ns: float | None
     residual_ns: float | None
     explained: float | None
+    most_prefix: int = 0
 
-    def time_ns(self, tokens: Floats) -> Floats:
-        """Return the fitted times of chunks of so many tokens."""
+    def time_ns(self, tokens: Floats, prefix: float = 0.0) -> Floats:
+        """Return the fitted times of chunks of so many tokens behind others of their prompt."""
         line = self.fixed_ns + (self.token_ns or 0.0) * tokens
-        return np.asarray(line + (self.token_squared_ns or 0.0) * tokens**2)
+        return np.asarray(line + (self.token_squared_ns or 0.0) * tokens * (tokens + 2 * prefix))
+
+    def even_chunks(self, first: int) -> tuple[int, ...]:
+        """Return the tokens of chunks of the longest prompt that take as long as its first one.
+
+        It needs a prefix. Of each chunk, in multiples of 64 tokens::
+
+            c x^2 + (b + 2 c prefix) x = time of the first - a
+        """
+        bend_ns = self.token_squared_ns or 1.0
+        left, prefix, sizes = self.most_prefix + self.most_tokens, 0, []
+        whole_ns = float(self.time_ns(np.array(float(first)))) - self.fixed_ns
+        while left > 0:
+            half = (self.token_ns or 0.0) / 2 / bend_ns + prefix
+            fitting = (half**2 + whole_ns / bend_ns) ** 0.5 - half
+            # What the square root rounds off is no token less.
+            sizes.append(min(max(int(fitting + 1e-3) // _GRAIN * _GRAIN, _GRAIN), left))
+            left, prefix = left - sizes[-1], prefix + sizes[-1]
+        return tuple(sizes)
 
 
 def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tuple[ChunkCost, ...]:
@@ -599,7 +628,8 @@ def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tupl
     for number, first in enumerate(groups.first.tolist()):
         own = rows[groups.of_row == number]
         tokens, time_ns = operations.tokens[own], operations.busy_ns[own].astype(np.float64)
-        factors, left_ns = _fit(tokens, time_ns)
+        prefix = _prefixes(operations, own, tokens)
+        factors, left_ns, shown = _fit(tokens, prefix, time_ns)
         spread = float(((time_ns - time_ns.mean()) ** 2).sum())
         free = len(own) - len(factors)
         lengths = len(factors) > 1
@@ -615,6 +645,7 @@ def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tupl
                 token_squared_ns=(*factors, 0.0)[2] if lengths else None,
                 residual_ns=float(np.sqrt((left_ns**2).sum() / free)) if free > 0 else None,
                 explained=1 - float((left_ns**2).sum()) / spread if lengths and spread else None,
+                most_prefix=int(prefix.max()) if shown else 0,
             )
         )
     return tuple(costs)
@@ -632,35 +663,60 @@ def costed(operations: Operations, averaged: Bools) -> Ints:
     return np.flatnonzero(known & np.append(averaged, False)[operations.iteration])
 
 
-def _fit(tokens: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats]:
-    """Return the factors of the simplest curve that fits, and what it leaves of each time."""
+def _prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
+    """Return what each chunk of a stage reads of its prompt, if only last chunks are shorter."""
+    order = sorted_rows(
+        operations.rank[rows], operations.iteration[rows], operations.start_ns[rows]
+    )
+    ordered, whole = tokens[order], tokens[order] == tokens.max(initial=0)
+    begins = np.append(True, ~whole[:-1])
+    for column in (operations.rank, operations.iteration):
+        own = column[rows][order]
+        begins[1:] |= own[1:] != own[:-1]
+    before = np.cumsum(ordered) - ordered
+    prefix = np.empty(len(rows), np.int64)
+    prefix[order] = before - before[begins][np.cumsum(begins) - 1]
+    return prefix
+
+
+def _fit(tokens: Ints, prefix: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats, bool]:
+    """Return the factors of the simplest curve that fits, what it leaves, and if prefixes show."""
     lengths = len(distinct(tokens))
     if lengths < 2:
-        return (float(time_ns.mean()),), time_ns - time_ns.mean()
-    line, left_ns, _ = _least_squares(tokens, time_ns, 1)
-    if lengths >= _LENGTHS and len(tokens) > _LENGTHS:
-        curve, curve_left_ns, error = _least_squares(tokens, time_ns, 2)
-        part_ns = curve[2] * float(tokens.max()) ** 2
-        if curve[2] > _SURE * error and part_ns > _SHARE * float(time_ns.max()):
-            return curve, curve_left_ns
-    return line, left_ns
+        return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
+    none = np.zeros_like(tokens)
+    line, left_ns, _ = _least_squares(tokens, None, time_ns)
+    found, least = (line, left_ns, False), np.inf
+    for read, fewest in ((none, _LENGTHS), (prefix, 2)):
+        if lengths < fewest or len(tokens) <= _LENGTHS:
+            continue
+        curve, curve_left_ns, error = _least_squares(tokens, read, time_ns)
+        part_ns = curve[2] * float((tokens * (tokens + 2.0 * read)).max())
+        left = float((curve_left_ns**2).sum())
+        if curve[2] > _SURE * error and part_ns > _SHARE * float(time_ns.max()) and left < least:
+            found, least = (curve, curve_left_ns, bool(read.any())), left * _BETTER
+    return found
 
 
 def _least_squares(
-    tokens: Ints, time_ns: Floats, degree: int
+    tokens: Ints, prefix: Ints | None, time_ns: Floats
 ) -> tuple[tuple[float, ...], Floats, float]:
-    """Return the factors by rising power, what is left, and the standard error of the last one."""
+    """Return a, b and c, what is left, and the standard error of c; without a prefix a and b."""
     # Lengths far from zero and close together: their powers are alike unless they are centred.
     ends = float(tokens.min()), float(tokens.max())
     middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
-    powers = ((tokens[:, None] - middle) / half) ** np.arange(degree + 1)
-    factors = np.linalg.lstsq(powers, time_ns, rcond=None)[0]
-    left_ns = time_ns - powers @ factors
-    free = max(len(tokens) - degree - 1, 1)
-    # What the last power adds to the others: 0 where these lengths do not show it.
-    added = abs(float(np.linalg.qr(powers)[1][-1, -1]))
-    shown = added > _SHOWN
-    error = np.sqrt(float((left_ns**2).sum()) / free) / added if shown else np.inf
-    in_tokens = Polynomial(factors, domain=ends).convert().coef.tolist()
-    in_tokens += [0.0] * (degree + 1 - len(in_tokens))
-    return tuple(in_tokens), left_ns, float(error) / half**degree
+    columns, scale = [np.ones(len(tokens)), (tokens - middle) / half], 1.0
+    if prefix is not None:
+        bent = (tokens - middle) ** 2 + 2.0 * tokens * prefix
+        scale = float(np.abs(bent).max())
+        columns.append(bent / scale)
+    terms = np.stack(columns, axis=1)
+    factors = np.linalg.lstsq(terms, time_ns, rcond=None)[0]
+    left_ns, free = time_ns - terms @ factors, max(len(tokens) - len(columns), 1)
+    # What the last term adds to the others: 0 where these lengths do not show it.
+    added = abs(float(np.linalg.qr(terms)[1][-1, -1]))
+    error = np.sqrt(float((left_ns**2).sum()) / free) / added if added > _SHOWN else np.inf
+    slope, bend = factors[1] / half, factors[2] / scale if prefix is not None else 0.0
+    # c ((x - middle)^2 + 2 x prefix) is c x (x + 2 prefix), and a line.
+    found = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
+    return tuple(float(f) for f in found[: len(columns)]), left_ns, float(error) / scale

@@ -23,7 +23,7 @@ from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts, flops_use, longest_bubbles, step_parts
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import kernel_time_of, rank_parts
-from bubbleviz.report.report import SCHEMA, Report
+from bubbleviz.report.report import SCHEMA, Report, even_chunks
 from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 from bubbleviz.report.view import View
 
@@ -109,6 +109,8 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
             _with_phase(kind, "stage", "chunk", "virtual_stage") for kind in times.kinds
         ],
         "chunk_costs": [asdict(cost) for cost in explanation.chunk_costs],
+        # Virtual stage, tokens of chunks, ns of a prompt in equally long chunks, and in these.
+        "even_chunks": even_chunks(explanation.chunk_costs),
         "transfer_ns": times.transfer_ns,
         "imbalance": dict(times.imbalance),
         "stragglers": [

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from bubbleviz._version import __version__
 from bubbleviz.align.run import Run
 from bubbleviz.count.completeness import lacking_operations
@@ -286,7 +288,42 @@ def cost_in_words(cost: ChunkCost) -> str:
     line = f"{fixed} {_signed(cost.token_ns / 1e3)} us/token"
     if not cost.token_squared_ns:
         return line
+    if cost.most_prefix:
+        return f"{line} {_signed(cost.token_squared_ns)} ns x tokens x (tokens + 2 prefix)"
     return f"{line} {_signed(cost.token_squared_ns)} ns/token²"
+
+
+def even_chunks(costs: Sequence[ChunkCost]) -> tuple[int, tuple[int, ...], float, float] | None:
+    """Return chunks of the longest prompt that keep stages even, and what that saves.
+
+    That is the virtual stage whose chunks take longest, the tokens of its chunks, and what the
+    prompt takes on as many such stages in equally long chunks, and in these, in ns. None where no
+    cost depends on a prefix, or no such chunks save 1 %. In a pipeline of stages that are alike
+    chunks that take longer and longer hold each other up::
+
+        time = sum of the chunks on one stage + (stages - 1) x the longest chunk
+    """
+    read = [cost for cost in costs if cost.most_prefix and cost.token_squared_ns]
+    if not read:
+        return None
+    slowest = max(read, key=lambda own: float(own.time_ns(np.array(own.most_tokens))))
+    whole, number = slowest.most_tokens, slowest.most_prefix // slowest.most_tokens + 1
+    rest = slowest.most_prefix + whole - number * whole
+    equal = (whole,) * number + (rest,) * bool(rest)
+
+    def passed_ns(tokens: tuple[int, ...]) -> float:
+        before = np.cumsum((0, *tokens[:-1]))
+        each_ns = [
+            float(slowest.time_ns(np.array(own), prefix))
+            for own, prefix in zip(tokens, before.tolist(), strict=True)
+        ]
+        return sum(each_ns) + (len(costs) - 1) * max(each_ns)
+
+    # The first chunk is between a quarter of those that ran and four times as long.
+    firsts = {int(whole * 2 ** (power / 4)) for power in range(-8, 9)}
+    even = min(map(slowest.even_chunks, sorted(firsts)), key=passed_ns)
+    saves = passed_ns(even) < (1 - NOTICEABLE) * passed_ns(equal)
+    return (slowest.virtual_stage, even, passed_ns(equal), passed_ns(even)) if saves else None
 
 
 def _signed(value: float) -> str:

@@ -12,7 +12,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.render.picture.slowdowns import chunk_costs
-from bubbleviz.report.report import Report, cost_in_words
+from bubbleviz.report.report import Report, cost_in_words, even_chunks
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
@@ -63,6 +63,33 @@ def test_attention_makes_it_a_curve(tmp_path: Path) -> None:
     assert first.residual_ns == pytest.approx(5_000, rel=0.3)
     fitted = first.time_ns(np.array([64.0, 4096.0]))
     assert fitted.tolist() == pytest.approx([232_819, 5_603_443], rel=0.02)
+
+
+def test_the_prefix_of_a_prompt_makes_its_chunks_longer(tmp_path: Path) -> None:
+    noise = np.random.default_rng(3).normal(0, 5_000, 30)
+    tokens = ([1024] * 7 + [640] + [1024] * 5 + [100] + [512]) * 2
+    prefixes = [1024 * n for n in (*range(8), *range(6), 0)] * 2
+    times = [
+        200_000 + 500 * x + 0.1 * x * (x + 2 * read) + n
+        for x, read, n in zip(tokens, prefixes, noise, strict=True)
+    ]
+    report = report_of(tmp_path, tokens, times)
+    first, second = report.explanation.chunk_costs
+
+    assert first.most_prefix == 7 * 1024
+    assert (first.token_squared_ns, second.token_ns) == pytest.approx((0.1, 1000), rel=0.03)
+    assert first.time_ns(np.array([640.0]), 7168).tolist() == pytest.approx([1_478_707], rel=0.01)
+    sizes, read = second.even_chunks(1024), 0
+    assert sum(sizes) == 8 * 1024
+    assert sizes[0] == 1024 > sizes[1]
+    for size in sizes[:-1]:
+        once_more = [float(second.time_ns(np.array(s), read)) for s in (size, size + 64)]
+        assert once_more[0] <= float(second.time_ns(np.array(1024))) < once_more[1]
+        read += size
+    assert "ns x tokens x (tokens + 2 prefix)" in cost_in_words(first)
+    stage, _, equal_ns, even_ns = even_chunks(report.explanation.chunk_costs) or (0, (), 0, 0)
+    assert stage == 1
+    assert even_ns < 0.99 * equal_ns
 
 
 @pytest.mark.filterwarnings("error")

@@ -16,7 +16,7 @@ from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.report.advice import advice_of
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
-from bubbleviz.report.report import Report, cost_in_words
+from bubbleviz.report.report import Report, cost_in_words, even_chunks
 
 _DEVIATIONS = 5
 
@@ -282,6 +282,8 @@ def ratios(report: Report) -> doc.Table:
 
 #: So many parts of the critical path, and stragglers, are listed.
 _PARTS = 5
+#: So many chunks of a prompt are listed.
+_MOST_CHUNKS = 8
 #: What transfers are called beside operations.
 _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
@@ -343,6 +345,15 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
         left=("time of a chunk",),
         giving_way=("n", "tokens", "explained %"),
     )
+    if (even := even_chunks(report.explanation.chunk_costs)) is not None:
+        stage, tokens, equal_ns, even_ns = even
+        shown = ", ".join(f"{own:,}" for own in tokens[:_MOST_CHUNKS])
+        yield doc.bullets([
+            f"prompts of {sum(tokens):,} tokens in chunks that take as long on stage {stage} as "
+            f"their first: {shown}{', ...' if len(tokens) > _MOST_CHUNKS else ''}; "
+            f"{doc.milliseconds(even_ns)} in place of {doc.milliseconds(equal_ns)} ms "
+            f"({100 * (even_ns / equal_ns - 1):+.1f} %)"
+        ])  # fmt: skip
 
 
 def critical_path(report: Report) -> Iterator[doc.Block]:
