@@ -241,6 +241,11 @@ def _formats(
     given = [(file, name) for name, file in files.items() if file is not None]
     for file in outputs:
         name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
+        plots = [
+            end for end in endings if end[-4:] == ".svg" and file[:-4].lower().endswith(end[:-4])
+        ]
+        if name is None and plots and suffixed(file, known) in {"pdf", "png"}:
+            raise UsageError(f"-o {file[:200]}: this plot is an SVG; name it {plots[0]}")
         given.append((file, name or suffixed(file, known)))
     named = dict(given)
     if len(named) < len(given):
@@ -250,7 +255,7 @@ def _formats(
             continue
         if is_folder(file) and not known[name].parts:
             raise UsageError(f"{file}: --{name} writes a file; leave the slash out")
-        known[name].check()
+        known[name].check(file)
         if known[name].binary and file == "-" and sys.stdout.isatty():
             raise OutputError(
                 f"--{name} -: refusing to write binary data to a terminal; name a file or pipe it"

@@ -81,7 +81,7 @@ class PaperOptions:
     width: str | None = option("89mm", "Width on paper, letters of 7 pt.", "Pictures")
     style: str | None = option(
         "screen|paper[,KEY=VALUE...]",
-        "Paper: no title, no notes, 183mm wide. Keys: row (height), font, legend, labels.",
+        "Paper: no title, no notes, 183mm wide. Keys: height, row, font, legend, labels.",
         "Pictures",
         complete=STYLES,
     )

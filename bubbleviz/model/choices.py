@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.texts import suggestion
 
 #: How several hosts are put on one clock: by what waited for what, by their UTC, not at all.
@@ -13,7 +14,13 @@ CARRIERS = ("buffered", "rendezvous", "streams", "blocking")
 ROWS = ("rank", "stage", "spread")
 #: How a picture is set, and what may be set otherwise behind that, with examples.
 STYLES = ("screen", "paper")
-STYLE_KEYS = {"row": "row=30", "font": "font=Times", "legend": "legend=no", "labels": "labels=yes"}
+STYLE_KEYS = {
+    "row": "row=30",
+    "height": "height=60mm",
+    "font": "font=Times",
+    "legend": "legend=no",
+    "labels": "labels=yes",
+}
 #: How a plan runs the backward: in its two halves, or as one operation.
 BACKWARDS = ("split", "fused")
 #: A device whose queue is full goes from one kernel to the next in 0.6 to 2.6 us (seen on A100 and
@@ -37,6 +44,10 @@ def style_settings(text: str | None) -> tuple[str, dict[str, str]]:
             one_of(value, ("yes", "no"), f"--style {key}=")
         elif not value or (key == "row" and not (value.isdecimal() and 2 <= int(value) <= 500)):
             raise UsageError(f"--style {key}={value[:60]}: not of the form {STYLE_KEYS[key]}")
+    if "height" in settings:
+        millimetres(settings["height"], "--style height", 1.0)
+        if "row" in settings:
+            raise UsageError("--style: row and height both set how high rows are; give one")
     if more:
         raise UsageError(f"--style {text[:60] if text else ''}: two styles; give one")
     return name, settings

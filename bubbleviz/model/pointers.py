@@ -53,7 +53,7 @@ _MM = {"mm": 1.0, "cm": 10.0, "in": 25.4, "pt": 25.4 / 72}
 NARROWEST_MM, WIDEST_MM = 40.0, 1189.0
 
 
-def millimetres(text: str, option: str) -> float:
+def millimetres(text: str, option: str, least: float = NARROWEST_MM) -> float:
     """Return the length of ``89mm`` or ``3.5in`` in millimetres.
 
     Raises:
@@ -64,9 +64,9 @@ def millimetres(text: str, option: str) -> float:
     if match is None:
         raise UsageError(f"{option} {shown}: not of the form 89mm (mm, cm, in, pt)")
     length = float(match[1]) * _MM[match[2]]
-    if not NARROWEST_MM <= length <= WIDEST_MM:
+    if not least <= length <= WIDEST_MM:
         raise UsageError(
-            f"{option} {shown}: not between {NARROWEST_MM:g} and {WIDEST_MM:g} mm; one column is "
+            f"{option} {shown}: not between {least:g} and {WIDEST_MM:g} mm; one column is "
             "about 89mm, two are 183mm"
         )
     return length

@@ -36,6 +36,16 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 OTHER_ITERATION = "#d3d7dc"
+#: Of phases on a terminal, which has no strips: as far apart in grey, in 256 colours and in 16.
+TERMINAL = {
+    Phase.F: "#2f7af2",
+    Phase.B: "#2faac2",
+    Phase.W: "#1f7f2f",
+    Phase.BW: "#64d79b",
+    Phase.R: "#b9c7e7",
+    Phase.FB: "#134cb7",
+    Phase.OPTIMIZER: OPTIMIZER,
+}
 
 #: What a device did, and what its host did while it was idle: devices at work are pale, what can
 #: be fixed is not. Other activities take the colours behind these, in turn.
@@ -108,7 +118,7 @@ _IDLE = {
     "profiler": ("#1f2d2c", Hatch(4, 45, crossed=True), "black"),
     "collective": ("#746687", Hatch(4, 90), "thread_state_uninterruptible"),
     "warmup": ("#f0f8f6", Hatch(9, 45, 0.6), "thread_state_sleeping"),
-    "drain": ("#d6cfde", Hatch(9, 135, 0.6), "grey"),
+    "drain": ("#cbaeed", Hatch(9, 135, 0.6), "grey"),
     "dependency": ("#d28784", Hatch(3, 135, 1.0), "cq_build_failed"),
     "host": ("#b52f1c", Hatch(5, crossed=True), "terrible"),
     "communication": ("#7e5658", Hatch(4, 45), "olive"),

@@ -35,6 +35,7 @@ def test_every_format_has_a_suffix_of_its_own() -> None:
         ("trace.json", "json"),
         ("A.SVG", "svg"),
         ("a.panels.svg", "panels"),
+        ("a.panels.PNG", "panels"),
         ("a.bubbles.csv", "bubbles"),
         ("a.md", "markdown"),
         (".svg", "svg"),

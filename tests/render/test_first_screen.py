@@ -68,10 +68,9 @@ def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
 
     assert all(cell_width(line) <= display.width for line in lines)
     assert display.unicode or all(line.isascii() for line in lines)
-    paired = display.unicode and ranks in {31, 32}
-    assert len(rows_of(lines)) == (16 if paired or ranks > 32 else ranks)
+    assert len(rows_of(lines)) == (16 if ranks > 30 else ranks)
     most = MOST_LINES + max(min(ranks, 32) - 8, 0) // 2
-    assert display.width < 80 or len(lines) <= most or (ranks in {31, 32} and not display.unicode)
+    assert display.width < 80 or len(lines) <= most
 
 
 def test_two_stages_share_a_line_unless_all_fit() -> None:

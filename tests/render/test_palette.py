@@ -25,12 +25,14 @@ from bubbleviz.render.palette import (
     FORWARD,
     OPTIMIZER,
     RECOMPUTE,
+    TERMINAL,
     UNATTRIBUTED,
     contrast,
     heat,
     luminance,
     paint,
 )
+from bubbleviz.render.text.terminal_timeline import legible
 from bubbleviz.render.trace.json_events import RESERVED
 
 Matrix = npt.NDArray[np.float64]
@@ -131,10 +133,15 @@ def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
     pairs = [*pairwise(CAUSES.values()), *pairwise(phases), (BACKWARD_BOTH, CAUSES["dependency"])]
 
     assert min(abs(luma(one) - luma(other)) for one, other in pairs) > 20
-    # Terminals draw work in colours alone.
-    for system in (ColorSystem.EIGHT_BIT, ColorSystem.STANDARD):
-        numbers = [Color.parse(colour).downgrade(system).number for colour in phases]
-        assert all(one != other for one, other in pairwise(numbers))
+    # Terminals draw work in colours alone, and causes with shades.
+    drawn = [*TERMINAL.values(), *map(legible, CAUSES.values())]
+    few = [Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in drawn]
+    greys = [luma(colour.get_truecolor().hex) for colour in few]
+    assert min(abs(one - other) for one, other in pairwise(greys)) > 9
+    for system, count in ((ColorSystem.EIGHT_BIT, len(drawn)), (ColorSystem.STANDARD, 7)):
+        numbers = [Color.parse(colour).downgrade(system).number for colour in drawn[:count]]
+        assert len({*numbers}) == count
+        assert 15 not in numbers
 
 
 def test_slower_is_darker_in_grey_too() -> None:

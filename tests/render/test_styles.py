@@ -17,6 +17,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.picture.page import text_width
+from bubbleviz.render.picture.panels import theory
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
@@ -209,7 +210,15 @@ def test_commands_draw_for_a_paper(tmp_path: Path) -> None:
 def test_a_width_without_a_picture_is_refused(option: list[str], cli: CommandLine) -> None:
     for command in (["analyze", str(FIXTURES / "1f1b")], ["simulate", "--schedule", "1f1b"]):
         assert f"{option[0]}: needs a picture to draw on" in cli.refused(*command, *option, code=2)
-    for unknown in ("poster", "paper,colour=red", "row=high", "legend=maybe", "screen,paper"):
+    for unknown in (
+        "poster",
+        "paper,colour=red",
+        "row=high",
+        "height=9",
+        "row=9,height=9cm",
+        "legend=maybe",
+        "screen,paper",
+    ):
         assert main(["analyze", str(FIXTURES / "1f1b"), "--svg", "-", "--style", unknown]) == 2
 
 
@@ -226,3 +235,14 @@ def test_rows_font_legend_and_labels_are_set_behind_a_style() -> None:
     assert float(str(parsed(other).get("height"))[:-2]) > float(
         str(parsed(usual).get("height"))[:-2]
     )
+
+
+@pytest.mark.parametrize("style", ["screen", "paper"])
+def test_rows_are_as_high_as_the_whole_picture_allows(style: str) -> None:
+    report = report_of(one_f_one_b(16, 8))
+
+    for draw in (render, theory):
+        svg = parsed(draw(report, View(style=f"{style},height=160mm")))
+        assert svg.get("height") in {"160mm", "604.72"}
+        with pytest.raises(UsageError, match=r"height=30mm: .* least height is \d+mm; give"):
+            draw(report, View(style=f"{style},height=30mm"))

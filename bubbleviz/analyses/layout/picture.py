@@ -15,7 +15,7 @@ import drawsvg
 
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render.palette import BACKWARD_BOTH, COMMUNICATION, LIGHT, OPTIMIZER, PAIR
-from bubbleviz.render.picture.page import Page, box, px, text_width, ticks
+from bubbleviz.render.picture.page import Page, box, duration, px, text_width, ticks
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
 
@@ -63,11 +63,11 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     layers = question.layers
     page.y += 20
     saving = "" if row.saving is None else f"  ({percent(row.saving)} shorter)"
-    before, after = row.before_ns / 1e6, row.best.makespan_ns / 1e6
-    text = f"{row.schedule}: {before:,.2f} ms before, {after:,.2f} ms after{saving}"
+    before, after = duration(row.before_ns), duration(row.best.makespan_ns)
+    text = f"{row.schedule}: {before} before, {after} after{saving}"
     stays = row.before == row.best.layout
     if stays:
-        text = f"{row.schedule}: {before:,.2f} ms; nothing moves"
+        text = f"{row.schedule}: {before}; nothing moves"
     page.text(text, page.left, page.y, 12, font_weight="bold")
     page.y += 12
     devices = min(question.stages, _MOST)
@@ -88,8 +88,8 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
             base = page.y + _BAR - 3.5
             if not stays:
                 page.text(word, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
-            work_ms = _work_ns(layers, layout, device) / 1e6
-            page.text(f"{work_ms:,.2f} ms", page.right, base, 9.5, text_anchor="end")
+            work = duration(_work_ns(layers, layout, device))
+            page.text(work, page.right, base, 9.5, text_anchor="end")
             page.y += _BAR + _BETWEEN
         page.y += _GAP
     whole_ns = sum(int(each.sum()) for each in layers.times[:3])
@@ -120,7 +120,7 @@ def _draw_bar(
             x = end
         word = str(len(numbers))
         if text_width(word, 9) < x - begin - 4:
-            page.text(word, (begin + x) / 2, page.y + _BAR - 4, 9, text_anchor="middle")
+            page.text(word, begin + 4, page.y + _BAR - 4, 9)
         x += _CHUNK
 
 
@@ -139,8 +139,10 @@ def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
     for time_ns, text in marks:
         x = page.left + _LEFT + time_ns * scale
         page.text(text, x, page.y + 4, 9.5, ink="quiet", text_anchor="middle")
-    page.text(unit, page.right, page.y + 4, 9.5, ink="quiet", text_anchor="end")
-    page.y += 12
+    page.y += 16
+    title = f"time for one microbatch, {unit}"
+    page.text(title, page.right - _RIGHT, page.y, 9.5, ink="quiet", text_anchor="end")
+    page.y += 8
 
 
 def _draw_legend(page: Page, layers: Layers) -> None:

@@ -28,6 +28,11 @@ File: TypeAlias = "tuple[str, str | bytes]"
 #: An output that is a folder: what yields its files, each made when it is written.
 Parts: TypeAlias = "Callable[[], Iterator[File]]"
 
+#: Why a report without other schedules has no plot of them.
+ALONE = (
+    "a plot of schedules against memory needs schedules beside the one that ran; give --what-if, "
+    "or plot a plan: bubbleviz plan report.json -o plan.memory.svg"
+)
 #: Packages that are extras, and what is said where one is needed and not installed.
 _EXTRAS = {
     "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "
@@ -90,14 +95,19 @@ class Renderer:
         """Whether it shows the schedule that ran at the measured times."""
         return self.name == "panels"
 
-    def check(self) -> None:
-        """Check, before any work, that it can work here.
+    def check(self, file: str = "") -> None:
+        """Check, before any work, that it can work here, and write a file of that name.
 
         Raises:
             OutputError: what it needs is not installed.
         """
-        if self.needs:
-            check_installed(self.needs)
+        if needs := "typst" if self._typeset(file) else self.needs:
+            check_installed(needs)
+
+    def _typeset(self, file: str) -> str:
+        """Return the ending of a file that an SVG is typeset for; empty for none."""
+        typeset = [own for own in self.suffixes[1:] if own.endswith((".pdf", ".png"))]
+        return next((own[-3:] for own in typeset if file.lower().endswith(own)), "")
 
     def render(self, report: Report, view: View) -> Any:
         """Return the report as text or bytes."""
@@ -110,6 +120,8 @@ class Renderer:
             self.check()
             return lambda: _function(self.parts)(report)
         content: str | bytes = self.render(report, view)
+        if ending := self._typeset(file):
+            content = _function(f"picture.typesetting.as_{ending}")(content)
         return content
 
 
@@ -138,7 +150,7 @@ def suffixed(file: str, names: Iterable[str]) -> str:
     fitting = [(len(s), r.name) for r in known for s in r.suffixes if lowered.endswith(s)]
     if fitting:
         return max(fitting)[1]
-    suffixes = ", ".join(suffix for renderer in known for suffix in renderer.suffixes)
+    suffixes = ", ".join(renderer.suffixes[0] for renderer in known)
     if file == "-":
         options = ", ".join(f"--{renderer.name} -" for renderer in known)
         raise UsageError(f"-o -: standard output has no suffix; give {options}")

@@ -19,11 +19,20 @@ from bubbleviz.render.picture.labels import (
     draw_title,
     shows_lower_bound,
 )
-from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
+from bubbleviz.render.picture.page import (
+    Page,
+    box,
+    fitted,
+    page_of_height,
+    px,
+    style_of,
+    text_width,
+    ticks,
+)
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.render.rows import select
+from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.advice import MARK, advice_of, culprits, first_thing
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.report import Report, distinct_percents
@@ -298,7 +307,14 @@ def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
 def picture(report: Report, view: View, ids: str = "bv-") -> str:
     """Return the part of ``report`` that ``view`` names as SVG; its ids begin with ``ids``."""
     selection = select(report, view, with_standouts=True)
-    page = Page(ids, style_of(view))
+    page = page_of_height(
+        style_of(view), lambda style: _drawn(report, view, selection, Page(ids, style))
+    )
+    return page.svg()
+
+
+def _drawn(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
+    """Return a page with the picture of a selection on it."""
     if selection is None:
         page.title = nothing_to_draw(report, view)
         page.description = "An empty picture."
@@ -321,7 +337,7 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
         page.description = " ".join((note, *notes))
     if page.style.notes:
         draw_limitations(page, report)
-    return page.svg()
+    return page
 
 
 def pdf(report: Report, view: View) -> bytes:

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.palette import FORWARD, LIGHT, UNATTRIBUTED
+from bubbleviz.render.formats import ALONE
+from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.page import Page, box, fitted, percent, px, text_width
 from bubbleviz.render.picture.plots import LETTERS, Graph, steps
 from bubbleviz.report.report import Report
@@ -78,14 +79,11 @@ def alternatives(report: Report, view: View) -> str:
     """
     del view
     others = report.alternatives
-    if others is None:
-        raise UsageError(
-            "a plot of schedules against memory needs schedules beside the one that ran; give "
-            "--what-if, or plot a plan: bubbleviz plan report.json -o plan.memory.svg"
-        )
-    rows = [row for row in others.rows if row.name != "no-delay"]
-    in_bytes = any(row.peak_bytes is not None for row in rows)
     ran = report.schedule.name if report.schedule is not None else None
+    rows = [row for row in others.rows if row.name != "no-delay"] if others is not None else []
+    if others is None or (rows and {row.name for row in rows} <= {"measured", ran}):
+        raise UsageError(ALONE)
+    in_bytes = any(row.peak_bytes is not None for row in rows)
     points = []
     for row in rows:
         memory = row.peak_bytes if in_bytes else row.peak_activations
@@ -156,15 +154,15 @@ def _draw(page: Page, plot: MemoryPlot) -> None:
     taken = [(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y in dots]
     for (x, y), points in dots.items():
         fits = any(point.fits for point in points)
-        graph.dot(x, y, _DOT, FORWARD if fits else UNATTRIBUTED)
+        graph.dot(x, y, _DOT, hollow=not fits)
         name = one_line(", ".join(point.name for point in points), 80)
         taken.append(_label(graph, name, (x, y), taken, "text" if fits else "quiet"))
     page.y = graph.bottom + _BELOW
     if hidden := sum(not point.fits for point in plot.points):
         than = "the limit" if limits else "the run's memory"
         page.paragraph(
-            f"Blue: fits. Grey: {counted(hidden, 'order')} beyond {than}, or with the model held "
-            "twice.",
+            f"Filled: fits. Hollow: {counted(hidden, 'order')} beyond {than}, or with the model "
+            "held twice.",
             9.5,
         )
 

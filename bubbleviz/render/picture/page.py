@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 from xml.sax.saxutils import escape
 
 import drawsvg
 
+from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import style_settings
+from bubbleviz.model.pointers import millimetres
 from bubbleviz.render.document import fitting, round_step, wrapped
 from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, luminance
 from bubbleviz.report.view import View
@@ -80,7 +83,7 @@ POINTS, LEAST_POINTS = 7.0, 6.0
 LETTERS = 10.0
 #: Width of a paper's two columns, mm: that of ``--style paper`` alone.
 TWO_COLUMNS_MM = 183.0
-_POINTS_PER_MM = 72 / 25.4
+_POINTS_PER_MM, _PX_PER_MM = 72 / 25.4, 96 / 25.4
 # Rows of a picture have the height of the first line that has room for them all:
 # (rows at most, height of a row, gap below it), units.
 _SCREEN_ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 11.0, 3.0))
@@ -137,6 +140,7 @@ class PictureStyle:
         dark: whether it is dark on a dark screen.
         font: families of its letters.
         legend: whether it has a legend.
+        height: of the page, units; None for as high as its rows need.
     """
 
     width: float = 1200.0
@@ -151,6 +155,7 @@ class PictureStyle:
     dark: bool = True
     font: str = FONT
     legend: bool = True
+    height: float | None = None
 
     def name_size(self, size: float) -> float:
         """Return the font size of a rank's name beside its stage of a font size."""
@@ -159,6 +164,10 @@ class PictureStyle:
     def row_height(self, rows: int) -> tuple[float, float]:
         """Return the height of each of so many rows, and of the gap below it, units."""
         return next((height, gap) for most, height, gap in self.rows if rows <= most)
+
+    def with_rows(self, row: float) -> PictureStyle:
+        """Return this style with rows of a height, units, however many there are."""
+        return replace(self, rows=((math.inf, row, max(row / 5, 1.0)),))
 
 
 #: A picture for a screen.
@@ -170,8 +179,11 @@ def style_of(view: View) -> PictureStyle:
     name, settings = style_settings(view.style)
     style = _named_style(name, view.width_mm)
     if "row" in settings:
-        row = float(settings["row"])
-        style = replace(style, rows=((math.inf, row, max(row / 5, 1.0)),))
+        style = style.with_rows(float(settings["row"]))
+    if "height" in settings:
+        per_mm = style.width / style.millimetres if style.millimetres else _PX_PER_MM
+        height = per_mm * millimetres(settings["height"], "--style height", 1.0)
+        style = replace(style, height=height)
     return replace(
         style,
         font=f"{settings['font']}, {FONT}" if "font" in settings else FONT,
@@ -257,7 +269,7 @@ _DARK_SHEET = (
     "}"
 )
 #: Colours of idle time that are lighter than this would shine on a dark screen.
-_PALE = 0.55
+_PALE = 0.48
 
 
 class Page:
@@ -393,11 +405,15 @@ class Page:
             self.definitions[name] = pattern
         return f"url(#{name}) {LIGHT.band}"
 
+    @property
+    def height(self) -> float:
+        """Height of what is on the page, with the margin below it, units."""
+        return math.ceil(self.y + max(self.style.margin * 0.75, 1))
+
     def svg(self) -> str:
         """Return the document."""
         style = self.style
-        width = style.width
-        height = math.ceil(self.y + max(style.margin * 0.75, 1))
+        width, height = style.width, px(style.height or self.height)
         look: dict[str, Any] = {"class_": "bubbleviz", "role": "img", "font_family": style.font}
         drawing = drawsvg.Drawing(px(width), height, **look)
         if style.millimetres is not None:
@@ -414,3 +430,32 @@ class Page:
         drawing.append(paper)
         drawing.extend(self.elements)
         return str(drawing.as_svg())
+
+
+def page_of_height(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page:
+    """Return the page that is drawn in a style, with rows that give it the style's height.
+
+    Raises:
+        UsageError: the names of rows would be smaller than 6 pt, or stand beside some rows alone.
+    """
+    wanted = style.height
+    if wanted is None:
+        return draw(style)
+    least = LETTERS * LEAST_POINTS / POINTS if style.millimetres else style.letters.least_label
+    style = replace(style, letters=replace(style.letters, least_label=least))
+    # What is beside rows is as high whatever their height.
+    row = 0.8 * least
+    lowest, higher = (draw(style.with_rows(height)) for height in (row, 2 * row))
+    if lowest.height > wanted:
+        mm = style.millimetres / style.width if style.millimetres else 1 / _PX_PER_MM
+        raise UsageError(
+            f"--style height={wanted * mm:.4g}mm: with letters of {LEAST_POINTS:g} pt beside "
+            f"all rows the least height is {math.ceil(lowest.height * mm)}mm; give that, or draw "
+            "fewer rows with --stages or --rows stage"
+        )
+    row *= 1 + (wanted - lowest.height) / max(higher.height - lowest.height, 1)
+    page = draw(style.with_rows(row))
+    while page.height > wanted:
+        row -= 0.25
+        page = draw(style.with_rows(row))
+    return page

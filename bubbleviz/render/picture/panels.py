@@ -21,6 +21,7 @@ from bubbleviz.render.picture.page import (
     Page,
     duration,
     fitted,
+    page_of_height,
     style_of,
 )
 from bubbleviz.render.picture.timeline import TimelinePainter
@@ -50,7 +51,12 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
         heading: stands above them all.
         note: a sentence below the heading; empty for none.
     """
-    page = Page(style=style_of(panels[0][2]) if panels else SCREEN)
+    style = style_of(panels[0][2]) if panels else SCREEN
+    return page_of_height(style, lambda own: _drawn(panels, heading, note, Page(style=own))).svg()
+
+
+def _drawn(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page:
+    """Return a page with panels on it."""
     page.title = one_line(heading, 200) if panels else "Nothing to draw: no run"
     if page.style.titled or not panels:
         page.heading(page.title)
@@ -91,7 +97,7 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
         )
         notes += [note for note in told if note not in notes]
     if scale is None:
-        return page.svg()
+        return page
     # What they share.
     draw_axis(page, scale, page.y - _APART)
     draw_legend(page, drawn)
@@ -101,7 +107,7 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
             notes.append(f"{one_line(title, 60)}: {limited}, listed in its own report.")
     if notes and page.style.notes:
         page.paragraph(" ".join(notes), page.style.letters.note, lines=4)
-    return page.svg()
+    return page
 
 
 def _beside_title(page: Page, report: Report, selection: Selection) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Floats
 from bubbleviz.render.document import round_step
-from bubbleviz.render.palette import FORWARD, heat
+from bubbleviz.render.palette import FORWARD, LIGHT, heat
 from bubbleviz.render.picture.page import Page, box, px, text_width
 
 #: Size of the letters along axes, units of the page.
@@ -75,9 +75,11 @@ class Graph:
         path = "".join(f"{'L' if n else 'M'}{px(x)} {px(y)}" for n, (x, y) in enumerate(places))
         self.page.line(path, "mark", 1.2, **look)
 
-    def dot(self, x: float, y: float, radius: float, fill: str = FORWARD) -> None:
+    def dot(self, x: float, y: float, radius: float, *, hollow: bool = False) -> None:
         """Draw a dot at a place on the page."""
-        self.page.elements.append(drawsvg.Circle(px(x), px(y), radius, fill=fill))
+        look = {"fill": LIGHT.paper, "class_": "bv-paper", "stroke": FORWARD, "stroke_width": 1.2}
+        look = look if hollow else {"fill": FORWARD}
+        self.page.elements.append(drawsvg.Circle(px(x), px(y), radius, **look))
 
 
 def steps(low: float, high: float, most: int) -> list[float]:

@@ -20,7 +20,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.palette import heat, luminance
 from bubbleviz.render.picture.page import Page, duration, fitted
-from bubbleviz.render.picture.plots import LETTERS, Graph, draw_cells, draw_names, steps
+from bubbleviz.render.picture.plots import LETTERS, SHADES, Graph, draw_cells, draw_names, steps
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
 
@@ -102,8 +102,11 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
             page.text(f"{slowdown[place, at]:.2f}", middle, line + 13.5, LETTERS, **look)
     page.text("stage", page.left, page.y + 4 + 0.9 * LETTERS, LETTERS, ink="quiet")
     draw_names(page, list(map(str, shown)), left, width, LETTERS)
-    scale = f"Light: up to {_USUAL:.2f}, dark: {most:.2f} times as slow as an ideal iteration."
-    page.paragraph(scale, LETTERS)
+    page.y += LETTERS
+    draw_cells(page, np.linspace(0, 1, SHADES)[np.newaxis], left, LETTERS, LETTERS)
+    page.text(f"up to {_USUAL:.2f}", left - 6, page.y - 1, LETTERS, text_anchor="end")
+    scale = f"{most:.2f} times as slow as an ideal iteration"
+    page.text(scale, left + (SHADES + 0.6) * LETTERS, page.y - 1, LETTERS)
     left_out = len(rows) * len(columns) - len(shown_rows) * len(shown)
     if left_out:
         page.paragraph(f"and {counted(left_out, 'cell')} more", 9.5)

@@ -60,7 +60,7 @@ _SIGNS: Mapping[int, str] = {
     UNATTRIBUTED_KIND: "??",
     _BUBBLE: "·.",
     _OUTSIDE: "  ",
-    _OPERATION: "██",
+    _OPERATION: "█#",
 }
 #: What a legend calls what is no phase.
 _CALLED = {
@@ -130,31 +130,33 @@ def terminal_timeline(
     size = 1 if room is None or len(selection.rows) <= _ALL else -(-len(selection.rows) // _GROUPS)
     rows = _grouped(report, selection, marked, size)
     selection = replace(selection, rows=tuple(row for row, *_ in rows))
-    paired = display.unicode and room is not None and _WHOLE < len(rows) > room - _AROUND
+    paired = room is not None and _WHOLE < len(rows) > room - _AROUND
     halves = display.colour and display.unicode and not paired
+    coloured = display.colour and (display.unicode or not paired)
     per_line = [rows[at : at + 1 + paired] for at in range(0, len(rows), 1 + paired)]
     heads = _heads(per_line, marked, display)
     gutter = cell_width(heads[0])
     ratio_width = _RATIO + (_RATIO - 1) * paired
     columns = max(display.width - gutter - ratio_width, 10)
     cells = _diffused(_shares(report, selection, columns * (1 + halves)))
-    if paired and not display.colour:
+    if paired and not coloured:
         # Half a character has no shades.
         cells[~np.isin(cells, (_BUBBLE, _OUTSIDE))] = _OPERATION
     kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
     glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
-    if halves or paired:
+    if display.unicode and (halves or paired):
         glyphs |= {kind: "█" for kind in glyphs if kind not in {_BUBBLE, _OUTSIDE}}
     elif not display.unicode and Phase.B not in kinds:
         # Where no B is shown, BW is the backward.
         glyphs[Phase.BW] = "B"
-    styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
+    styles = {kind: _colour(kind) if coloured else "" for kind in _SIGNS}
+    stacked = "▀▄" if display.unicode else '"_'
     lines: list[Line] = [_title(selection, size, paired, idle_of(report), display)]
     for at, (own, head) in enumerate(zip(per_line, heads, strict=True)):
         drawn = cells[at * (1 + paired) :][: 1 + paired].tolist()
         if paired:
             lower = drawn[1] if len(drawn) > 1 else [_OUTSIDE] * columns
-            spans = _halves(zip(drawn[0], lower, strict=True), glyphs, styles, "▀▄")
+            spans = _halves(zip(drawn[0], lower, strict=True), glyphs, styles, stacked)
         elif halves:
             left, right = drawn[0][::2], drawn[0][1::2]
             spans = _halves(zip(left, right, strict=True), glyphs, styles, "▌▐")
@@ -169,6 +171,8 @@ def terminal_timeline(
         (Span(glyphs[kind], styles[kind]), Span(f" {_CALLED.get(kind) or Phase(kind).label}"))
         for kind in kinds
     ]
+    if paired and not display.unicode:
+        legend.append((Span(stacked), Span(" operation of the upper, lower row only")))
     of_marked = [
         _marked_name(report, row.rank, marked) for row, *_ in rows if row.rank.index in marked
     ]
@@ -324,11 +328,10 @@ def _colour(kind: int) -> str:
         _OUTSIDE: "",
         _OPERATION: "",
         _BUBBLE: "dim",
-        OTHER_ITERATION: palette.UNATTRIBUTED,
+        OTHER_ITERATION: palette.mix(palette.UNATTRIBUTED, palette.BLACK, 0.4),
         UNATTRIBUTED_KIND: palette.mix(palette.UNATTRIBUTED, "#ff0000", 0.4),
-        Phase.FB: palette.mix(palette.FORWARD, palette.BACKWARD_INPUT, 0.5),
     }
-    return others[kind] if kind in others else palette.paint(Phase(kind)).main
+    return others[kind] if kind in others else palette.TERMINAL[Phase(kind)]
 
 
 def _characters(
@@ -416,5 +419,5 @@ def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) 
 def legible(colour: str) -> str:
     """Return a colour that is seen on a light terminal and on a dark one."""
     if palette.luminance(colour) > _PALE:
-        return palette.mix(colour, palette.BLACK, 0.12)
-    return palette.mix(colour, palette.WHITE, 0.25) if palette.luminance(colour) < _DARK else colour
+        return palette.mix(colour, palette.BLACK, 0.14)
+    return palette.mix(colour, palette.WHITE, 0.2) if palette.luminance(colour) < _DARK else colour
