@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined, widened
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import (
     Numbering,
     distinct,
@@ -37,8 +36,6 @@ from bubbleviz.model.profile import (
     Profile,
     process_of,
 )
-from bubbleviz.native.columns import FoundPairs, LaunchFinder
-from bubbleviz.native.library import library
 
 #: Shorter delays, and shorter calls and ranges, are launch overhead.
 _SHORTEST_NS = 20_000
@@ -253,8 +250,6 @@ def _overlapping(
 # kept, but for those in which a thread spent real time.
 
 
-#: A look-up table may have so many places for each row that is looked up.
-_TABLE = 16
 #: A call is long from here on, as long as there are not too many; a launch takes some us.
 _LONG_NS = 20_000
 #: So many long calls are kept at most, give or take a block: 7 MB.
@@ -272,48 +267,40 @@ class Launches:
     Attributes:
         call: row of the call of each activity; -1 unknown.
         start_ns: when that began.
-        by_id: rows of the activities, process by process, in order of their correlation ids.
+        ids: their correlation ids.
+        by_id: rows of the activities, process by process, in order of these ids.
+        processes: of the activities, ascending.
+        begin: where the rows of each begin; one more for the end.
+        known: how many rows of each have an id; they come first.
     """
 
     def __init__(self, activities: Activities) -> None:
         self.call: Codes = np.full(len(activities), NONE, np.int32)
         self.start_ns = np.zeros(len(activities), np.int64)
-        self._last_row = NONE
-        self._ids = activities.correlation_id
+        self.ids = activities.correlation_id
         # One column for all processes, which goes back to the system as a whole.
         self.by_id: Codes = np.empty(len(activities), np.int32)
-        # The rows of each process that have an id.
-        self._known: dict[int, slice] = {}
+        self.processes = distinct(activities.ranks[:, 0])
+        self.begin = np.zeros(len(self.processes) + 1, np.int64)
+        self.known = np.zeros(len(self.processes), np.int64)
         at = 0
-        for process in distinct(activities.ranks[:, 0]).tolist():
+        for place, process in enumerate(self.processes.tolist()):
             ranks = np.flatnonzero(activities.ranks[:, 0] == process)
             one = len(ranks) == 1
             of_process = activities.rank == ranks[0] if one else np.isin(activities.rank, ranks)
             rows = np.flatnonzero(of_process).astype(np.int32)
-            ids = self._ids[rows]
+            ids = self.ids[rows]
             if not (ids[1:] >= ids[:-1]).all():
                 rows = rows[np.argsort(ids, kind="stable")]
             self.by_id[at : at + len(rows)] = rows
-            self._known[process] = slice(at, at + int((ids != UNCORRELATED).sum()))
-            at += len(rows)
-        self._finder = None
-        if functions := library():
-            stretches = list(self._known.values())
-            bounds = np.array([*(s.start for s in stretches), at], np.int64)
-            known = np.array([s.stop - s.start for s in stretches], np.int64)
-            processes = np.array(list(self._known), np.int64)
-            columns = processes, bounds, known, self.by_id, self._ids
-            self._finder = LaunchFinder(functions, *columns)
+            at = self.begin[place + 1] = at + len(rows)
+            self.known[place] = int((ids != UNCORRELATED).sum())
 
-    def of(self, calls: Calls) -> FoundPairs:
-        """Return what some calls (at least one) launched."""
-        row = calls.row
-        self.call = widened(self.call, row)
-        ascending = row[0] > self._last_row and bool((row[1:] > row[:-1]).all())
-        self._last_row = max(self._last_row, int(row.max()))
-        if self._finder and ascending and self.call.dtype == np.int32:
-            columns = row, calls.start_ns, calls.thread, calls.correlation_id
-            return self._finder.find(*columns, (self.call, self.start_ns))
+    def of(self, calls: Calls) -> tuple[Codes, Ints, Codes]:
+        """Return (activity, call): what some calls (at least one) launch.
+
+        And a row of what each earlier call loses to them, which has no work after all.
+        """
         of_process = rows_by_value(process_of(calls.thread))
         pairs = [self._pairs(process, rows, calls) for process, rows in of_process]
         activity, call = (np.concatenate(column) for column in zip(*pairs, strict=True))
@@ -321,25 +308,21 @@ class Launches:
         wins = ~taken | (calls.start_ns[call] < self.start_ns[activity])
         lost = activity[taken & wins]
         lost = lost[np.unique(self.call[lost], return_index=True)[1]]
-        lost_start_ns = self.start_ns[lost]
-        activity, call = activity[wins], call[wins]
-        self.call[activity] = row[call]
-        self.start_ns[activity] = calls.start_ns[call]
-        launched = np.zeros(len(calls), bool)
-        launched[call] = True
-        return FoundPairs(activity, call, launched, lost, lost_start_ns)
+        return activity[wins], call[wins], lost
 
     def have_work(self, calls: Calls) -> Bools:
         """Tell which of some calls share their id with anything that was launched."""
         worked = np.zeros(len(calls), bool)
         for process, rows in rows_by_value(process_of(calls.thread)):
             activities = self._of_process(process)
-            worked[rows] = np.isin(calls.correlation_id[rows], self._ids[activities])
+            worked[rows] = np.isin(calls.correlation_id[rows], self.ids[activities])
         return worked
 
     def _of_process(self, process: int) -> Codes:
         """Return the activities of a process that have an id, in the order of these."""
-        return self.by_id[self._known.get(process, slice(0, 0))]
+        place = int(found_in(self.processes, np.array([process]))[0])
+        first = self.begin[place]
+        return self.by_id[first : first + self.known[place]] if place != NONE else self.by_id[:0]
 
     def _pairs(self, process: int, rows: Ints, calls: Calls) -> tuple[Codes, Ints]:
         """Return pairs (activity, row of its call) of the calls of one process."""
@@ -351,30 +334,10 @@ class Launches:
             ids = calls.correlation_id[rows]
             first = np.append(True, ids[1:] != ids[:-1])
             rows, ids = rows[first], ids[first]
-
-        def id_of(activity: int) -> int:
-            return int(self._ids[activity])
-
-        low = bisect_left(activities, int(ids[0]), key=id_of)
-        high = bisect_right(activities, int(ids[-1]), key=id_of)
-        within = activities[low:high]
-        at = places_of(ids, self._ids[within])
-        hit = at != NONE
-        return within[hit], rows[at[hit]]
-
-
-def places_of(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Codes:
-    """Return the place among ``ids`` of each wanted one, -1 none; both ascend, ``ids`` strictly.
-
-    Ids are handed out one by one, so that a table of all between the first and the last is short.
-    """
-    low, span = int(ids[0]), int(ids[-1]) - int(ids[0]) + 1
-    if span <= _TABLE * (len(ids) + len(wanted)):
-        table = np.full(span, NONE, np.int32)
-        table[ids - ids[0]] = np.arange(len(ids), dtype=np.int32)
-        places: Codes = table[wanted - np.uint32(low)]
-        return places
-    return found_in(ids, wanted)
+        low = bisect_left(activities, ids[0], key=self.ids.__getitem__)
+        within = activities[low : bisect_right(activities, ids[-1], key=self.ids.__getitem__)]
+        at = found_in(ids, self.ids[within])
+        return within[at != NONE], rows[at[at != NONE]]
 
 
 class LongCalls:

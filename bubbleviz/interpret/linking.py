@@ -48,6 +48,7 @@ from bubbleviz.model.profile import (
     is_main,
     process_of,
 )
+from bubbleviz.native.library import Library, library
 
 #: What stands for the launch of work whose launch is unknown: the end of time.
 NEVER = int(np.iinfo(np.int64).max)
@@ -230,7 +231,7 @@ def helper_threads(threads: Sequence[Thread], patterns: Sequence[str]) -> Ints:
     return np.array(sorted(named), np.int64)
 
 
-class _Linker:
+class Linker:
     """Links activities as the blocks of calls come; columns as of :class:`Links`."""
 
     def __init__(
@@ -248,10 +249,15 @@ class _Linker:
         self.start_ns, self.end_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
         self.impossible = 0
         self._workless: list[tuple[int, CompactTimes]] = []
+        self._last_row = NONE
+        # What the compiled part is told of threads so far, and where ids were found last.
+        self._tables: tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]] | None = None
+        self._near = self.launches.begin[:-1].copy()
         self._ranges = ThreadRanges(ranges, np.arange(len(ranges)))
         self._helpers = helpers
         # The backward ranges that each thread opens; none where another's count for nothing.
         self._backward: dict[int, _Layers] = {}
+        self._forward_threads = np.empty(0, np.int64)
         if phase is None:
             return
         backward = np.flatnonzero(among(phase, BACKWARD))
@@ -269,19 +275,81 @@ class _Linker:
         self.start_ns = min(self.start_ns, int(calls.start_ns.min()))
         self.end_ns = max(self.end_ns, int(calls.end_ns.max()))
         self.long_calls.add(calls)
-        thread = self.threads.numbers(calls.thread)
-        block = self.launches.of(calls)
-        # A call that had launched something, until an earlier one with its id came.
-        self._add_workless(block.lost_start_ns, self.thread[block.lost])
-        workless = np.flatnonzero(~block.launched)
+        thread, row, launches = self.threads.numbers(calls.thread), calls.row, self.launches
+        self.thread, launches.call = widened(self.thread, thread), widened(launches.call, row)
+        ascending = row[0] > self._last_row and bool((row[1:] > row[:-1]).all())
+        self._last_row = max(self._last_row, int(row.max()))
+        narrow = self.thread.dtype == np.int16 and launches.call.dtype == np.int32
+        if native := library() if ascending and narrow else None:
+            launched = self._linked_at_once(native, calls, thread)
+        else:
+            launched = self._linked(calls, thread)
+        workless = np.flatnonzero(~launched)
         self._add_workless(calls.start_ns[workless], thread[workless])
         self.workless_rows.add(calls.row[workless])
-        of_range, rule = self._attributed(calls.take(block.launched))
-        launch = (np.cumsum(block.launched) - 1)[block.call]
-        self.thread = widened(self.thread, thread)
-        self.thread[block.activity] = thread[block.call]
-        self.range[block.activity] = of_range[launch]
-        self.rule[block.activity] = rule[launch]
+
+    def _linked(self, calls: Calls, thread: Codes) -> Bools:
+        """Link what calls launched, and tell which did; ``thread`` numbers their threads."""
+        launches = self.launches
+        activity, call, lost = launches.of(calls)
+        # A call that had launched something, until an earlier one with its id came.
+        self._add_workless(launches.start_ns[lost], self.thread[lost])
+        launched = np.zeros(len(calls), bool)
+        launched[call] = True
+        of_range, rule = self._attributed(calls.take(launched))
+        launch = (np.cumsum(launched) - 1)[call]
+        launches.call[activity], launches.start_ns[activity] = calls.row[call], calls.start_ns[call]
+        self.thread[activity] = thread[call]
+        self.range[activity], self.rule[activity] = of_range[launch], rule[launch]
+        return launched
+
+    def _linked_at_once(self, native: Library, calls: Calls, thread: Codes) -> Bools:
+        """Do the same with the compiled part, of calls whose rows ascend."""
+        launches, size = self.launches, len(calls)
+        if self._tables is None or len(self._tables[0][0]) != len(self.threads):
+            self._tables = self._tables_of_threads()
+        index = launches.begin, launches.known, self._near, launches.by_id, launches.ids
+        columns = calls.row, calls.start_ns, calls.end_ns, thread, calls.correlation_id, size
+        links = launches.call, launches.start_ns, self.thread, self.range, self.rule
+        place, lost = np.empty(size, np.int32), np.empty(size, np.int32)
+        lost_ns = np.empty(size, np.int64)
+        losses = native.call("link", index, columns, *self._tables, links, (place, lost_ns, lost))
+        self._add_workless(lost_ns[:losses], lost[:losses])
+        return np.asarray(place != NONE, bool)
+
+    def _tables_of_threads(self) -> tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]]:
+        """Return what ``links.c`` is told of threads, and the ranges around their calls."""
+        threads, forward = self.threads.values.tolist(), set(self._forward_threads.tolist())
+        # Backward of each process: the thread, and the row of its ranges behind those of all.
+        backward: dict[int, list[tuple[int, int]]] = {}
+        for row, owner in enumerate(self._backward, len(threads)):
+            backward.setdefault(owner >> 24, []).append((owner, row))
+        listed = [
+            [row for owner, row in backward.get(thread >> 24, ()) if owner != thread]
+            if thread not in forward
+            else []
+            for thread in threads
+        ]
+        begin, bounds = [0], list[int]()
+        columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(4)]
+        for layers in (*map(self._ranges.of, threads), *self._backward.values()):
+            bounds.append(len(begin) - 1)
+            for rows, index in layers:
+                begin.extend((index.begin[1:] + begin[-1]).tolist())
+                bounds.append(len(begin) - 1)
+                parts = index.start_ns, index.end_ns, index.depth, rows[index.row]
+                for column, part in zip(columns, parts, strict=True):
+                    column.append(part)
+            bounds.extend(bounds[-1:] * (2 - len(layers)))
+        known = (
+            found_in(self.launches.processes, process_of(self.threads.values)),
+            np.isin(self.threads.values, self._helpers),
+            np.cumsum([0, *map(len, listed)]),
+            np.array([row for rows in listed for row in rows], np.int64),
+            np.array(bounds, np.int64),
+        )
+        near = np.full(len(begin) - 1, NONE, np.int64)
+        return known, (np.array(begin, np.int64), near, *map(np.concatenate, columns))
 
     def _add_workless(self, start_ns: Ints, thread: Codes) -> None:
         """Keep the starts of calls that launched nothing; ``thread`` numbers their threads."""
@@ -394,7 +462,7 @@ def link(
             ranges without, of which no rule looks at other threads.
         helpers: regexes of names of threads that never run backward.
     """
-    linker = _Linker(profile.activities, named, phase, helper_threads(profile.threads, helpers))
+    linker = Linker(profile.activities, named, phase, helper_threads(profile.threads, helpers))
     for block in profile.calls.blocks():
         linker.add(block)
     linker.decide_by_device()
@@ -420,7 +488,7 @@ def link(
 
 
 def _checked(
-    linker: _Linker, profile: Profile
+    linker: Linker, profile: Profile
 ) -> tuple[Bools | None, Bools, tuple[Limitation, ...]]:
     """Return which work can be, None for all; which ranks are left out; and limitations."""
     path, activities, launches = profile.source.path, profile.activities, linker.launches

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.model.grouping import sorted_rows
+from bubbleviz.model.grouping import places_in, sorted_rows
 from bubbleviz.native import columns
-from bubbleviz.native.columns import deepen
 from bubbleviz.native.library import library
 
 Intervals = tuple[Ints, Ints]
@@ -99,6 +98,10 @@ def within(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
 
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     """Return for each window [low, high] how much of it the set covers."""
+    native = library()
+    ready = columns.measure_within(native, intervals, low_ns, high_ns) if native else None
+    if ready is not None:
+        return ready
     whole = np.zeros(len(intervals[0]), np.int64), *intervals
     return GroupCover(whole, 1).within(np.zeros_like(low_ns), low_ns, high_ns)
 
@@ -177,9 +180,8 @@ def group_union(
         end_ns: of each interval.
         chosen: which of them to look at; None for all.
     """
-    native = library()
-    if native:
-        ready = columns.group_union(native, group, groups, start_ns, end_ns, chosen)
+    if native := library():
+        ready = columns.group_union(native, group, groups, (start_ns, end_ns), chosen)
         if ready is not None:
             return ready
     if chosen is not None:
@@ -195,6 +197,10 @@ def group_measure(
     group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
 ) -> Ints:
     """Return the length of the union of each group's intervals; arguments of ``group_union``."""
+    if native := library():
+        ready = columns.group_measure(native, group, groups, (start_ns, end_ns), chosen)
+        if ready is not None:
+            return ready
     owner, low_ns, high_ns = group_union(group, groups, start_ns, end_ns, chosen)
     return group_sum(owner, groups, high_ns - low_ns)
 
@@ -294,53 +300,66 @@ def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
 
 @dataclass(frozen=True)
 class Innermost:
-    """Intervals prepared for the question "which is the innermost around this?".
+    """Intervals prepared for the question "which is the innermost around this?", layer by layer.
 
     Attributes:
-        start_ns: starts of the intervals, in row order.
+        begin: where each layer begins; one more for the end.
+        start_ns: starts of the intervals, ascending in a layer, where no two share a point.
         end_ns: ends, inclusive.
         depth: place of each in the order from outermost to innermost.
-        layers: rows in disjoint layers.
+        row: number of each.
     """
 
+    begin: Ints
     start_ns: Ints
     end_ns: Ints
     depth: Ints
-    layers: tuple[Ints, ...]
+    row: Ints
 
     @staticmethod
-    def of(start_ns: Ints, end_ns: Ints) -> Innermost:
-        """Prepare intervals; their row order breaks ties."""
-        rows = np.arange(len(start_ns))
-        outer_first = sorted_rows(start_ns - end_ns, start_ns, rows)
-        depth = np.empty(len(rows), np.int64)
-        depth[outer_first] = rows
-        return Innermost(start_ns, end_ns, depth, disjoint_layers(start_ns, end_ns))
+    def of(start_ns: Ints, end_ns: Ints, depth: Ints | None = None) -> Innermost:
+        """Prepare intervals; where no other depth is given, their row order breaks ties."""
+        if depth is None:
+            rows = np.arange(len(start_ns))
+            depth = places_in(sorted_rows(start_ns - end_ns, start_ns, rows))
+        layers = disjoint_layers(start_ns, end_ns)
+        row = np.concatenate((np.empty(0, np.int64), *layers))
+        begin = np.cumsum([0, *map(len, layers)])
+        return Innermost(begin, start_ns[row], end_ns[row], depth[row], row)
 
-    def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield (query, row) pairs: every interval that holds [start, end], layer by layer.
+    @property
+    def columns(self) -> tuple[Ints, ...]:
+        """The columns that the compiled part takes, with memory for what it found last."""
+        near = np.full(len(self.begin) - 1, NONE, np.int64)
+        return self.begin, near, self.start_ns, self.end_ns, self.depth, self.row
+
+    def _all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """Yield (query, place) pairs: every interval that holds [start, end], layer by layer.
 
         In one layer only the last interval that starts at or before a query can hold it.
         """
-        for layer in self.layers:
-            at = np.searchsorted(self.start_ns[layer], start_ns, side="right") - 1
-            row = layer[np.maximum(at, 0)]
-            query = np.flatnonzero((at >= 0) & (end_ns <= self.end_ns[row]))
-            yield query, row[query]
+        for first, end in zip(self.begin[:-1].tolist(), self.begin[1:].tolist(), strict=True):
+            at = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
+            query = np.flatnonzero((at >= first) & (end_ns <= self.end_ns[np.maximum(at, 0)]))
+            yield query, at[query]
+
+    def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """Yield (query, row) pairs: every interval that holds [start, end]."""
+        for query, place in self._all_around(start_ns, end_ns):
+            yield query, self.row[place]
 
     def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
         """Return the row of the innermost interval that holds each [start, end]; -1 none."""
-        best_depth = np.full(len(start_ns), NONE, np.int64)
         best = np.full(len(start_ns), NONE, np.int64)
         if native := library():
-            for rows in self.layers:
-                layer = self.start_ns[rows], self.end_ns[rows], self.depth[rows], rows
-                deepen(native, layer, (start_ns, end_ns), (best_depth, best))
+            layers, queries = len(self.begin) - 1, len(start_ns)
+            native.call("innermost", self.columns, layers, start_ns, end_ns, queries, best)
             return best
-        for query, row in self.all_around(start_ns, end_ns):
-            deeper = self.depth[row] > best_depth[query]
-            best[query[deeper]] = row[deeper]
-            best_depth[query[deeper]] = self.depth[row[deeper]]
+        depth = best.copy()
+        for query, place in self._all_around(start_ns, end_ns):
+            deeper = self.depth[place] > depth[query]
+            inner = place[deeper]
+            best[query[deeper]], depth[query[deeper]] = self.row[inner], self.depth[inner]
         return best
 
 

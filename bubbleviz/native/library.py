@@ -1,4 +1,4 @@
-"""Library: the functions of ``sqlite_pages.c``, with numpy columns in place of pointers.
+"""Library: the functions of the C files here, with numpy columns in place of pointers.
 
 Every function gives None where the file is not plain, or memory is short; see the C source.
 """
@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,55 +59,10 @@ _Selection = _structure(
     shortest=_I64, since=_I64, until=_I64,
 )  # fmt: skip
 _Named = _structure(values=_POINTER, texts=_POINTER, rows=_SIZE, bytes=_SIZE)
-#: ``struct index``: rows of what was launched, by process and correlation id.
-LaunchedRows = _structure(
-    process=_POINTER, begin=_POINTER, known=_POINTER, near=_POINTER, processes=_SIZE,
-    rows=_POINTER, ids=_POINTER,
-)  # fmt: skip
-#: ``struct calls``: columns of a block of calls.
-CallBlock = _structure(row=_POINTER, start=_POINTER, thread=_POINTER, id=_POINTER, count=_SIZE)
-#: ``struct launches``: row and start of the call of each of what was launched.
-LaunchColumns = _structure(call=_POINTER, start=_POINTER)
-#: ``struct found``: what a block of calls launched, and what it took from earlier ones.
-FoundLaunches = _structure(
-    place=_POINTER, activity=_POINTER, of_call=_POINTER, pairs=_SIZE, room=_SIZE,
-    lost=_POINTER, lost_start=_POINTER, losses=_SIZE,
-)  # fmt: skip
-#: ``struct work``: kernels and copies, and the operation that owns each.
-WorkColumns = _structure(
-    owner=_POINTER, compute=_POINTER, communication=_POINTER, start=_POINTER, end=_POINTER,
-    count=_SIZE,
-)  # fmt: skip
-#: ``struct spans``: when each operation ran.
-SpanColumns = _structure(
-    start=_POINTER, end=_POINTER, kernels=_POINTER, first=_POINTER, best=_POINTER, count=_SIZE
-)
-#: ``struct pipeline``: times and memory of virtual stages, and sizes.
-PipelineTimes = _structure(
-    placement=_POINTER, length=_POINTER, down=_POINTER, up=_POINTER, held=_POINTER,
-    kept=_POINTER, limit=_POINTER, devices=_I32, stages=_I32, microbatches=_I32, of_cost=_I32,
-)  # fmt: skip
-#: ``struct orders``: what devices run, one after the other.
-OrderColumns = _structure(code=_POINTER, offset=_POINTER)
-
-#: By the function that gives their bytes: the structures that functions take.
-_LAYOUTS = {
-    "bubbleviz_layout": (FileShape, IntegerColumn, _Leaves, _Selection, _Named),
-    "bubbleviz_launches_layout": (LaunchedRows, CallBlock, LaunchColumns, FoundLaunches),
-    "bubbleviz_spans_layout": (WorkColumns, SpanColumns),
-    "bubbleviz_orders_layout": (PipelineTimes, OrderColumns),
-}
-#: Functions whose results are no C int.
-_RESULTS: Mapping[str, Any] = {
-    "bubbleviz_patterns": ctypes.c_void_p,
-    "bubbleviz_union": ctypes.c_int64,
-    "bubbleviz_difference": ctypes.c_int64,
-    "bubbleviz_deeper": None,
-    "bubbleviz_group_union": ctypes.c_int64,
-    "bubbleviz_places": ctypes.c_int64,
-    "bubbleviz_spans": ctypes.c_int64,
-    "bubbleviz_orders_improved": ctypes.c_int64,
-}
+#: Bytes of the structures that functions of pages take.
+_LAYOUT = (FileShape, IntegerColumn, _Leaves, _Selection, _Named)
+#: A column, a number, or a structure of such; None is no column.
+Argument: TypeAlias = "npt.NDArray[Any] | int | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True)
@@ -147,6 +102,17 @@ class Library:
     """The loaded functions. Threads may call them at the same time; they hold no lock."""
 
     functions: ctypes.CDLL
+
+    def call(self, name: str, *arguments: Argument) -> int:
+        """Return what a function gives that takes columns, 64-bit integers and structures of these.
+
+        Columns that are not contiguous are copied, so that none of these may be written to.
+        """
+        function = self.functions[f"bubbleviz_{name}"]
+        function.restype = _I64
+        # What an address is of must outlive the call.
+        kept: list[Any] = []
+        return int(function(*(_passed(argument, kept) for argument in arguments)))
 
     def leaves(self, file: FileShape, root: int) -> Leaves | None:
         """Return the leaf pages of the table whose tree begins on a page."""
@@ -277,9 +243,29 @@ def memory_at(address: int | None, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(address) if address and size else b"")
 
 
-def pointer(column: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+def pointer(column: npt.NDArray[Any]) -> ctypes.c_void_p:
     """Return the address of a contiguous column."""
-    return column.ctypes.data_as(ctypes.c_void_p)
+    # The attribute "ctypes" takes ten times as long.
+    return ctypes.c_void_p(column.__array_interface__["data"][0])
+
+
+def _passed(argument: Argument, kept: list[Any]) -> Any:
+    """Return an argument as C takes it; what must not be freed meanwhile is kept."""
+    if argument is None:
+        return _POINTER()
+    if isinstance(argument, tuple):
+        values = [_passed(part, kept) for part in argument]
+        kept.append(_structure_of(tuple(map(type, values)))(*values))
+        return ctypes.byref(kept[-1])
+    if isinstance(argument, np.ndarray):
+        kept.append(np.ascontiguousarray(argument))
+        return pointer(kept[-1])
+    return _I64(argument)
+
+
+@cache
+def _structure_of(kinds: tuple[type, ...]) -> Any:
+    return _structure(**{f"part_{place}": kind for place, kind in enumerate(kinds)})
 
 
 def _array(columns: Sequence[IntegerColumn]) -> ctypes.Array[IntegerColumn]:
@@ -327,13 +313,11 @@ def load(path: Path) -> Library | None:
         checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
         if sources and functions.bubbleviz_source() != checksum:
             return None
-        for name, structures in _LAYOUTS.items():
-            found = (_U32 * len(structures))()
-            getattr(functions, name)(found)
-            if tuple(found) != tuple(map(ctypes.sizeof, structures)):
-                return None
-        for name, result in _RESULTS.items():
-            getattr(functions, name).restype = result
+        found = (_U32 * len(_LAYOUT))()
+        functions.bubbleviz_layout(found)
+        if tuple(found) != tuple(map(ctypes.sizeof, _LAYOUT)):
+            return None
+        functions.bubbleviz_patterns.restype = _POINTER
     except (OSError, AttributeError):
         return None
     return Library(functions)

@@ -21,10 +21,10 @@ struct pipeline {
     const int64_t *held;      /* from F to B */
     const int64_t *kept;      /* of that, from B to W */
     const int64_t *limit;     /* by device */
-    int32_t devices;
-    int32_t stages;
-    int32_t microbatches;
-    int32_t of_cost; /* the longest own window of a device, rather than the window of all */
+    int64_t devices;
+    int64_t stages;
+    int64_t microbatches;
+    int64_t of_cost; /* the longest own window of a device, rather than the window of all */
 };
 
 struct orders {
@@ -64,13 +64,15 @@ static uint64_t next_random(uint64_t *state)
 static int run_device(const struct pipeline *p, const struct orders *orders, struct timing *t,
                       int32_t device, int32_t *queue, int32_t *waiting)
 {
-    const int32_t m = p->microbatches, first = orders->offset[device];
+    const int64_t m = p->microbatches;
+    const int32_t first = orders->offset[device];
     const int32_t stop = orders->offset[device + 1];
     int32_t at = t->at[device];
 
     for (; at < stop; at++) {
         const int32_t code = orders->code[at], stage = code / 3, phase = code % 3;
-        const int32_t mb = t->count[code], own = stage * m + mb;
+        const int32_t mb = t->count[code];
+        const int64_t own = stage * m + mb;
         int64_t ready = 0;
         int32_t cause = -1;
         if (phase == FORWARD) {
@@ -123,7 +125,7 @@ static int time_orders(const struct pipeline *p, const struct orders *orders, st
     memset(t->f_end, 0xff, cells * sizeof *t->f_end);
     memset(t->b_end, 0xff, cells * sizeof *t->b_end);
     memset(t->count, 0, 3 * (size_t)p->stages * sizeof *t->count);
-    for (int32_t device = p->devices - 1; device >= 0; device--) {
+    for (int32_t device = (int32_t)p->devices - 1; device >= 0; device--) {
         t->at[device] = orders->offset[device];
         t->queued[device] = 1, t->stack[waiting++] = device;
     }
@@ -235,8 +237,8 @@ static const int32_t steps[16] = {1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 
  * best length, and leaves its orders; -1 where the first cannot be run.
  */
 EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orders *orders,
-                                           int64_t trials, int32_t memory, int64_t rise,
-                                           uint64_t seed, int64_t enough)
+                                           int64_t trials, int64_t memory, int64_t rise,
+                                           int64_t seed, int64_t enough)
 {
     const size_t operations = (size_t)orders->offset[p->devices];
     const size_t bytes = operations * sizeof(int32_t);
@@ -262,9 +264,9 @@ EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orde
     int32_t path = critical_of(&t, critical);
     best_length = t.length;
     memcpy(best, orders->code, bytes);
-    for (int32_t i = 0; i < memory; i++)
+    for (int64_t i = 0; i < memory; i++)
         late[i] = now + now / 1000 * rise;
-    uint64_t state = seed * 2654435761u + 88172645463325252u;
+    uint64_t state = (uint64_t)seed * 2654435761u + 88172645463325252u;
     for (int64_t trial = 0; trial < trials && best_length > enough; trial++) {
         const uint64_t r = next_random(&state);
         const uint64_t place = next_random(&state);
@@ -312,11 +314,4 @@ done:
     free(more);
     free(room);
     return best_length;
-}
-
-/* Bytes of the structures that callers pass: those of another source have others. */
-EXPORTED void bubbleviz_orders_layout(uint32_t bytes[2])
-{
-    bytes[0] = sizeof(struct pipeline);
-    bytes[1] = sizeof(struct orders);
 }

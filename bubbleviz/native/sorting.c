@@ -35,8 +35,10 @@ static int ascending(const uint64_t *key, const int64_t *order, size_t count)
  *
  * order holds each number below count once, and is changed. Returns 0, or SHORT_OF_MEMORY.
  */
-EXPORTED int bubbleviz_sort(const uint64_t *key, size_t count, int64_t *order)
+EXPORTED int64_t bubbleviz_sort(const uint64_t *key, int64_t rows, int64_t *order)
 {
+    size_t count = (size_t)rows;
+
     if (ascending(key, order, count))
         return 0;
     struct row *from = malloc(count * sizeof *from), *to = malloc(count * sizeof *to);

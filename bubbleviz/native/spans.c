@@ -15,7 +15,7 @@ struct work {
     const uint8_t *communication; /* neither: a copy */
     const int64_t *start;
     const int64_t *end;
-    size_t count;
+    int64_t count;
 };
 
 struct spans {
@@ -24,10 +24,10 @@ struct spans {
     int64_t *kernels;
     int32_t *first; /* -1 without work */
     uint8_t *best;
-    size_t count;
+    int64_t count;
 };
 
-static inline uint8_t worth_of(const struct work *work, size_t row, int communicates)
+static inline uint8_t worth_of(const struct work *work, int64_t row, int communicates)
 {
     if (communicates)
         return work->communication[row] ? OWN : work->compute[row] ? OTHER : COPIES;
@@ -48,15 +48,15 @@ EXPORTED int64_t bubbleviz_spans(const struct work *work, const uint8_t *communi
 {
     int64_t strays = 0;
 
-    for (size_t operation = 0; operation < spans->count; operation++) {
+    for (int64_t operation = 0; operation < spans->count; operation++) {
         spans->best[operation] = NOTHING;
         spans->start[operation] = 0, spans->end[operation] = -1;
         spans->kernels[operation] = 0, spans->first[operation] = -1;
     }
-    for (size_t row = 0; row < work->count; row++) {
-        size_t owner = (size_t)work->owner[row];
-        if (owner >= spans->count) {
-            strays += work->owner[row] != -1;
+    for (int64_t row = 0; row < work->count; row++) {
+        int32_t owner = work->owner[row];
+        if (owner < 0 || owner >= spans->count) {
+            strays += owner != -1;
             continue;
         }
         spans->kernels[owner] += work->compute[row];
@@ -70,11 +70,4 @@ EXPORTED int64_t bubbleviz_spans(const struct work *work, const uint8_t *communi
         spans->best[owner] = worth;
     }
     return strays;
-}
-
-/* Bytes of the structures that callers pass: those of another source have others. */
-EXPORTED void bubbleviz_spans_layout(uint32_t bytes[2])
-{
-    bytes[0] = sizeof(struct work);
-    bytes[1] = sizeof(struct spans);
 }

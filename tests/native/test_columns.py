@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.interpret.late_launches import Launches
+from bubbleviz.interpret.linking import Linker
 from bubbleviz.interpret.spans import DeviceWork, RankWork, extents_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import BlockNumbering
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
+from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges
 from bubbleviz.native import library as native
 from bubbleviz.native.columns import operation_spans
 from scripts.build_native import compile_library
@@ -31,10 +31,11 @@ IDS = st.sampled_from((0, 1, 2, 3, 70, UNCORRELATED - 1, UNCORRELATED))
 PROCESSES = st.integers(1, 3)
 #: (process, correlation id) of what was launched.
 WORK = st.lists(st.tuples(PROCESSES, IDS), max_size=12)
+THREADS = st.integers(0, 2)
+#: (process, thread of it, start, end) of ranges.
+OPENED = st.lists(st.tuples(PROCESSES, THREADS, TIMES, TIMES), max_size=9)
 #: (process, thread of it, correlation id, start) of calls, in blocks.
-CALLS = st.lists(
-    st.lists(st.tuples(PROCESSES, st.integers(0, 1), IDS, TIMES), max_size=8), max_size=4
-)
+CALLS = st.lists(st.lists(st.tuples(PROCESSES, THREADS, IDS, TIMES), max_size=8), max_size=4)
 
 
 def both(work: Callable[[], Any]) -> tuple[Any, Any]:
@@ -71,6 +72,10 @@ def unions(spans: list[tuple[int, int]]) -> list[list[list[int]]]:
     return found
 
 
+def measured(spans: list[tuple[int, int]], asked: list[tuple[int, int]]) -> list[int]:
+    return intervals.measure_within(intervals.union(*columns(spans)), *columns(asked)).tolist()
+
+
 def differences(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> list[list[int]]:
     one, two = intervals.union(*columns(a)), intervals.union(*columns(b))
     return lists(intervals.difference(one, two))
@@ -104,20 +109,35 @@ def calls(block: list[tuple[int, int, int, int]], first: int) -> Calls:
     )
 
 
-def linked(work: list[tuple[int, int]], blocks: list[list[tuple[int, int, int, int]]]) -> Any:
-    """Return all that launches say as blocks pass by, whatever the order of pairs."""
-    launches, told, first = Launches(activities(work)), [], 0
-    for block in filter(None, blocks):
-        found = launches.of(calls(block, first))
+def opened(spans: list[tuple[int, int, int, int]]) -> Ranges:
+    """Return ranges of threads: (process, thread, start, end), every third a start/end range."""
+    process, thread, start, end = np.array(spans, np.int64).reshape(-1, 4).T
+    owner, row = process << 24 | thread, np.arange(len(spans))
+    return Ranges(
+        start, end, owner, np.where(row % 6 == 5, 0, owner), row % 3 == 2, row < 0, 0 * row, ("r",)
+    )
+
+
+def linked(
+    work: list[tuple[int, int]],
+    spans: list[tuple[int, int, int, int]],
+    blocks: list[list[tuple[int, int, int, int]]],
+    phased: bool = True,
+) -> Any:
+    """Return all that is linked as blocks pass by; phases of ranges take turns."""
+    phase = np.resize([Phase.F, Phase.B, Phase.BW], len(spans)) if phased else None
+    linker, first = Linker(activities(work), opened(spans), phase, np.array([1 << 24 | 2])), 0
+    for block in blocks:
+        linker.add(calls(block, first))
         first += 2 * len(block)
-        told.append(
-            (
-                sorted(zip(found.activity.tolist(), found.call.tolist(), strict=True)),
-                found.launched.tolist(),
-                sorted(found.lost_start_ns.tolist()),
-            )
-        )
-    return told, launches.call.tolist(), launches.start_ns.tolist()
+    links = linker.links()
+    workless = {
+        process: sorted(int(base + at) for base, after in times for at in after)
+        for process, times in linker.workless().items()
+    }
+    told = lists((links.call, links.range, links.rule)), workless
+    known = links.call >= 0
+    return told, lists((links.launched_ns[known], links.threads[links.thread[known]]))
 
 
 def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
@@ -131,6 +151,7 @@ def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
         alone = intervals.group_union(group[::2], 4, start[::2], end[::2])
         assert lists(of_some) == lists(alone)
         found.append(lists(intervals.group_union(group, 4, start, end)))
+        found.append([intervals.group_measure(group, 4, start, end).tolist()])
     return found
 
 
@@ -166,18 +187,20 @@ def extents(rows: list[tuple[int, int, int, int]]) -> list[list[int]]:
 CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[..., Any]]] = {
     "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], unions),
     "differences": ((SPANS, SPANS), [([], []), ([(0, 9)], [(0, 9)])], differences),
+    "measures of windows": ((SPANS, SPANS), [([], [(1, 2)]), ([(1, 3)], [(0, 9)])], measured),
     "the innermost around": (
         (SPANS, SPANS),
         [([], [(1, 2)]), ([(0, 5), (0, 5), (1, 4), (1, 4)], [(1, 4), (0, 5), (6, 6)])],
         around,
     ),
-    "launches": (
-        (WORK, CALLS),
+    "links": (
+        (WORK, OPENED, CALLS, st.booleans()),
         [
-            ([], [[(1, 0, 1, 5)]]),
+            ([], [], [[(1, 0, 1, 5)]]),
             (
                 [(1, 2), (1, 2), (2, 2)],
-                [[(1, 0, 2, 5), (1, 0, 2, 5)], [(1, 1, 2, 4), (1, 1, 2, 3)]],
+                [(1, 0, 0, 9), (1, 1, 2, 9), (1, 0, 4, 6)],
+                [[(1, 0, 2, 5), (1, 0, 2, 5)], [(1, 1, 2, 4), (1, 2, 2, 3), (2, 0, 2, 3)]],
             ),
         ],
         linked,
@@ -231,16 +254,16 @@ def test_columns_need_not_be_contiguous() -> None:
 
 
 def test_calls_whose_rows_do_not_ascend_are_linked_all_the_same() -> None:
-    block = calls([(1, 0, 1, 5), (1, 0, 1, 3)], 0)
-    block = block.take(np.array([1, 0]))
+    block = calls([(1, 0, 1, 5), (1, 0, 1, 3)], 0).take(np.array([1, 0]))
 
     def found() -> Any:
-        launches = Launches(activities([(1, 1)]))
-        return launches.of(block).launched.tolist(), launches.call.tolist()
+        linker = Linker(activities([(1, 1)]), opened([]), None, np.empty(0, np.int64))
+        linker.add(block)
+        return linker.links().call.tolist()
 
     without, compiled = both(found)
 
-    assert compiled == without == ([True, False], [2])
+    assert compiled == without == [2]
 
 
 @pytest.mark.parametrize(("owner", "sound"), [(-1, True), (1, True), (2, False), (-2, False)])

@@ -26,7 +26,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import EventRecords
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
-from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up
+from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up, places_in
 from bubbleviz.sources.in_memory import no_calls
 
 #: Shorter calls and ranges count as part of what is around them.
@@ -241,12 +241,8 @@ def events_around(
     piece, begin, stop = split(start, end, distinct(low, high))
     # The strongest event around a time, of equals the innermost: the deepest.
     length_ns = host.end_ns[events] - host.start_ns[events]
-    order = np.arange(len(events))
-    depth = np.empty(len(events), np.int64)
-    weakest_first = np.lexsort((order, host.start_ns[events], -length_ns, host.strength[events]))
-    depth[weakest_first] = order
-    layers = intervals.disjoint_layers(low, high)
-    strongest = intervals.Innermost(low, high, depth, layers).around(begin, stop)
+    weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))
+    strongest = intervals.Innermost.of(low, high, places_in(weakest_first)).around(begin, stop)
     return (
         row[piece],
         begin - start[piece] + start_ns[piece],

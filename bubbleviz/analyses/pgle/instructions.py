@@ -19,7 +19,7 @@ from bubbleviz.interpret import iterations, linking, record
 from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.model import intervals, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
+from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of, places_in
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
@@ -204,9 +204,10 @@ def _innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
         innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
         if holders is rows:
             holder, deepest = (np.full(len(place), NONE, np.int64) for _ in range(2))
+            depth_of = innermost.depth[places_in(innermost.row)]
             for query, row in innermost.all_around(start_ns, end_ns):
-                depth = innermost.depth[row]
-                better = (depth < innermost.depth[query]) & (depth > deepest[query])
+                depth = depth_of[row]
+                better = (depth < depth_of[query]) & (depth > deepest[query])
                 deepest[query[better]], holder[query[better]] = depth[better], row[better]
         else:
             holder = innermost.around(start_ns, end_ns)
