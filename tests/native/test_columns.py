@@ -73,7 +73,8 @@ def unions(spans: list[tuple[int, int]]) -> list[list[list[int]]]:
 
 
 def measured(spans: list[tuple[int, int]], asked: list[tuple[int, int]]) -> list[int]:
-    return intervals.measure_within(intervals.union(*columns(spans)), *columns(asked)).tolist()
+    covered = intervals.measure_within(intervals.union(*columns(spans)), *columns(asked))
+    return list(covered.tolist())
 
 
 def differences(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> list[list[int]]:
