@@ -5,14 +5,22 @@ The ratios of the report are counted as those of a measurement are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
-from bubbleviz.model.limitations import written
+from bubbleviz.model.limitations import Restriction, written
 from bubbleviz.model.texts import counted, json_text, one_line, percent
-from bubbleviz.render.document import Block, HangingLines, Sentence
+from bubbleviz.render.document import (
+    Block,
+    HangingLines,
+    Sentence,
+    Table,
+    in_percent,
+    milliseconds,
+)
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication.lowered import Transport
@@ -21,6 +29,7 @@ from bubbleviz.schedules.ideal import Estimate, Ideal, ideal_workload
 from bubbleviz.schedules.known import FORMULAS, SCHEDULES, Formula, formula_named
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Schedule
+from bubbleviz.schedules.predictions import Setting
 
 SCHEMA = "bubbleviz.simulation/1"
 
@@ -164,6 +173,52 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
     yield HangingLines([_line(*row) for row in rows])
     if min(peaks) < max(peaks):
         yield Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
+
+
+def as_settings_json(found: Sequence[Setting], restrictions: tuple[Restriction, ...]) -> str:
+    """Return what several sizes would take as JSON, the cheapest first."""
+    settings = [{**asdict(own), "device_ns": own.device_ns} for own in found]
+    known = {"schema": SCHEMA, "version": __version__, **written(restrictions)}
+    return json_text({**known, "settings": settings})
+
+
+def setting_sections(
+    found: Sequence[Setting], restrictions: tuple[Restriction, ...]
+) -> Iterator[Block]:
+    """Yield what several sizes would take, the cheapest first."""
+    rows = [
+        {
+            "schedule": own.schedule,
+            "p": str(own.stages),
+            "m": str(own.microbatches),
+            "v": str(own.chunks),
+            "iteration ms": milliseconds(own.iteration_ns),
+            "±": milliseconds(own.error_ns),
+            "device ms per microbatch": milliseconds(own.device_ns),
+            "bubble %": in_percent(own.bubble_ratio),
+            "activations": "-" if own.peak_activations is None else f"{own.peak_activations:g}",
+        }
+        for own in found
+    ]
+    measured = any(own.error_ns is not None for own in found)
+    columns = [name for name in rows[0] if measured or name != "±"]
+    yield Table(
+        "Settings, the cheapest per microbatch first (p stages, m microbatches, v chunks)",
+        [{name: row[name] for name in columns} for row in rows],
+        left=("schedule",),
+        giving_way=("activations", "v"),
+    )
+    for text in dict.fromkeys(own.reason for own in found if own.reason):
+        yield Sentence(f"  - {one_line(text, 200)}")
+    for restriction in restrictions:
+        yield Sentence(f"! measured times: {one_line(restriction.text, 200)}", style="bold")
+    if measured:
+        yield Sentence(
+            "±: 95 % interval, from the spread of the run's times and how far it is off its own "
+            "simulation"
+        )
+    if measured and len({own.stages for own in found}) > 1:
+        yield Sentence("stages of another number share the work evenly")
 
 
 def _percent(ratio: float | None) -> str:

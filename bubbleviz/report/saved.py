@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, ValidationError, convert
@@ -25,6 +26,7 @@ from bubbleviz.report.restrictions import read_restrictions
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.measured_times import StageTimes
+    from bubbleviz.schedules.predictions import MeasuredWindow
     from bubbleviz.schedules.simulation import MeasuredMemory, Workload
 
 # Saved parts: a report of very many ranks as a folder of JSON files.
@@ -288,6 +290,8 @@ class SavedTime:
 
     phase: Phase
     median_ns: Positive
+    mean_ns: Positive = 0.0
+    std_ns: Positive = 0.0
     stage: int = _UNKNOWN
     chunk: int = _UNKNOWN
     virtual_stage: int = _UNKNOWN
@@ -307,6 +311,7 @@ class SavedTimes:
         schedule: name of the one that ran; None where it was not recognised.
         memory: of its virtual stages, in bytes; None where that was not measured.
         ran_ns: how long the typical iteration took; None where that is not known.
+        window_ns: of the ratio ``schedule``; None where that is not known.
     """
 
     kinds: tuple[SavedTime, ...]
@@ -316,6 +321,31 @@ class SavedTimes:
     schedule: str | None = None
     memory: MeasuredMemory | None = None
     ran_ns: int | None = None
+    window_ns: Average | None = None
+
+    @property
+    def window(self) -> MeasuredWindow | None:
+        """What its iterations took; None where that, or the schedule that ran, is not known."""
+        from bubbleviz.schedules import ideal, known, predictions
+        from bubbleviz.schedules.measured_times import measured_times
+
+        whole = self.window_ns
+        ran = {rule.name for rule in known.SCHEDULES} & {self.schedule}
+        if not ran or whole is None or not whole.mean:
+            return None
+        own = measured_times(self.kinds, self.transfer_ns, self.microbatches)
+        sizes = own.stages, own.microbatches, own.times, own.chunks
+        shares: dict[Phase, list[float]] = {}
+        for kind in self.kinds:
+            if kind.mean_ns:
+                shares.setdefault(kind.phase, []).append(kind.std_ns / kind.mean_ns)
+        spread = {phase: median(each) for phase, each in shares.items()}
+        # Two halves that vary on their own make a whole that varies less, as a share.
+        halves = dict.fromkeys((Phase.B, Phase.W), 2**0.5 * spread.get(Phase.BW, 0.0))
+        return predictions.MeasuredWindow(
+            ideal.ideal(ran.pop(), *sizes), own.times, whole.mean, whole.std, whole.n,
+            halves | spread,
+        )  # fmt: skip
 
     @property
     def workload(self) -> Workload:
@@ -551,6 +581,7 @@ def saved_times(path: str, data: bytes) -> SavedTimes:
         None if document.schedule is None else document.schedule.name,
         None if memory is None else measured_memory(memory, virtual),
         next((int(c.makespan_ns) for c in document.what_if if c.name == "measured"), None),
+        document.summary.window_ns.get("schedule"),
     )
 
 
@@ -579,17 +610,18 @@ def sizes_and_times(
     Raises:
         MismatchError: the run lacks the time of a virtual stage.
     """
-    from bubbleviz.schedules.measured_times import StageTimes, measured_times
+    from bubbleviz.schedules.measured_times import StageTimes, measured_times, of_stages
 
     times = StageTimes((1.0,), (1.0,), (1.0,))
     if run is not None:
         known = measured_times(run.kinds, run.transfer_ns, run.microbatches)
         schedule, stages, microbatches = sizes
+        stages = known.stages if stages is None else stages
         times, sizes = (
-            known.times,
+            of_stages(known.times, stages),
             (
                 run.schedule if schedule is None else schedule,
-                known.stages if stages is None else stages,
+                stages,
                 known.microbatches if microbatches is None else microbatches,
             ),
         )

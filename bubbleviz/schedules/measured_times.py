@@ -49,6 +49,17 @@ class StageTimes:
     lengths: tuple[float, ...] = ()
 
 
+def of_stages(times: StageTimes, stages: int) -> StageTimes:
+    """Return the times of so many stages, which share the work evenly where others were given."""
+    parts = (times.forward_ms, times.backward_ms, times.weight_ms)
+    if all(len(each) in {1, stages} for each in parts):
+        return times
+    forward, backward, weight = (
+        each if len(each) == 1 else (sum(each) / stages,) for each in parts
+    )
+    return StageTimes(forward, backward, weight, times.transfer_ms)
+
+
 def ticks_of(
     stages: int, microbatches: int, times: StageTimes, chunks: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bubbleviz.cli import options
 from bubbleviz.cli.help import option
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.selection import PaperOptions
+from bubbleviz.cli.selection import PaperOptions, numbers
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
@@ -18,7 +18,7 @@ from bubbleviz.report.saved import read_times, sizes_and_times
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.report.saved import Sizes
+    from bubbleviz.report.saved import SavedTimes, Sizes
     from bubbleviz.schedules.communication.lowered import Transport
     from bubbleviz.schedules.ideal import Estimate, Ideal
     from bubbleviz.schedules.measured_times import StageTimes
@@ -49,18 +49,40 @@ class TimeOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """A schedule by name, its sizes, and the memory that a searched one keeps within."""
+    """A schedule by name, its sizes, and the memory that a searched one keeps within.
+
+    Of several, all combinations are compared.
+    """
 
     schedule: str | None = option(
-        *("NAME", "Name of a schedule; see bubbleviz schedules.", "Schedule"),
+        *("NAME,...", "Name of a schedule; see bubbleviz schedules.", "Schedule"),
         complete=options.schedule_names,
     )
-    stages: int | None = options.STAGES
-    microbatches: int | None = options.MICROBATCHES
-    chunks: int | None = options.CHUNKS
+    stages: str | None = option(
+        *("P,...", "Number of stages, one per device.", "Schedule", "--stages", "-p")
+    )
+    microbatches: str | None = option(
+        *("M,...", "Number of microbatches.", "Schedule", "--microbatches", "-m")
+    )
+    chunks: str | None = option("V,...", "Chunks per stage [the schedule's usual]", "Schedule")
     memory_limit: float | None = option("M", "Memory of a device, in the unit of M_B.", "Memory")
     memory_b: float | None = option("M_B", "A microbatch holds from F to B; else 1.", "Memory")
     memory_w: float | None = option("M_W", "Part of M_B that is held until W.", "Memory")
+
+    def listed(self) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the names and sizes that are given, in the order of the options.
+
+        Raises:
+            UsageError: one is none.
+        """
+        from bubbleviz.schedules.ideal import check_name
+
+        names = tuple(self.schedule.split(",")) if self.schedule else ()
+        for name in names:
+            check_name(name)
+        sizes = {"-p": self.stages, "-m": self.microbatches, "--chunks": self.chunks}
+        p, m, v = (numbers(text, name) if text else () for name, text in sizes.items())
+        return names, p, m, v
 
 
 @options.command(
@@ -91,19 +113,20 @@ def simulate(
     outputs.check(inputs)
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.communication.torch_csv import transport_named
-    from bubbleviz.schedules.ideal import check_name
 
     carried = transport_named(transport)
-    if sizes.schedule is not None:
-        check_name(sizes.schedule)
+    listed = sizes.listed()
     saved = None if report is None else read_times(report)
-    named, stage_times = sizes_and_times(
-        saved,
-        (sizes.schedule, sizes.stages, sizes.microbatches),
-        *times.given(measured=saved is not None),
-    )
+    given = times.given(measured=saved is not None)
+    name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
+    named, stage_times = sizes_and_times(saved, (name, p, m), *given)
+    if any(len(each) > 1 for each in listed):
+        if plan is not None:
+            raise UsageError("--plan sets the order and its sizes; leave the other options out")
+        _compare(saved, given, named, stage_times, listed, outputs, inputs)
+        return
     if plan is None:
-        result = _of_schedule(sizes, named, stage_times, measured=saved is not None)
+        result = _of_schedule(sizes, named, v, stage_times, measured=saved is not None)
     else:
         result = anonymous(_of_plan(plan, sizes, stage_times, carried))
     if saved is not None:
@@ -116,6 +139,42 @@ def simulate(
         return ideal_report.RENDERINGS[name](result, view)
 
     outputs.deliver(content, lambda: show(ideal_report.sections(result)), inputs=inputs)
+
+
+def _compare(
+    saved: SavedTimes | None,
+    given: tuple[Any, Any, Any, float | None],
+    named: Sizes,
+    times: StageTimes,
+    listed: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    outputs: Outputs,
+    inputs: Sequence[str],
+) -> None:
+    """Print and write what all combinations of sizes would take.
+
+    Raises:
+        UsageError: a size is not known, or an output holds one order.
+    """
+    from bubbleviz.render import ideal as ideal_report
+    from bubbleviz.schedules.predictions import predicted
+
+    name, p, m = _known(named, measured=saved is not None)
+    schedules, stages, microbatches, chunks = listed
+    # Where a time is given, it is not that of the run.
+    window = saved.window if saved is not None and not any(given) else None
+    found = predicted(
+        times, window, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
+    )
+    restrictions = () if saved is None else saved.restrictions
+
+    def content(name: str, _: str) -> str:
+        if name != "json":
+            raise UsageError("several sizes have no one order; name one of each, or write .json")
+        return ideal_report.as_settings_json(found, restrictions)
+
+    outputs.deliver(
+        content, lambda: show(ideal_report.setting_sections(found, restrictions)), inputs=inputs
+    )
 
 
 def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport) -> Ideal:
@@ -136,8 +195,23 @@ def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Tran
     return ideal_of(found.plan, times)
 
 
+def _known(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:
+    """Return the name of a schedule and its sizes.
+
+    Raises:
+        UsageError: one is not known.
+    """
+    lacking = zip(("--schedule NAME", "-p P", "-m M"), sizes, strict=True)
+    name, stages, microbatches = sizes
+    if name is None or stages is None or microbatches is None:
+        named = "; the report names no schedule" if measured and name is None else ""
+        words = _listed([option for option, size in lacking if size is None])
+        raise UsageError(f"give {words}, or --plan FILE{named}")
+    return name, stages, microbatches
+
+
 def _of_schedule(
-    options: ScheduleOptions, sizes: Sizes, times: StageTimes, *, measured: bool
+    options: ScheduleOptions, sizes: Sizes, chunks: int | None, times: StageTimes, *, measured: bool
 ) -> Ideal | Estimate:
     """Return the simulation of a schedule of these sizes.
 
@@ -146,19 +220,11 @@ def _of_schedule(
     """
     from bubbleviz.schedules.ideal import theory
 
-    lacking = zip(("--schedule NAME", "-p P", "-m M"), sizes, strict=True)
-    name, stages, microbatches = sizes
-    if name is None or stages is None or microbatches is None:
-        named = "; the report names no schedule" if measured and name is None else ""
-        words = _listed([option for option, size in lacking if size is None])
-        raise UsageError(f"give {words}, or --plan FILE{named}")
     with search_bar() as watch:
         return theory(
-            name,
-            stages,
-            microbatches,
+            *_known(sizes, measured=measured),
             times,
-            options.chunks,
+            chunks,
             memory=(options.memory_limit, options.memory_b, options.memory_w),
             watch=watch,
         )

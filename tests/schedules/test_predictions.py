@@ -1,0 +1,86 @@
+"""Predictions: from one planted run what others take, and how sure that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
+
+RUN: dict[str, Any] = {"iterations": 6, "transfer_ns": 50_000, "communication": True}
+TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
+
+
+def _run(folder: Path, **options: Any) -> bubbleviz.Report:
+    plant(Planting(**RUN | options), folder)
+    return bubbleviz.analyze(folder)
+
+
+@pytest.mark.parametrize(("jitter", "off"), [(0.0, 0.002), (0.1, 0.015)])
+def test_other_sizes_take_what_they_take(
+    jitter: float, off: float, tmp_path: Path, cli: CommandLine
+) -> None:
+    report = _run(tmp_path / "run", jitter=jitter)
+    saved = str(tmp_path / "run.json")
+    report.save(saved)
+    words = ("--schedule", "1f1b,zb-h1", "-m", "8,16", "-o", str(tmp_path / "x.json"))
+
+    assert cli.printed("simulate", "--from", saved, *words)
+    rows = cli.json("simulate", "--from", saved, *words[:4], "--json", "-")["settings"]
+    assert [row["device_ns"] for row in rows] == sorted(row["device_ns"] for row in rows)
+    for row in rows:
+        other = _run(
+            tmp_path / f"{row['schedule']}-{row['microbatches']}",
+            schedule=row["schedule"],
+            microbatches=row["microbatches"],
+            jitter=jitter,
+            seed=1,
+        )
+        window_ns = other.summary.window_ns["schedule"].mean or 0.0
+        assert row["iteration_ns"] == pytest.approx(window_ns, rel=off)
+        assert abs(row["iteration_ns"] - window_ns) <= 2 * row["error_ns"] + 0.002 * window_ns
+        assert row["bubble_ratio"] == pytest.approx(other.bubble_ratio, abs=off)
+
+
+def test_times_that_are_given_have_no_interval(cli: CommandLine) -> None:
+    words = ("simulate", *TIMES, "--schedule", "1f1b,interleaved-1f1b", "-p", "4", "-m", "6,8")
+    rows = cli.json(*words, "--json", "-")["settings"]
+
+    assert {row["error_ns"] for row in rows} == {None}
+    assert [row["iteration_ns"] for row in rows if row["schedule"] == "1f1b"] == [33e6, 27e6]
+    assert ["6" in row["reason"] for row in rows if row["iteration_ns"] is None] == [True]
+    assert "±" not in cli.printed(*words)
+
+
+def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: CommandLine) -> None:
+    saved = str(tmp_path / "run.json")
+    _run(tmp_path / "run", slow_stage=1).save(saved)
+    words = ("simulate", "--from", saved)
+
+    printed = cli.printed(*words, "-p", "4,8")
+    one = cli.json(*words, "-p", "8", "--json", "-")
+    # 1 ms of each phase on three stages and 2 ms on one, over 8.
+    times = ("--tf", "0.625", "--tb", "0.625", "--tw", "0.625", "--tcomm", "0.05")
+    even = cli.json("simulate", "--schedule", "1f1b", "-p", "8", "-m", "8", *times, "--json", "-")
+
+    assert "stages of another number share the work evenly" in printed
+    assert one["makespan_ms"] == pytest.approx(even["makespan_ms"], rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-m", "8,16", "-o", "x.svg"), "several sizes have no one order"),
+        (("-m", "8,x"), "not of the form"),
+        (("--schedule", "1f1b,nope", "-m", "8"), "nope"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    words: tuple[str, ...], said: str, cli: CommandLine
+) -> None:
+    known = ("--schedule", "1f1b") if "--schedule" not in words else ()
+    assert said in cli.refused("simulate", *TIMES, *known, "-p", "4", *words, code=2)
