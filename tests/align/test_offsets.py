@@ -99,29 +99,6 @@ def test_bounds_that_miss_each_other_contradict(
         assert (found[1].uncertainty_ns or 0) >= by_ns // 2
 
 
-def drifting(drift: float, seconds: int, slack_ns: int) -> list[Pair]:
-    """Return transfers both ways, every tenth of a second, to a clock that is fast."""
-    pairs: list[Pair] = []
-    for tenth in range(10 * seconds):
-        time = tenth * 100_000_000
-        there, back = time + slack_ns, time + 50_000_000
-        pairs.append((0, 1, time, there + round(there * drift)))
-        pairs.append((1, 0, back + round(back * drift), back + slack_ns))
-    return pairs
-
-
-def test_a_drift_is_applied_where_no_constant_offset_is_possible() -> None:
-    steady, _ = solved(drifting(20e-6, 1, 100_000), capture=10**9)
-    found, _ = solved(drifting(20e-6, 20, 10_000), capture=20 * 10**9)
-    _, contradiction = solved(drifting(80e-6, 20, 10_000), capture=20 * 10**9)
-
-    assert steady[1].drift_ppm == 0.0
-    assert found[1].drift_ppm == pytest.approx(-20, rel=0.05)
-    assert found[1].uncertainty_ns is not None
-    assert found[1].uncertainty_ns < 30_000
-    assert contradiction is not None  # no clock drifts that fast
-
-
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[list[Pair], list[int], list[int], int]:
     """Draw pairs of events that really were in that order, and what the clocks really show.

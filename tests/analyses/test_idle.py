@@ -28,7 +28,6 @@ from tests.support.command_line import CommandLine
 from tests.support.idle_runs import US, add_up, c, k, only, planted, r, spent
 from tests.support.nsys_exports import C, K, M, R, T, global_id, profile
 from tests.support.places import FIXTURES, GOLDEN
-from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, space
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -165,23 +164,6 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
     }
     assert (only(report).exposed_copy_ns, only(report).compute_ns) == (33_000, 10_000)
     assert "cudaMemPrefetchAsync" in advice(report)[0]
-
-
-@pytest.mark.parametrize("folder", ["1f1b", "zb-v"])
-def test_both_formats_tell_the_same(tmp_path: Path, folder: str) -> None:
-    export = next((FIXTURES / folder).glob("*.sqlite"))
-    exported, traced = (
-        [
-            (
-                *(rank.span_ns, rank.compute_ns, rank.idle_ns),
-                *(rank.communication_ns, rank.overlap, spent(rank)),
-                [(step.name, step.length_ns, step.busy_ns, step.activities) for step in rank.steps],
-            )
-            for rank in bubbleviz.idle(files).ranks
-        ]
-        for files in (export, traces_of(export, tmp_path))
-    )
-    assert exported == traced
 
 
 def test_several_files_are_several_ranks(tmp_path: Path) -> None:

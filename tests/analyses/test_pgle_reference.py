@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.analyses.pgle.instructions import RangeKind, parse_range_names
+from tests.support.nsys_exports import K, M
 from tests.support.xla_runs import FORMS, NCCL, Run, told
 
 
@@ -34,6 +35,9 @@ def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
 # A plain reference
 
 
+OPS = ("while.1", "a", "b", "all-gather-start.1")
+
+
 @st.composite
 def trees(draw: st.DrawFn) -> Run:
     """Return runs of nested instructions with any number of kernels, on two threads."""
@@ -42,10 +46,11 @@ def trees(draw: st.DrawFn) -> Run:
 
     def grow(depth: int, tid: int) -> None:
         for _ in range(chance.randrange(4)):
-            op = chance.choice(["while.1", "a", "b", "all-gather-start.1"])
-            with run.range(FORMS[0].format(op), tid):
+            op = chance.choice(OPS)
+            with run.range(chance.choice(FORMS).format(op), tid):
                 for _ in range(chance.randrange(3)):
-                    run.launch(chance.randrange(5), device=chance.randrange(2), tid=tid)
+                    kernel, device = chance.choice(("gemm", None)), chance.randrange(2)
+                    run.launch(chance.randrange(5), kernel=kernel, device=device, tid=tid)
                 if depth:
                     grow(depth - 1, tid)
 
@@ -69,10 +74,11 @@ class Plain:
         execution = self.executions()
         calls = {call.correlation: call for call in run.calls}
         self.cost: dict[tuple[int, int], int] = defaultdict(int)
-        for kernel in run.kernels:
-            call = calls[kernel.correlation]
+        ran: list[K | M] = [*run.kernels, *run.copies]
+        for work in ran:
+            call = calls[work.correlation]
             held = self.around(call.start, call.end, call.tid, RangeKind.INSTRUCTION)
-            self.cost[execution[held[-1]], kernel.device] += kernel.end - kernel.start
+            self.cost[execution[held[-1]], work.device] += work.end - work.start
 
     def around(self, start: int, end: int, tid: int, kind: RangeKind) -> list[int]:
         """Return the ranges around a time, from outermost to innermost (ids ascend)."""
@@ -137,4 +143,5 @@ def test_costs_against_plain_python(
 
     costs = measure_costs(path, aggregate="max", skip=skip)
 
+    assert set(expected) <= set(OPS)
     assert told(costs) == {name: took / 1000 for name, took in sorted(expected.items())}

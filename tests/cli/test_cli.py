@@ -38,13 +38,6 @@ def test_what_is_printed_first(cli: CommandLine) -> None:
     assert cli.printed("analyze", ONE).startswith("Bubble ratio (schedule): 27.27 %")
 
 
-def test_a_dash_takes_standard_output_for_itself(cli: CommandLine) -> None:
-    report = cli.json("analyze", ONE, "--json", "-")
-
-    assert report["schema"] == "bubbleviz.report/1"
-    assert report["summary"]["bubble_ratio"]["schedule"]["n"] == 3
-
-
 def test_iterations_are_selected_for_the_picture_only(tmp_path: Path) -> None:
     ratios = set()
     for selection in ("0", "1-2", "all"):
@@ -86,13 +79,6 @@ def test_what_is_drawn_needs_a_picture(option: str, tmp_path: Path, cli: Command
     assert main(["analyze", ONE, option, "--svg", str(tmp_path / "b.svg")]) == 0
 
 
-def test_skipped_iterations_are_not_averaged(cli: CommandLine) -> None:
-    report = cli.json("analyze", ONE, "--skip", "2", "--json", "-")
-
-    assert [i["averaged"] for i in report["iterations"]] == [False, False, True]
-    assert report["summary"]["bubble_ratio"]["schedule"]["std"] is None
-
-
 def test_inspect_says_what_can_be_done(cli: CommandLine) -> None:
     shown = cli.printed("inspect", ONE)
 
@@ -101,20 +87,3 @@ def test_inspect_says_what_can_be_done(cli: CommandLine) -> None:
     several = cli.printed("inspect", "fixtures/zb-v")
     assert several.count("analyze can compute bubble ratios") == 1
     assert "and 3 files like it (-v): " in several
-
-
-def test_a_user_names_ranges_in_a_file(tmp_path: Path, cli: CommandLine) -> None:
-    mine = tmp_path / "mine.toml"
-    mine.write_text(
-        """
-[[pattern]]
-glob = "[FB][0-9]*"
-match = '^(?P<phase>[FB])(?P<microbatch>[0-9]+)[.]'
-""",
-        encoding="utf-8",
-    )
-
-    report = cli.json("analyze", ONE, "--convention", str(mine), "--json", "-")
-    assert report["convention"] == "mine"
-    # Without Optimizer names, iterations end at repeated forwards, and ratios stay.
-    assert report["summary"]["bubble_ratio"]["schedule"]["mean"] == pytest.approx(3 / 11)

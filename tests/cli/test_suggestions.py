@@ -5,28 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.model.texts import nearest
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 RUN = str(FIXTURES / "1f1b" / "node0.sqlite")
-
-
-@pytest.mark.parametrize(
-    ("word", "known", "near"),
-    [
-        ("--jsn", ["--jobs", "--json", "--svg"], "--json"),
-        ("analyse", ["analyze", "idle"], "analyze"),
-        ("zerobubble", ["zero-bubble"], "zero-bubble"),
-        ("--iteration", ["--convention", "--window"], None),
-        ("--skip", ["--step", "--shortest"], None),
-        ("q", ["zero-bubble"], None),
-        ("", ["a"], None),
-        ("a", [], None),
-    ],
-)
-def test_only_near_words_are_suggested(word: str, known: list[str], near: str | None) -> None:
-    assert nearest(word, known) == near
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,10 @@ KNOWN = [
     "void tensorrt_llm::kernels::oneShotAllReduceKernel<half, 8>(...)",
     "two_shot_all_reduce_kernel",
     "kuserbuffers_pushsend(int*, int*)",
+    "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(ncclSymkDevWorkArgs)",
+    "rcclGenericKernel_1(ncclDevComm *)",
+    "void mscclpp::allreduce<float>(float *)",
+    "nvshmemi_transfer_rma_kernel(void *)",
 ]
 LOOKALIKES = [
     "void acme::all_reduce_ring<float>(float*)",
@@ -145,6 +149,7 @@ LOOKALIKES = [
     "void moe_ep::token_dispatch_kernel<8>(int*)",
     "reduceScatterKernel",
     "void fabric::send_kernel(void*)",
+    "send_to_expert_permute_kernel",
 ]
 COMPUTE = [
     "",

@@ -43,19 +43,6 @@ def test_one_stage_ran_no_schedule(tmp_path: Path, options: dict[str, Any]) -> N
     assert methods(report).startswith("No pipeline was measured with bubbleviz ")
 
 
-def test_no_other_schedule_is_proposed_for_one_stage(tmp_path: Path) -> None:
-    plant(Planting(stages=1, late_stage=0, late_ns=400_000), tmp_path)
-
-    report = bubbleviz.analyze(tmp_path, what_if=True)
-
-    assert report.alternatives is not None
-    assert (report.alternatives.rows, report.alternatives.reason) == (
-        (),
-        "one stage is no pipeline",
-    )
-    assert "zb" not in text_of(report, 160).replace("zero-bubble", "")
-
-
 @pytest.mark.parametrize(
     ("stages", "world", "missing"),
     [(1, 64, 63), (1, 2, 1), (1, 1, 0), (2, 64, 62), (4, 4, 0), (4, 3, 0), (1, None, 0)],

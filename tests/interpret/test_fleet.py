@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,7 +20,6 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, MismatchError, ProfileError
-from bubbleviz.explain import stretch
 from bubbleviz.interpret.fleet import dask_fleet, process_pool, run_recordings
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
@@ -229,13 +228,6 @@ def test_progress_tells_of_every_file(jobs: int, many: Path) -> None:
     for shares in noted.shares.values():
         assert shares[-1] == 1.0
         assert shares == sorted(shares)
-
-
-def test_progress_is_silent_unless_on_a_terminal(
-    many: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["analyze", str(many), "--json", str(tmp_path / "r.json"), "-j", "2"]) == 0
-    assert capfd.readouterr().err == ""
 
 
 #: Analyses a run; progress shows after the seconds of the first argument.
@@ -542,35 +534,6 @@ def test_parts_that_workers_die_of_are_done_here(
         dask_fleet.dask_fleet(str(file)) as fleet,
     ):
         assert fleet.each(_deadly, range(6)) == [0, 2, 4, 6, 8, 10]
-
-
-@needs_stopping
-def test_a_worker_lost_while_it_explains_costs_nothing(
-    scheduler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replicas = Planting(stages=3, replicas=4, microbatches=4, iterations=3, kernels=1, jitter=0.2)
-    plant(replicas, tmp_path)
-    monkeypatch.setattr(stretch, "MOST", 40)
-    whole = written(bubbleviz.analyze(tmp_path))
-    with workers(scheduler, 3) as running:
-        each = dask_fleet.DaskFleet.each
-        counted = []
-
-        def acting(given: Iterable[Any]) -> Iterator[Any]:
-            for number, argument in enumerate(given):
-                if number == 2:
-                    _stop(running[0])
-                yield argument
-
-        def tripped(fleet: Any, work: Callable[[Any], Any], given: Iterable[Any]) -> list[Any]:
-            results = each(fleet, work, acting(given))
-            counted.append(len(results))
-            return results
-
-        monkeypatch.setattr(dask_fleet.DaskFleet, "each", tripped)
-        report = bubbleviz.analyze(tmp_path, dask=str(scheduler))
-    assert counted == [4]
-    assert written(report) == whole
 
 
 def test_a_path_that_no_worker_sees_is_an_error(cluster: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
@@ -209,26 +208,6 @@ def test_copies_alone_make_the_span(tmp_path: Path, cli: CommandLine) -> None:
     assert (first["start_ns"], first["end_ns"], first["kernels"]) == ("300", "450", "0")
 
 
-COMMUNICATION = (
-    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm *, unsigned long, ncclWork *)",
-    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)",
-    "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<(unsigned long)4096>)",
-    "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(ncclSymkDevWorkArgs)",
-    "ncclAllReduceRingLLKernel_sum_f32(ncclColl)",
-    "rcclGenericKernel_1(ncclDevComm *)",
-    "void mscclpp::allreduce<float>(float *)",
-    "void deep_ep::intranode::dispatch<(int)8, (int)768>(int4 *, float *)",
-    "void deep_ep::internode_ll::combine<(bool)1>(void *)",
-    "nvshmemi_transfer_rma_kernel(void *)",
-)
-COMPUTE = (
-    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
-    "void at::native::vectorized_elementwise_kernel<(int)4>(int)",
-    "void my_reduce_kernel<float>(float *)",
-    "send_to_expert_permute_kernel",
-)
-
-
 def with_kernel(folder: Path, name: str) -> Path:
     """Write F and B, each one kernel, and in F another one of that name that ends later."""
     calls = [*CALLS, C(250, 260, 77)]
@@ -237,32 +216,13 @@ def with_kernel(folder: Path, name: str) -> Path:
 
 
 def test_kernels_are_communication_by_name(tmp_path: Path) -> None:
-    for names, communication in ((COMMUNICATION, True), (COMPUTE, False)):
-        assert matching(names, default_kinds().communication).tolist() == [communication] * len(
-            names
-        )
-    report = bubbleviz.analyze([with_kernel(tmp_path, COMMUNICATION[0])])
+    sends = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm *, unsigned long, ncclWork *)"
+    report = bubbleviz.analyze([with_kernel(tmp_path, sends)])
     assert work(report)[0] == ("F", 0, 300, 400, 1, 100)
     assert (report.profiles[0].comm_ns, report.profiles[0].gpu_ns) == (250, 400)
-    report = bubbleviz.analyze([with_kernel(tmp_path, COMPUTE[0])])
+    report = bubbleviz.analyze([with_kernel(tmp_path, "send_to_expert_permute_kernel")])
     assert work(report)[0] == ("F", 0, 300, 700, 2, 350)
     assert report.profiles[0].comm_ns == 0
-
-
-def test_users_add_communication_kernels(tmp_path: Path) -> None:
-    path = with_kernel(tmp_path, "void oneshot_exchange<float>(float *)")
-    mine = tmp_path / "mine.toml"
-    mine.write_text(
-        "communication = ['oneshot_EXCHANGE']\n[[pattern]]\nglob = '[FB][0-9]*'\n"
-        r"match = '^(?P<phase>[FB])(?P<microbatch>[0-9]+)\.'" + "\n",
-        encoding="utf-8",
-    )
-
-    assert bubbleviz.analyze([path]).profiles[0].comm_ns == 0
-    report = bubbleviz.analyze([path], convention=[str(mine)])
-    assert report.profiles[0].comm_ns == 250
-    assert work(report)[0] == ("F", 0, 300, 400, 1, 100)
-    assert bubbleviz.analyze([path]).profiles[0].comm_ns == 0  # the list itself is as it was
 
 
 def test_what_is_not_attributed_is_named_with_its_place(tmp_path: Path) -> None:

@@ -111,15 +111,6 @@ def test_rows_without_a_text() -> None:
     assert coded_texts(str, np.empty(0, np.int64)).listed() == []
 
 
-# Numbers of distinct rows, held against Python's own sorting.
-
-
-# Numbers of distinct values: from 0, in the order in which they come.
-
-
-# Which rows of a column are of some phases.
-
-
 # Sorted rows, held against numpy's order of columns, with and without the compiled part.
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -136,16 +135,6 @@ def test_numbers_are_legible_on_their_fill(phase: Phase, shades: int) -> None:
 
         assert palette.contrast(paint.main, paint.number) >= 4.5
         assert sum(share for share, _ in paint.bands) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), list(combinations((Phase.F, Phase.B, Phase.W, Phase.OPTIMIZER), 2))
-)
-def test_phases_differ_in_grey(first: Phase, second: Phase) -> None:
-    one, other = palette.paint(first), palette.paint(second)
-
-    shares = [[share for share, _ in paint.bands] for paint in (one, other)]
-    assert shares[0] != shares[1] or palette.contrast(one.main, other.main) >= 1.5
 
 
 def test_text_is_legible_on_both_papers() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
@@ -74,21 +74,9 @@ def with_mean(mean: float | None, n: int = 3) -> SavedReport:
     return SavedReport("0", "schedule", 4, n, False, (SavedRatio("schedule", bubble, none),))
 
 
-def test_a_tie_passes_and_the_next_number_does_not() -> None:
-    (limit,) = limits_of(["schedule=0.12"])
-    above = 0.12000000000000001
-
-    (tie,) = checks(with_mean(0.12), [limit], "x")
-    (next_one,) = checks(with_mean(above + 1e-16), [limit], "x")
-
-    assert tie.passed
-    assert tie.line == "ok: schedule 0.1200 is at most 0.12 (mean of 3 iterations)"
-    assert not next_one.passed
-    assert next_one.line.startswith("FAILED: schedule 0.1200000000000001")
-    assert next_one.line.endswith(" is above 0.12 (mean of 3 iterations)")
-
-
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 9))
+@example(0.12, 0.12, 3)
+@example(0.12000000000000011, 0.12, 3)
 def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> None:
     (check,) = checks(with_mean(mean, n), limits_of([f"schedule={most!r}"]), "x")
     verdict, _, value = check.line.split()[:3]
@@ -122,29 +110,6 @@ def test_limits_that_do_not_fit_are_refused(
 
 
 # Verdicts
-
-
-def test_one_line_a_check_in_the_order_given(saved: Path, cli: CommandLine) -> None:
-    limits = ("--max-bubble", "step=0.3", "--max-bubble", "schedule=0.12")
-    code, out, err = cli("gate", str(saved), *limits)
-
-    assert (code, err) == (3, "")
-    assert out.splitlines() == [
-        "ok: step 0.2687 is at most 0.3 (mean of 3 iterations)",
-        "FAILED: schedule 0.2727 is above 0.12 (mean of 3 iterations)",
-    ]
-    assert cli("gate", str(saved), *limits[:2])[0] == 0
-
-
-def test_a_ratio_without_a_value_is_neither_good_nor_bad(
-    saved: Path, tmp_path: Path, cli: CommandLine
-) -> None:
-    unknown = altered(saved, tmp_path, "summary", "bubble_ratio", "schedule", value=NONE)
-    code, out, err = cli("gate", unknown, "--max-bubble", "schedule=1")
-
-    assert (code, out) == (1, "")
-    assert "no iteration has the ratio schedule, so it cannot be compared with 1" in err
-    assert cli("gate", unknown, "--max-bubble", "step=1")[0] == 0
 
 
 def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: CommandLine) -> None:

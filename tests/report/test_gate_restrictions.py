@@ -149,15 +149,6 @@ def test_a_report_that_does_not_tell_its_restrictions_is_refused(
     assert "restrictions" in said
 
 
-def test_codes_are_part_of_the_schema() -> None:
-    codes = [restriction.code for restriction in RESTRICTIONS]
-    parts = [restriction.code for restriction in RESTRICTIONS if restriction.of_part]
-
-    assert len(set(codes)) == len(codes) == 13
-    others = {"ranks-missing", "stages-may-be-missing", "stages-counted-from-held"}
-    assert set(parts) == PARTS | others
-
-
 def test_missing_ranks_excuse_no_lost_kernels(
     whole: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:

@@ -217,15 +217,6 @@ def headline_of(report: Report) -> float | None:
     return report.summary.bubble_ratio[report.bubbles.ratio].mean
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-v", "zb-h2"])
-def test_parts_of_an_example_add_up(name: str) -> None:
-    report = bubbleviz.analyze([str(FIXTURES / name)])
-
-    total = sum(part.share for part in bubble_parts(report))
-
-    assert total == pytest.approx(headline_of(report), abs=1e-12)
-
-
 @pytest.mark.parametrize(
     "run",
     [RUNS["stray while idle"], RUNS["late host"], replace(ZERO_BUBBLE, jitter=0.3, seed=5)],

@@ -265,7 +265,7 @@ def one_stage(tmp_path: Path) -> Report:
     return bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
 
 
-def test_the_headline_and_the_title_speak_of_iterations(report: Report) -> None:
+def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None:
     assert report.single_stage
     value, bounds, *_ = headline_lines(report)
     assert value == "idle in iterations: 28.57 %"
@@ -274,31 +274,15 @@ def test_the_headline_and_the_title_speak_of_iterations(report: Report) -> None:
     assert ">idle in iterations 28.6" in drawn
     assert "28.6 % of its time is idle.</title>" in drawn
     assert ">Idle in iterations: 1 " in drawn
-
-
-def test_no_title_of_text_or_markdown_speaks_of_a_bubble(report: Report) -> None:
     screen = plain_lines(first_screen(report, View(), Display()))
-    written = screen + as_markdown(report, View())
-    saved = json.loads(json_report.render(report, View()))
-
     assert screen.startswith("Idle in iterations: 28.57 %")
     assert "What the idle time is made of" in screen
-    assert "What the bubble is made of" not in written
+    assert "What the bubble is made of" not in screen + as_markdown(report, View())
+    saved = json.loads(json_report.render(report, View()))
     assert saved_measure(saved) == {"name": measure_of(report), "idle": idle_of(report)}
-
-
-def test_no_table_and_no_advice_has_the_ratio_of_a_schedule(report: Report) -> None:
     table = latex.render(report, View())
     assert "Idle time in iterations" in table
     assert "Bubble ratios" not in table
     advice = first_thing(report) or ""
     assert " per iteration, " in advice
     assert "schedule" not in advice
-
-
-def test_a_pipeline_keeps_its_words(tmp_path: Path) -> None:
-    plant(Planting(stages=2), tmp_path)
-    report = bubbleviz.analyze(tmp_path)
-    assert headline_lines(report)[0].startswith("bubble ratio (")
-    assert "Bubble ratios" in latex.render(report, View())
-    assert "bubble ratio" in legend.picture(report, View())

@@ -113,24 +113,6 @@ def rows(layouts: Sequence[Layout]) -> Ints:
     return np.array([layout.bounds for layout in layouts], np.int64)
 
 
-@pytest.mark.parametrize(
-    ("forward_ns", "sizes", "bounds", "makespan_ns"),
-    [
-        ([10], (1, 2, 1), (0, 1), 60),
-        ([10] * 6, (3, 4, 1), (0, 2, 4, 6), 360),
-        ([10] * 12 + [30], (4, 16, 1), (0, 4, 8, 12, 13), 2220),
-    ],
-)
-def test_small_models_have_the_layout_that_is_plain(
-    forward_ns: list[int], sizes: tuple[int, int, int], bounds: tuple[int, ...], makespan_ns: int
-) -> None:
-    found = best("1f1b", sizes, model(forward_ns))
-
-    assert found.layout.bounds == bounds
-    assert (found.makespan_ns, found.proven) == (makespan_ns, True)
-    assert found == best("1f1b", sizes, model(forward_ns))
-
-
 def test_no_layout_has_a_stage_without_layers() -> None:
     with pytest.raises(UsageError, match="2 layers for 3 virtual stages: each needs one"):
         best("1f1b", (3, 4, 1), model([10, 10]))

@@ -296,15 +296,6 @@ def test_files_are_read_in_natural_order_or_as_given(
     assert read_order(report) == [f"rank{number}.sqlite" for number in order]
 
 
-def test_an_unreadable_file_found_in_a_directory_is_a_limitation(bench: Bench) -> None:
-    run_of_one(bench.inputs)
-    (bench.inputs / "broken.sqlite").write_bytes(b"neither a profile nor a database")
-    report = bench.report(bench.inputs)
-
-    assert read_order(report) == ["run.sqlite"]
-    assert "broken.sqlite" in json.dumps(report["limitations"])
-
-
 def damaged(folder: Path, kind: str) -> Path:
     """Write a damaged copy of a profile and return its path."""
     path = folder / f"{kind}.sqlite"

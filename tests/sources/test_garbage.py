@@ -109,9 +109,6 @@ def test_nested_traces(
     ended(capsys, "idle", path)
 
 
-# NCCL
-
-
 # SQLite
 
 

@@ -238,12 +238,3 @@ def test_planes_that_are_gzipped_are_to_be_unpacked(tmp_path: Path) -> None:
 
     with pytest.raises(ProfileError, match="gzipped xplane files cannot be read; unpack"):
         bubbleviz.idle(path)
-
-
-def test_planes_without_an_end_were_cut(tmp_path: Path) -> None:
-    path = planted(tmp_path)["xplane"]
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole.index(b"/device:") + 12])
-
-    with pytest.raises(ProfileError, match="cut short, damaged, or not a profile of XLA"):
-        bubbleviz.idle(path)
