@@ -326,12 +326,12 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
     recognised = next((reader for reader in READERS if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
-    from bubbleviz.sources.nccl.formats import format_of
+    from bubbleviz.sources.nccl.formats import noun_of
 
-    if format_of(head):
+    if noun := noun_of(head):
         raise ProfileError(
-            f"{path}: events of NCCL's profiler, not a profile; give them to bubbleviz nccl, alone "
-            "or together with profiles"
+            f"{path}: {noun}, not a profile; give them to bubbleviz nccl, alone or together with "
+            "profiles"
         )
     return recognised
 

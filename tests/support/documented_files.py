@@ -10,6 +10,7 @@ from bubbleviz.cli.app import main
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.columnar_exports import columnar
+from tests.support.flight_dumps import dump, entry
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
@@ -47,6 +48,7 @@ def lay_out(folder: Path) -> None:
     _lay_out_traces(folder)
     _lay_out_xla(folder)
     _lay_out_nccl(folder)
+    dump(folder / "dumps", {rank: [entry("0", "barrier", 1)] for rank in (0, 1, 2)})
 
 
 def _lay_out_conventions(folder: Path) -> None:

@@ -296,6 +296,7 @@ _MOST_COUNT = 1 << 59
 #: Columns that stand in events as they do in operations.
 _OF_EVENTS = (
     *("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns"),
+    "progress",
     *("name", "datatype", "algorithm", "protocol", "communicator"),
 )
 #: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from bubbleviz.align.clocks import machines_of, session_clocks
-from bubbleviz.analyses.nccl import members
+from bubbleviz.analyses.nccl import hangs, members
 from bubbleviz.analyses.nccl.alignment import Anchor, align_events, anchor_of
 from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
@@ -38,6 +38,7 @@ class Communication:
         files: that were read: the path as given; ``nsys``, or the name of a format of event files;
             and how many events each category has, empty for profiles.
         limitations: what could not be measured, and why.
+        faults: operations at which the run stands, as flight recorders tell.
         window: the analysed part of the run, as the user wrote it; None for all.
     """
 
@@ -46,6 +47,7 @@ class Communication:
     clocks: tuple[members.RecordingClock, ...]
     files: tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]
     limitations: tuple[Limitation, ...]
+    faults: tuple[hangs.Fault, ...] = ()
     window: str | None = None
 
     @property
@@ -141,8 +143,17 @@ def merge_communication(
     pool = pooled([profile.kernels for profile in profiles], offsets_ns)
     events, event_clocks, ambiguous = align_events(recorded, pool, anchors)
     table = operations_of(recorded, events, profiles, pool)
-    added, bases = _clock_bases(event_clocks, table, machines, profiles)
+    dumped = np.array([*(file.rank != NONE for file in recorded), *(False for _ in profiles)])
+    of_dumps = {*distinct(table.clock[dumped[table.source]]).tolist()}
+    added, bases = _clock_bases(event_clocks, table, machines, profiles, of_dumps)
     instance = members.instances_of(table)
+    rolled = np.array([*(file.rolled_over for file in recorded), *(False for _ in profiles)])
+    # Which of the sends between two ranks are left in one ring buffer, and not in the other?
+    uncounted = (table.peer != NONE) & np.isin(instance, instance[rolled[table.source]])
+    uncounted |= rolled[table.source] & (table.peer != NONE)
+    instance = np.where(uncounted, NONE, instance)
+    table = hangs.with_run_ranks(table, dumped[table.source])
+    table = members.ended_together(table, instance, dumped[table.source])
     table, all_clocks = members.aligned_by_ends(
         table, instance, (*clocks, *added), (*machines, *bases)
     )
@@ -155,13 +166,17 @@ def merge_communication(
         column = [getattr(file.events, name) for file in recorded]
         proxy_ns[row, : sum(map(len, column))] = np.concatenate([np.empty(0, np.int64), *column])
     table = members.split(with_shared(table), instance, in_order, compared, *proxy_ns)
+    table = hangs.with_awaited(table, instance)
     ranks = _sizes(table, profiles)
     files = (
         *((file.path, file.format, file.seen) for file in recorded),
         *((profile.source.path, profile.source.format, ()) for profile in profiles),
     )
-    communication = Communication(table, ranks, all_clocks, files, ())
-    limitations = _limitations(recorded, profiles, communication, ambiguous, instance)
+    faults = hangs.faults_of(table, {file.rank for file in recorded})
+    communication = Communication(table, ranks, all_clocks, files, (), faults)
+    limitations = _limitations(
+        recorded, profiles, communication, ambiguous, instance, int(uncounted.sum())
+    )
     return replace(communication, limitations=tuple(limitations))
 
 
@@ -261,10 +276,12 @@ def _clock_bases(
     table: members.Communications,
     machines: Sequence[int],
     profiles: Sequence[NcclProfile],
+    of_dumps: Collection[int],
 ) -> tuple[list[members.RecordingClock], list[int]]:
     """Return the clocks of event files, and the number of the clock that each one ticks with.
 
     The first profile's host is 0; without a profile an anchored clock is, or else the first file's.
+    Flight recorders (``of_dumps``) have UTC, and their operations are compared by their lengths.
     """
     ends = np.cumsum([len(profile.kernels) for profile in profiles])
     free = itertools.count(max(machines, default=0) + 1)
@@ -277,7 +294,7 @@ def _clock_bases(
             bases.append(0)
         elif len(kernels):
             bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
-        elif not profiles and not bases and not anchored:
+        elif not profiles and not anchored and (not bases or number in of_dumps):
             clocks[number] = replace(clock, aligned_by=members.Alignment.REFERENCE)
             bases.append(0)
         else:
@@ -306,6 +323,7 @@ def _limitations(
     communication: Communication,
     ambiguous: int,
     instance: Ints,
+    uncounted: int,
 ) -> Iterator[Limitation]:
     """Yield what event files and profiles do not show of communication, and why.
 
@@ -315,6 +333,7 @@ def _limitations(
         communication: what is known of it.
         ambiguous: operations whose clock several offsets put onto kernels equally well.
         instance: a number that the members of each operation share; -1 unknown.
+        uncounted: sends and receives whose pairs are unknown, as their recorders rolled over.
     """
     for file in recorded:
         for what, count, reason in (
@@ -352,7 +371,8 @@ def _limitations(
             "operations of unknown duration",
             (table.duration_ns < 0).sum(),
             "neither the GPU nor a proxy thread recorded their end; record kernel events "
-            "(NCCL_PROFILE_EVENT_MASK=4095), give a profile, and end the job in order",
+            "(NCCL_PROFILE_EVENT_MASK=4095; TORCH_NCCL_ENABLE_TIMING=1 of flight recorders), give "
+            "a profile, and end the job in order",
         ),
         (
             "operations that kernels match at several offsets",
@@ -385,6 +405,11 @@ def _limitations(
             ((table.split == members.Split.UNKNOWN) & (table.duration_ns >= 0)).sum(),
             "no other member has an aligned clock, and no proxy thread was recorded; give the "
             "files of all ranks",
+        ),
+        (
+            "sends and receives that cannot be paired",
+            uncounted,
+            "flight recorders have dropped their first entries; set a larger TORCH_FR_BUFFER_SIZE",
         ),
         (
             "operations paired by their order alone",

@@ -18,7 +18,7 @@ import numpy as np
 
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import collectives, grouping, intervals
-from bubbleviz.model.columns import NONE, Ints, Table, constant
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 # Communications: the tables of operations and of the clocks that recorded them.
@@ -26,13 +26,21 @@ from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 #: NCCL's hash of it, or the PyTorch process group that owns it.
 Communicator = int | collectives.Group
-#: How many bytes an element has (``ncclDataType_t`` of nccl.h).
+#: How many bytes an element has (``ncclDataType_t`` of nccl.h, ``ScalarType`` of
+#: c10/core/ScalarType.h).
 SIZES = {
     **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
     **dict.fromkeys(("ncclFloat8e4m3", "ncclFloat8e5m2"), 1),
     **dict.fromkeys(("ncclFloat16", "ncclHalf", "ncclBfloat16"), 2),
     **dict.fromkeys(("ncclInt32", "ncclInt", "ncclUint32", "ncclFloat32", "ncclFloat"), 4),
     **dict.fromkeys(("ncclInt64", "ncclUint64", "ncclFloat64", "ncclDouble"), 8),
+    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8", "Bits8"), 1),
+    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("Float8_e8m0fnu", "Float4_e2m1fn_x2"), 1),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16", "Bits16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "Float", "QInt32", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
 }
 #: Operations that move n times the counted bytes: each of n ranks hands in, or takes, as many.
 EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
@@ -158,12 +166,14 @@ class Communications(Table):
         name: row of ``names``.
         communicator: row of ``communicators``.
         rank: in the communicator.
+        run_rank: the same rank in the run; -1 unknown.
         peer: rank that it sends to or receives from.
         root: rank that it starts from or ends at.
         sequence: number among the communicator's operations of this name.
         count: elements.
         datatype: row of ``names``.
         bytes: that the rank hands in, or takes.
+        progress: place in :data:`~bubbleviz.sources.nccl.events.PROGRESS`.
         algorithm: row of ``names``.
         protocol: row of ``names``.
         channels: over which it runs.
@@ -177,6 +187,7 @@ class Communications(Table):
         state_ns: shape (rows, states), as of :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
         waiting_ns: the part of the duration that it waited for others; -1 unknown.
         moving_ns: the rest of it; -1 unknown.
+        awaited_ns: how long other members waited for this one to enter; -1 unknown.
         split: code of :class:`Split`.
         names: names of operations, datatypes, algorithms and protocols.
         communicators: NCCL's hashes of them, or PyTorch's groups.
@@ -189,12 +200,14 @@ class Communications(Table):
     name: Ints
     communicator: Ints
     rank: Ints
+    run_rank: Ints
     peer: Ints
     root: Ints
     sequence: Ints
     count: Ints
     datatype: Ints
     bytes: Ints
+    progress: Ints
     algorithm: Ints
     protocol: Ints
     channels: Ints
@@ -208,6 +221,7 @@ class Communications(Table):
     state_ns: Ints
     waiting_ns: Ints
     moving_ns: Ints
+    awaited_ns: Ints
     split: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
     communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
@@ -309,6 +323,24 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
             used += int(counts[0])
     number[rows] = paired[kernels.of_row]
     return number
+
+
+def ended_together(table: Communications, instance: Ints, polled: Bools) -> Communications:
+    """Return the operations, those of one instance with one end: that which was seen first.
+
+    Args:
+        table: operations.
+        instance: of each.
+        polled: which have exact lengths, and ends that were seen some time after.
+    """
+    ended = polled & (instance != NONE) & (table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN)
+    rows = np.flatnonzero(ended)
+    by = grouping.groups_of(instance[rows])
+    end_ns, start_ns = table.end_ns.copy(), table.start_ns.copy()
+    first_ns, _ = intervals.group_extents(by.of_row, len(by), end_ns[rows], end_ns[rows])
+    end_ns[rows] = first_ns[by.of_row]
+    start_ns[rows] = end_ns[rows] - table.duration_ns[rows]
+    return replace(table, start_ns=start_ns, end_ns=end_ns)
 
 
 def aligned_by_ends(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.analyses.nccl import members
+from bubbleviz.analyses.nccl import hangs, members
 from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -22,7 +22,7 @@ from bubbleviz.render.document import (
     short_name,
     shortened,
 )
-from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
+from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKind
 
 #: The terms of the report; below the table and in the JSON.
 DEFINITIONS = (
@@ -40,6 +40,10 @@ DEFINITIONS = (
     "member is known, while a step of its proxy thread waits for the peer (SendPeerWait, RecvWait) "
     "and none moves data (SendWait, RecvFlushWait)",
     "moving: the rest of the operation's time, where its end is known",
+    "missing: of an operation that is not finished, ranks that have not entered it, or whose GPU "
+    "has not begun it while another's has",
+    "waited for: a rank that entered an operation last, by the time that all others waited in it; "
+    "of flight recorders lengths alone are exact, and all members are taken to end together",
     "GB/s: 10^9 bytes a second; alg: bytes over time, all ranks' parts together; bus: times "
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
@@ -204,7 +208,8 @@ SCHEMA = "bubbleviz.nccl/1"
 COLUMNS = (
     *("file", "kind", "pid", "communicator", "rank", "name", "peer", "root", "sequence", "count"),
     *("datatype", "bytes", "algorithm", "protocol", "channels", "clock", "start_ns", "end_ns"),
-    *("duration_ns", "timing", "waiting_ns", "moving_ns", "split", "shared"),
+    *("duration_ns", "timing", "waiting_ns", "moving_ns", "awaited_ns", "split", "shared"),
+    *("run_rank", "progress"),
     *("algorithm_gbps", "bus_gbps", "moving_gbps"),
 )
 #: Of totals, in the JSON.
@@ -231,6 +236,15 @@ def as_json(communication: Communication) -> str:
         "communicators": [_communicator(*own) for own in communication.communicators],
         "window": communication.window,
         **_values(sums_of(communication.operations), _SUMS),
+        "missing_ranks": hangs.culprits(communication.faults),
+        "faults": [
+            {**asdict(fault), "communicator": members.communicator_text(fault.communicator)}
+            for fault in communication.faults
+        ],
+        "waited_for": [
+            dict(zip(("rank", "operations", "awaited_ns"), late, strict=True))
+            for late in hangs.late_ranks(communication.operations)
+        ],
         "totals": [
             {
                 "communicator": members.communicator_text(total.communicator) or None,
@@ -276,6 +290,7 @@ def csv_of_operations(communication: Communication) -> str:
         "kind": kinds,
         "communicator": [inert(members.communicator_text(value)) for value in table.communicators],
         "clock": ["" if clock.aligned else inert(clock.label) for clock in communication.clocks],
+        "progress": list(PROGRESS),
         "timing": [timing.name.lower() for timing in members.Timing],
         "split": ["", *(split.name.lower() for split in members.Split if split)],
         **dict.fromkeys(("name", "datatype", "algorithm", "protocol"), names),
@@ -324,6 +339,7 @@ _ALIGNMENTS = {
 def sections(communication: Communication) -> Iterator[Block]:
     """Yield what to print."""
     yield Sentence(summary(communication))
+    yield from who_is_waited_for(communication, _ROWS)
     yield _table(communication, _ROWS)
     yield from _clock_table(communication.clocks)
     yield Sentence("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
@@ -334,8 +350,61 @@ def first_screen(communication: Communication) -> Iterator[Block]:
     *files, sums = summary(communication).splitlines()
     more = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
     yield HangingLines([("", line) for line in (*files[:_FILES], *more, sums)])
+    yield from who_is_waited_for(communication, _FILES)
     yield _table(communication, _FEW)
     yield Sentence("\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim")
+
+
+def who_is_waited_for(communication: Communication, most: int) -> Iterator[Block]:
+    """Yield who hangs, by the operations at which the run stands, and who was late."""
+    stages = hangs.stages_of(communication.operations.communicators)
+
+    def named(ranks: Sequence[int]) -> str:
+        of_stages = sorted({stages.get(rank, NONE) for rank in ranks})
+        text = f"rank{'s' * (len(ranks) > 1)} {collectives.stretches(ranks)}"
+        word = f" (stage{'s' * (len(of_stages) > 1)} {collectives.stretches(of_stages)})"
+        return text if NONE in of_stages else text + word
+
+    if lines := [*_hang_lines(communication.faults, named)][: 2 * most]:
+        yield HangingLines([("", ""), *lines])
+    late = hangs.late_ranks(communication.operations)
+    headers = ("rank", "stage", "operations", "others waited ms")
+    cells = (
+        (str(rank), str(stages.get(rank, "-")), f"{count:,}", milliseconds(awaited_ns))
+        for rank, count, awaited_ns in late[:most]
+    )
+    if late:
+        rows = [dict(zip(headers, row, strict=True)) for row in cells]
+        yield Table("Waited for, longest first", rows, omitted=len(late) - most)
+
+
+def _hang_lines(
+    faults: Sequence[hangs.Fault], named: Callable[[Sequence[int]], str]
+) -> Iterator[tuple[str, str]]:
+    """Yield what holds up the run, operations that are not finished, and calls that differ."""
+
+    def operation(fault: hangs.Fault) -> str:
+        communicator = short_name(members.communicator_text(fault.communicator))
+        return f"{short_name(fault.name)} {fault.sequence} of {communicator}"
+
+    waits = [fault for fault in faults if not fault.calls]
+    if missing := hangs.culprits(waits):
+        yield "Hang: ", f"all wait for {named(missing)}; see what ran there then (py-spy dump)"
+    elif any(fault.undumped for fault in waits):
+        yield "Hang: ", "the missing may be those without a dump; give the dumps of all ranks"
+    elif any(fault.missing for fault in waits):
+        text = "each rank that is missing in an operation waits in another; compare their order"
+        yield "Deadlock: ", text
+    elif waits:
+        text = "all have entered what is unfinished; if the job hangs, look at the network"
+        yield "Unfinished: ", f"{text} (NCCL_DEBUG=INFO)"
+    for fault in faults:
+        if calls := [f"{named(ranks)}: {call}" for call, ranks in fault.calls[:_FILES]]:
+            yield "Mismatch: ", f"{operation(fault)} differs: {'; '.join(calls)}"
+    for fault in waits:
+        lacks = {"missing": fault.missing, "without a dump": fault.undumped}
+        texts = (f"{named(ranks)} {how}" for how, ranks in lacks.items() if ranks)
+        yield "  - ", "; ".join((f"{operation(fault)}: {named(fault.entered)} waiting", *texts))
 
 
 def summary(communication: Communication) -> str:

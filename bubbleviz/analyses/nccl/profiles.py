@@ -10,7 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.analyses.idle.analysis import IdleOptions, window_extent
-from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications
+from bubbleviz.analyses.nccl.members import (
+    SIZES,
+    Communications,
+    Communicator,
+    Timing,
+    communications,
+)
 from bubbleviz.conventions import host_activities
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.errors import InputError, ProfileError
@@ -471,16 +477,6 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
 # Collectives of PyTorch in the terms of NCCL: names, bytes, communicators.
 
 
-#: How many bytes an element has (``ScalarType`` of c10/core/ScalarType.h).
-_SIZES = {
-    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8", "Bits8"), 1),
-    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
-    **dict.fromkeys(("Float8_e8m0fnu", "Float4_e2m1fn_x2"), 1),
-    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16", "Bits16"), 2),
-    **dict.fromkeys(("Int", "UInt32", "Float", "QInt32", "ComplexHalf"), 4),
-    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
-    "ComplexDouble": 16,
-}
 #: Operations whose count is of what a rank takes, not of what it hands in.
 _TAKING = frozenset(("ReduceScatter", "Scatter", "Recv"))
 
@@ -514,7 +510,7 @@ def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints
     name = of_text[collectives.name]
     name = np.where(plain[collectives.name] & (collectives.uneven > 0), number["AlltoAllv"], name)
     counted = _counted(collectives, name, known)
-    size = np.array([*(_SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)[
+    size = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)[
         collectives.datatype
     ]
     of_bytes = np.where((counted >= 0) & (size > 0), counted * size, NONE)

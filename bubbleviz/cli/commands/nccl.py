@@ -13,8 +13,8 @@ from bubbleviz.model.private_names import anonymous
 def nccl(
     files: list[str] = argument(
         "FILES...",
-        "Event files of NCCL's profiler plugin or proxy profiler, profiles of the same run, or "
-        "both; or directories of them.",
+        "Event files of NCCL's profiler plugin or proxy profiler, dumps of PyTorch's flight "
+        "recorder, profiles of the same run; or directories of them.",
     ),
     *,
     outputs: Outputs,

@@ -50,7 +50,7 @@ def world_of(metadata: Mapping[str, object]) -> World:
         if isinstance(config, dict):
             name = kineto.text_of(config.get("pg_name"))
             size = max(kineto.whole_number(config.get("pg_size"), MOST_RANKS), 0)
-            ranks = _members(config.get("ranks"), size)
+            ranks = members_of(config.get("ranks"), size)
             groups[name] = () if groups.get(name, ranks) != ranks else ranks
     rank, size = (
         kineto.whole_number(info.get(name), MOST_RANKS) for name in ("rank", "world_size")
@@ -58,7 +58,7 @@ def world_of(metadata: Mapping[str, object]) -> World:
     return rank, size, groups
 
 
-def _members(ranks: object, size: int) -> tuple[int, ...]:
+def members_of(ranks: object, size: int) -> tuple[int, ...]:
     """Return all ranks of a group; () where some are left out, or their number is not its size."""
     if isinstance(ranks, str) and _ELLIPSIS not in ranks:
         numbers = _numbers(ranks[: 1 << 20])
@@ -101,7 +101,7 @@ def _group(args: CollectiveArgs, operator: CollectiveArgs, world: World) -> Grou
     ranks = either(args, operator, "ranks")
     count = max(kineto.whole_number(either(args, operator, "size"), MOST_RANKS), 0)
     _, world_size, groups = world
-    members = _members(ranks, count)
+    members = members_of(ranks, count)
     if not members and count and len(groups.get(name, ())) == count:
         members = groups[name]
     elif not members and count == world_size:

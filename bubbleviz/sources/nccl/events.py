@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, groups_of, rows_by_value
 from bubbleviz.model.intervals import Packing, difference, measure_within, union
@@ -36,6 +37,11 @@ STATES = (
     "RecvFlushWait",
     "RecvGpuWait",
 )
+
+
+#: How far an operation came, as PyTorch's flight recorder has it: queued by the host, begun by the
+#: GPU, done.
+PROGRESS = ("scheduled", "started", "completed")
 
 
 class OperationKind(IntEnum):
@@ -75,6 +81,7 @@ class NcclEvents(Table):
         protocol: row of ``names``.
         channels: how many it runs over.
         payload: bytes, where these are recorded instead of elements.
+        progress: place in ``PROGRESS``.
         host_start_ns: when NCCL began to handle it.
         host_end_ns: when NCCL had handled it; without network that is when it was launched.
         kernel_start_ns: when the host saw its kernel begin.
@@ -88,7 +95,7 @@ class NcclEvents(Table):
         peer_wait_ns: time in which some step waits for the peer and none moves data.
         transfer_ns: time in which some step moves data.
         names: names of operations, datatypes, algorithms and protocols.
-        communicators: NCCL's hashes of them.
+        communicators: NCCL's hashes of them, or PyTorch's groups.
     """
 
     kind: Ints
@@ -105,6 +112,7 @@ class NcclEvents(Table):
     protocol: Ints
     channels: Ints
     payload: Ints
+    progress: Ints
     host_start_ns: Ints
     host_end_ns: Ints
     kernel_start_ns: Ints
@@ -118,7 +126,7 @@ class NcclEvents(Table):
     peer_wait_ns: Ints
     transfer_ns: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
-    communicators: tuple[int, ...] = field(metadata={"shared": True})
+    communicators: tuple[int | Group, ...] = field(metadata={"shared": True})
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,8 @@ class EventFile:
         repeated: operations that the file holds a second time.
         strange: events of unknown categories.
         strange_clocks: operations with times of a GPU that its other times contradict.
+        rank: in the run, of the process whose flight recorder it is; -1 for other formats.
+        rolled_over: whether that recorder had dropped its first operations.
     """
 
     path: str
@@ -165,6 +175,8 @@ class EventFile:
     repeated: int
     strange: int
     strange_clocks: int
+    rank: int = NONE
+    rolled_over: bool = False
 
 
 #: The thread that sees kernels begin sleeps for milliseconds, and clocks drift by as much in hours.
@@ -242,7 +254,7 @@ class NcclEventBuilder:
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
         self.strange = self.unbegun = self.unfinished = 0
-        self._names, self._communicators = Numbering[str](), Numbering[int]()
+        self._names, self._communicators = Numbering[str](), Numbering[int | Group]()
         self.columns: dict[str, list[int]] = {name: [] for name in _NONE}
         self.steps: list[int] = []
         # Arrays, since there are many.
@@ -252,10 +264,12 @@ class NcclEventBuilder:
         """Return the number of a name; -1 for none."""
         return self._names.number(text) if text else NONE
 
-    def communicator(self, value: int | None) -> int:
+    def communicator(self, value: int | Group | None) -> int:
         """Return the number of a communicator; -1 for none."""
         if value is None:
             return NONE
+        if isinstance(value, Group):
+            return self._communicators.number(value)
         # It has 64 bits; older versions print it signed.
         return self._communicators.number(value & ((1 << 64) - 1))
 

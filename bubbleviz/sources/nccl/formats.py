@@ -1,4 +1,4 @@
-"""Event files of NCCL's own profilers.
+"""Event files of NCCL's own profilers, and dumps of PyTorch's flight recorder.
 
 Adding a format is adding a row to ``_FORMATS``. NCCL's inspector writes summaries of another kind,
 which are not read.
@@ -18,6 +18,7 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.columns import NONE
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of, unpacked
+from bubbleviz.sources.nccl import flight_recorder
 from bubbleviz.sources.nccl.events import (
     STATES,
     UNKNOWN,
@@ -493,7 +494,16 @@ def format_of(head: bytes) -> str:
     if head.startswith(_SQLITE):
         # Names in a database may look like anything.
         return ""
+    if flight_recorder.is_dump(head):
+        return flight_recorder.FLIGHT_RECORDER
     return next((name for name, (recognises, _) in _FORMATS.items() if recognises(head)), "")
+
+
+def noun_of(head: bytes) -> str:
+    """Return what a file holds, in words, by its first bytes; "" where it is no event file."""
+    if flight_recorder.is_dump(head):
+        return "dumps of PyTorch's flight recorder"
+    return "events of NCCL's profiler" if format_of(head) else ""
 
 
 def read_events(path: str, watch: Watch = unwatched, chosen: str = "") -> EventFile:
@@ -516,6 +526,8 @@ def read_events(path: str, watch: Watch = unwatched, chosen: str = "") -> EventF
             f"{path}: not an event file of NCCL; write one with NCCL_PROFILER_PLUGIN and "
             "NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE"
         )
+    if chosen == flight_recorder.FLIGHT_RECORDER:
+        return flight_recorder.read_dump(path, watch)
     builder = NcclEventBuilder()
     with unpacked(path, watch, BLOCK) as chunks:
         objects = EventObjects(chunks)
