@@ -21,6 +21,7 @@ from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, measured_times
 from bubbleviz.schedules.plan import Plan, Schedule
+from bubbleviz.schedules.predictions import microbatch_order
 
 #: Schedules of more operations than this are not simulated.
 _MOST_OPERATIONS = 100_000
@@ -83,6 +84,8 @@ class Alternatives:
             overlap, ``stage``, the longest of the ranks' own windows. Training then waits for its
             period, and the simulation of one iteration gives only this lower bound of it.
         limit_bytes: what a device has, where schedules are compared with that; None for the run.
+        reordered: where microbatches are of unequal length, in which order ``same`` is shortest
+            with them, and the share of its makespan that this saves; None elsewhere.
     """
 
     measured: MeasuredTimes | None
@@ -93,6 +96,7 @@ class Alternatives:
     ideal: Ideal | None = None
     best: Ideal | None = None
     limit_bytes: float | None = None
+    reordered: tuple[tuple[int, ...], float] | None = None
 
 
 def alternatives_of(
@@ -172,6 +176,8 @@ def alternatives_of(
         for *_, name, result, row in results
         if name != own and row.fits and (row.speedup or 0.0) > _WORTH
     )
+    one_way = same is not None and same.plan.replicas == 1
+    fed = same if others and lengths and one_way else None
     return Alternatives(
         measured,
         (*rows, *(row for *_, row in results)),
@@ -179,6 +185,7 @@ def alternatives_of(
         window=window,
         ideal=_with_equal_stages(same, measured),
         best=next(worth, None) if others else None,
+        reordered=None if fed is None else microbatch_order(fed.plan, measured.times),
     )
 
 

@@ -123,6 +123,8 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
             **_attributes(others, "reason window"),
             "times": others.measured and _times(others.measured),
             "rows": [asdict(row) for row in others.rows],
+            # In which order unequal microbatches are shortest, and the share that this saves.
+            "reordered": others.reordered,
         },
         # What ranks and operations hold; null where that was not read, or not recorded.
         "memory": memory

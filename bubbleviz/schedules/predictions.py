@@ -11,18 +11,18 @@ many draws side by side::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.columns import Floats
+from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_workload
 from bubbleviz.schedules.measured_times import StageTimes, of_stages
-from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import needs, phase_times, run_order
 
 #: So many draws: the error of their mean is a sixth of the spread of one.
@@ -149,35 +149,90 @@ def _mean_and_spread(
     plan: Plan, times: StageTimes, spread: Mapping[Phase, float]
 ) -> tuple[float, float]:
     """Return mean and standard deviation of the makespan over all draws, in ns."""
-    makespans = drawn_makespans(plan, times, spread)
+    random = np.random.default_rng(0)
+
+    def factor(operation: PlannedOperation) -> Floats:
+        share = spread.get(operation.phase, 0.0)
+        return np.maximum(1 + share * random.standard_normal(_DRAWS), 0.0)
+
+    makespans = _makespans(plan, times, factor)
     return float(makespans.mean()), float(makespans.std(ddof=1))
 
 
-def drawn_makespans(
-    plan: Plan, times: StageTimes, spread: Mapping[Phase, float], draws: int = _DRAWS
+def _makespans(
+    plan: Plan, times: StageTimes, factor: Callable[[PlannedOperation], Floats]
 ) -> Floats:
-    """Return the makespan of a plan in nanoseconds, shape (draws,).
+    """Return the makespans of a plan in nanoseconds, shape (draws,).
 
     Args:
         plan: what each device runs.
         times: means of the stages.
-        spread: by phase, the standard deviation as a share of the mean; 0 where there is none.
-        draws: how many.
+        factor: how many times as long as that an operation takes, shape (draws,).
     """
     work, length = ideal_workload(plan, times), plan.virtual_stages // plan.replicas
-    usual, random = phase_times(work), np.random.default_rng(0)
-    free_ns, ended = np.zeros((plan.stages, draws)), dict[tuple[bool, int, int], Floats]()
+    usual = phase_times(work)
+    free_ns: list[Floats] = [np.zeros(1)] * plan.stages
+    ended: dict[tuple[bool, int, int], Floats] = {}
     for operation in run_order(plan):
         stage, phase = operation.virtual_stage, operation.phase
-        device, start_ns = plan.placement[stage], free_ns[plan.placement[stage]]
+        device = plan.placement[stage]
+        start_ns = free_ns[device]
         for result in needs(operation, length):
             forward, producer, _ = result
             apart = plan.placement[producer] != device
             transfer_ns = (work.down_ns if forward else work.up_ns)[producer] if apart else 0
             start_ns = np.maximum(start_ns, ended[result] + transfer_ns)
-        factor = 1 + spread.get(phase, 0.0) * random.standard_normal(draws)
         lasting_ns = work.lasting_ns(usual[phase][stage], operation.microbatch)
-        free_ns[device] = start_ns + lasting_ns * np.maximum(factor, 0.0)
+        free_ns[device] = start_ns + lasting_ns * factor(operation)
         if phase is not Phase.W:
-            ended[phase is Phase.F, stage, operation.microbatch] = free_ns[device].copy()
-    return np.asarray(free_ns.max(axis=0, initial=0.0) / plan.chunks, np.float64)
+            ended[phase is Phase.F, stage, operation.microbatch] = free_ns[device]
+    return np.asarray(np.max(np.broadcast_arrays(*free_ns), axis=0) / plan.chunks, np.float64)
+
+
+#: Orders that are tried side by side, and rounds without a shorter one that end the search.
+_SIDE_BY_SIDE, _PATIENCE = 48, 6
+#: So many operations are timed at most, side by side.
+_MOST_TIMED = 60_000
+
+
+def microbatch_order(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], float]:
+    """Return the order of microbatches of unequal length that is shortest, and how much shorter.
+
+    Each stands where another one stood: the plan stays, and what is fed changes. In a round pairs
+    change places in many orders at once, and the shortest goes on; the rounds begin with the
+    orders by length.
+
+    Args:
+        plan: of one direction.
+        times: with the lengths of the microbatches.
+
+    Returns:
+        The number of the microbatch at each place, and the share of the makespan that it saves.
+    """
+    lengths, m = np.array(times.lengths), plan.microbatches
+    alike, random = replace(times, lengths=()), np.random.default_rng(0)
+
+    def timed(orders: Ints) -> Floats:
+        shares = lengths[orders].T
+        return _makespans(plan, alike, lambda operation: shares[operation.microbatch])
+
+    rising = np.argsort(lengths, kind="stable")
+    # The shortest at both ends, so that filling and draining are short.
+    hill = np.concatenate((rising[::2], rising[1::2][::-1]))
+    orders = np.stack((np.arange(m), rising, rising[::-1], hill))
+    times_ns = timed(orders)
+    first_ns, at = float(times_ns[0]), int(times_ns.argmin())
+    best, best_ns, idle = orders[at], float(times_ns[at]), 0
+    rounds = _MOST_TIMED // max(sum(map(len, plan.orders)), 1)
+    for _ in range(rounds):
+        if idle == _PATIENCE:
+            break
+        orders = np.repeat(best[None], _SIDE_BY_SIDE, axis=0)
+        pairs, row = random.integers(0, m, (2, _SIDE_BY_SIDE)), np.arange(_SIDE_BY_SIDE)
+        orders[row, pairs[0]], orders[row, pairs[1]] = best[pairs[1]], best[pairs[0]]
+        times_ns = timed(orders)
+        at = int(times_ns.argmin())
+        idle = idle + 1 if times_ns[at] >= best_ns else 0
+        if not idle:
+            best, best_ns = orders[at], float(times_ns[at])
+    return tuple(best.tolist()), 1 - best_ns / first_ns if first_ns else 0.0

@@ -96,6 +96,26 @@ def test_a_long_microbatch_is_as_long_in_any_order() -> None:
     assert times["1f1b"] == pytest.approx(times["measured"], rel=0.005)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_unequal_microbatches_take_what_their_best_order_promises(schedule: str) -> None:
+    lengths = (1.0, 2.5, 0.5, 1.5, 0.4, 2.0, 0.6, 1.2)
+    run = replace(FUSED, schedule=schedule, microbatches=8, lengths=lengths)
+    _, others = planted(run)
+    assert others.reordered is not None
+    order, saving = others.reordered
+    _, then = planted(replace(run, lengths=tuple(lengths[number] for number in order)))
+
+    took, takes = (each.rows[0].makespan_ms or 0.0 for each in (others, then))
+    assert sorted(order) == list(range(8))
+    assert saving > 0.05
+    assert takes == pytest.approx((1 - saving) * took, rel=0.005)
+    assert (then.reordered or (order, 0.0))[1] < 0.02
+
+
+def test_equal_microbatches_have_no_better_order() -> None:
+    assert planted(FUSED)[1].reordered is None
+
+
 def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
     """A planted 1F1B; what is searched has its memory, counted as the measurement's is."""
     planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)

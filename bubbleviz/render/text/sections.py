@@ -282,7 +282,7 @@ def ratios(report: Report) -> doc.Table:
 
 #: So many parts of the critical path, and stragglers, are listed.
 _PARTS = 5
-#: So many chunks of a prompt are listed.
+#: So many chunks of a prompt, or microbatches, are listed.
 _MOST_CHUNKS = 8
 #: What transfers are called beside operations.
 _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
@@ -392,6 +392,8 @@ def critical_path(report: Report) -> Iterator[doc.Block]:
 
 
 _MEMORY = "fits in the same memory"
+#: An order of microbatches that saves less is not worth a sentence.
+_REORDERED = 0.01
 
 
 def what_if(report: Report) -> Iterator[doc.Block]:
@@ -467,6 +469,14 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
         wrap=(fits,),
     )
     measured = others.measured
+    if others.reordered is not None and others.reordered[1] >= _REORDERED:
+        order, saved = others.reordered
+        numbers = ", ".join(map(str, order[:_MOST_CHUNKS]))
+        yield doc.Sentence(
+            f"Microbatches of unequal length, in the order {numbers}"
+            f"{', ...' if len(order) > _MOST_CHUNKS else ''} of their numbers: "
+            f"{doc.in_percent(saved)} % less (short ones first and last; whole order in --json)"
+        )
     if by_stage:
         yield doc.Sentence(
             "Consecutive iterations overlap, so the longest rank's own window (stage) is compared, "
