@@ -47,19 +47,16 @@ def rank_coverages(ran: RankWork, unattributed: Bools) -> list[RankCoverage]:
         unattributed: which are compute kernels outside every compute operation.
     """
     work = ran.work
-    duration_ns = work.end_ns - work.start_ns
-    rank = work.rank - ran.ranks.start
-    sums = (
-        group_sum(rank[which], len(ran.ranks), duration_ns[which]).tolist()
-        for which in (
-            work.compute,
-            work.compute & ~unattributed,
-            work.communication,
-            work.communication & (work.range != NONE),
-            work.copy,
+    # Compute inside operations and outside, communication inside ranges and outside, copies.
+    other = np.where(work.communication, 2 + (work.range == NONE), 4)
+    cell = 5 * (work.rank - ran.ranks.start) + np.where(work.compute, unattributed, other)
+    sums = group_sum(cell, 5 * len(ran.ranks), work.end_ns - work.start_ns).reshape(-1, 5)
+    return [
+        RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, copies)
+        for rank, (inside, loose, linked, unlinked, copies) in zip(
+            ran.ranks, sums.tolist(), strict=True
         )
-    )
-    return [RankCoverage(*of_rank) for of_rank in zip(ran.ranks, *sums, strict=True)]
+    ]
 
 
 def unattributed_kernels(

@@ -19,7 +19,7 @@ from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.texts import listed
 
-#: Kernels that are looked at together.
+#: Kernels or copies that are looked at together.
 _PIECE = 1 << 16
 #: Processes that a sentence lists; all are counted.
 _LISTED = 8
@@ -52,7 +52,9 @@ def operation_ranges_of(
     """Place the ranges on the ranks they launched on, and group them into operations."""
     ranks = profile.activities.ranks
     count = len(ranks)
-    ran, copied = _ran_on(work, len(named), count)
+    kernels = profile.activities.kernels
+    ran = _ran_on(work.take(slice(kernels)), len(named), count)
+    copied = _ran_on(work.take(slice(kernels, None)), len(named), count)
     # A copy to another device makes no operation there.
     copied = copied[~np.isin(copied // count, ran // count)]
     placed = np.concatenate((ran, copied))
@@ -77,19 +79,18 @@ def operation_ranges_of(
     return placed_ranges, _without_rank(profile, named, names, idle[home < 0])
 
 
-def _ran_on(work: DeviceWork, ranges: int, ranks: int) -> tuple[Ints, Ints]:
-    """Return which ranges kernels, and which copies ran in on which ranks, as range x ranks + rank.
+def _ran_on(work: DeviceWork, ranges: int, ranks: int) -> Ints:
+    """Return which ranges work ran in on which ranks, as range x ranks + rank.
 
-    Every pair has a place in a table, which is filled piece by piece, as memory is short.
+    Every pair has a place in a table, which is filled piece by piece, as memory is short. The last
+    place is that of no range.
     """
-    ran = np.zeros((2, ranges * ranks), bool)
+    ran = np.zeros(ranges * ranks + 1, bool)
     for at in range(0, len(work), _PIECE):
-        rows = at + np.flatnonzero(work.range[at : at + _PIECE] != NONE)
-        place = work.range[rows].astype(np.int64) * ranks + work.rank[rows]
-        copied = ~(work.compute[rows] | work.communication[rows])
-        ran[0, place[~copied]] = True
-        ran[1, place[copied]] = True
-    return np.flatnonzero(ran[0]), np.flatnonzero(ran[1])
+        piece = slice(at, at + _PIECE)
+        place = work.range[piece].astype(np.int64) * ranks + work.rank[piece]
+        ran[np.where(work.range[piece] == NONE, NONE, place)] = True
+    return np.flatnonzero(ran[:-1])
 
 
 def _marks(ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints) -> Ints:

@@ -75,15 +75,12 @@ class Line:
 
     @staticmethod
     def of(ranks: range, *times: tuple[Codes, Ints, Ints]) -> Line:
-        """Return the line of ranks that did something at some times.
+        """Return the line of several ranks that did something at some times.
 
         Args:
             ranks: of a profile.
             times: their ranks, starts and ends.
         """
-        if len(ranks) == 1:
-            # The line of a single rank is time itself.
-            return Line(ranks, intervals.Packing(np.array([_FIRST]), np.array([_FIRST, _LAST])))
         rank, low_ns, high_ns = (np.concatenate(columns) for columns in zip(*times, strict=True))
         order = np.argsort(rank, kind="stable")
         low_ns, high_ns = intervals.group_extents(
@@ -252,7 +249,7 @@ def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> 
     operation_of = np.full((len(ranks), profile.ranges + 1), NONE, np.int32)
     operation_of[placed.rank - ranks.start, placed.range] = placed.operation - first
     if len(ranks) == 1:
-        owner, around = operation_of[0][work.range], operation_of[0][of_range]
+        owner, around = operation_of[0].take(work.range), operation_of[0][of_range]
     else:
         of_rank = work.rank - ranks.start
         owner = operation_of[of_rank, work.range]
@@ -342,6 +339,9 @@ def _record_ranks(
 
 def _line_of(ran: RankWork, links: Links, keys: OperationKeys) -> Line:
     """Return the line of ranks, with room for all that they and their hosts did."""
+    if len(ran.ranks) == 1:
+        # The line of a single rank is time itself.
+        return Line(ran.ranks, intervals.Packing(np.array([_FIRST]), np.array([_FIRST, _LAST])))
     work = ran.work
     launched = np.flatnonzero(links.call[ran.rows] != NONE)
     launched_ns = links.launched_ns[ran.rows[launched]]

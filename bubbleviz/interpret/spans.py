@@ -76,11 +76,10 @@ def work_of(
     activities: Activities, links: Links, named: Ranges, names: NameMeanings, kinds: Kinds
 ) -> DeviceWork:
     """Return kernels, then copies, with what each is and the range it belongs to."""
-    kernels = activities.name_id[: activities.kernels]
-    by_name = matching(activities.names, kinds.communication)
+    by_name, kernels = matching(activities.names, kinds.communication), slice(activities.kernels)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
-    communication[: activities.kernels] = by_name[kernels]
-    compute[: activities.kernels] = ~by_name[kernels]
+    communication[kernels] = by_name.take(activities.name_id[kernels])
+    compute[kernels] = ~communication[kernels]
     # A communication range names its direction; elsewhere the kernel's name has to.
     rows = np.flatnonzero(communication)
     receiving = matching(activities.names, kinds.receives)
@@ -129,7 +128,7 @@ def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...])
     """Tell for each activity whether an operation of one of these phases owns it."""
     # The last place is that of no operation (-1).
     of_phase: Bools = np.append(among(operations.phase, phases), False)
-    return of_phase[owner]
+    return of_phase.take(owner)
 
 
 def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[dict[str, Ints], BusyIntervals, Codes]:
@@ -145,21 +144,23 @@ def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[dict[str, Ints], BusyI
     count, work = len(keys), ran.work
     start_ns, end_ns, kernels, first = extents_of(keys.phase, ran)
     has_span = first != NONE
-    active = BusyIntervals(
-        *intervals.group_union(
-            ran.owner, count, work.start_ns, work.end_ns, work.compute & (ran.owner >= 0)
-        )
-    )
+    times = work.start_ns, work.end_ns
     inside = ran.around >= 0
     received = ran.received[inside]
     receives = BusyIntervals(ran.around[inside], work.start_ns[received], work.end_ns[received])
+    # Mostly few operations wait, and what runs in others fills no hole.
+    waits = np.zeros(count + 1, bool)
+    waits[receives.operation] = True
+    filling = work.compute & waits.take(ran.owner)
+    active = BusyIntervals(*intervals.group_union(ran.owner, count, *times, filling))
     busy = busy_intervals(start_ns, end_ns, has_span, receives, active)
+    owned = work.compute & (ran.owner >= 0)
     spans = {
         "start_ns": np.where(has_span, start_ns, NONE),
         "end_ns": np.where(has_span, end_ns, NONE),
         "has_span": has_span.astype(np.int64),
         "kernels": kernels,
-        "active_ns": intervals.group_sum(active.operation, count, active.end_ns - active.start_ns),
+        "active_ns": intervals.group_measure(ran.owner, count, *times, owned),
         "busy_ns": intervals.group_sum(busy.operation, count, busy.end_ns - busy.start_ns),
         "received_ns": intervals.group_extents(
             receives.operation, count, receives.start_ns, receives.end_ns
@@ -217,7 +218,7 @@ def busy_intervals(
         end_ns: likewise.
         has_span: which have one.
         waits: when receives of theirs ran.
-        active: when they computed, whatever ran beside it.
+        active: when those that waited computed, whatever ran beside it.
     """
     packing = intervals.Packing.of(np.where(has_span, start_ns, 0), np.where(has_span, end_ns, 0))
     at = np.flatnonzero(has_span)
@@ -227,10 +228,7 @@ def busy_intervals(
     low = np.clip(waits.start_ns, start_ns[owner], end_ns[owner])
     high = np.clip(waits.end_ns, start_ns[owner], end_ns[owner])
     waiting = intervals.union(packing.place(owner, low), packing.place(owner, high))
-    waited = np.zeros(len(start_ns), bool)
-    waited[owner] = True
-    # Mostly few operations wait, and what runs in others fills no hole.
-    active = active.take(waited[active.operation])
+    active = active.take(has_span[active.operation])
     running = intervals.union(
         packing.place(active.operation, active.start_ns),
         packing.place(active.operation, active.end_ns),
@@ -271,7 +269,7 @@ def active_time(
     # The last place is that of no operation (-1).
     group = np.full(len(operations) + 1, NONE, np.int32)
     group[of] = groups.of_row
-    at = group[owner]
+    at = group.take(owner)
     active_ns = intervals.group_measure(
         at, len(groups), work.start_ns, work.end_ns, work.compute & (at >= 0)
     )

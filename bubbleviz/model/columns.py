@@ -133,7 +133,8 @@ def _taken(
         return column[rows]
     if _is_constant(column) and len(rows):
         return np.broadcast_to(column[0], len(rows))
-    return column[rows]
+    # Faster than brackets, above all where numbers are short.
+    return column.take(rows, axis=0)
 
 
 def _names_of(table: type[Table]) -> tuple[str, ...]:

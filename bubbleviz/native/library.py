@@ -175,7 +175,7 @@ class Library:
         bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
         *,
         kinds: Sequence[int] = (0, 0, 0, 0),
-        ids: Sequence[int] = (),
+        ids: Sequence[int] | None = (),
         threads: Sequence[int] = (),
         **fields: int,
     ) -> NamedRows | None:
@@ -189,7 +189,7 @@ class Library:
             globs: SQLite's GLOB patterns, of which the text must fit one.
             bounds: the first and the last row.
             kinds: four codes, where the place of their column is given.
-            ids: wanted numbers of texts, ascending, for rows whose text is NULL.
+            ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
             threads: those wanted, ascending, where rows are selected by time.
             fields: places of columns: ``kind``; ``id`` of the text; and to select by time, whatever
                 the number of the text, ``start``, ``end`` and ``thread``, with how long a row lasts
@@ -201,12 +201,12 @@ class Library:
         begin, to = leaves.around(*bounds)
         # What a structure points at must outlive it.
         texts = b"".join(glob.encode() + b"\0" for glob in globs)
-        wanted, of_threads = np.array(ids, np.int64), np.array(threads, np.int64)
+        wanted, of_threads = np.array(ids or (), np.int64), np.array(threads, np.int64)
         patterns = ctypes.c_void_p(self.functions.bubbleviz_patterns(texts, _SIZE(len(globs))))
         absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
         selection = _Selection(
             patterns=patterns, text=text, kinds=(_I64 * 4)(*kinds),
-            id_count=len(wanted), ids=pointer(wanted),
+            id_count=-1 if ids is None else len(wanted), ids=pointer(wanted),
             thread_count=len(of_threads), threads=pointer(of_threads), **(absent | fields),
         )  # fmt: skip
         result = _Named()

@@ -713,7 +713,7 @@ struct selection {
     int32_t kind;  /* index of the column of kinds; -1: all are kept */
     int64_t kinds[4];
     int32_t id;        /* index of the column of numbers of texts; -1: none */
-    int32_t id_count;  /* of these numbers */
+    int32_t id_count;  /* of these numbers; -1: any */
     const int64_t *ids; /* ascending */
     int32_t start, end, thread; /* indices of columns; -1: any time */
     int32_t thread_count;
@@ -809,8 +809,9 @@ static inline int select_row(const struct selection *selection, const struct rec
         uint64_t id_type = record->type[selection->id];
         if (id_type && !is_integer(id_type))
             return UNUSUAL;
-        *kept = id_type && is_among(selection->ids, selection->id_count,
-                                      integer(id_type, record->value[selection->id]));
+        *kept = selection->id_count < 0 ||
+                (id_type && is_among(selection->ids, selection->id_count,
+                                     integer(id_type, record->value[selection->id])));
     }
     return OK;
 }

@@ -34,7 +34,7 @@ GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*"), ("F[
 TABLES = ("gpu_work/kernels", "calls/all")
 LASTING_NS = 0, 100, 20_000
 #: So much is decoded of a file that is plain.
-ALL = 2 + 2 * len(GLOBS) + len(LASTING_NS)
+ALL = 3 + 2 * len(GLOBS) + len(LASTING_NS)
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +113,7 @@ def _compare(path: Path) -> int:
         asked = [
             *(("ranges/named", _by_name(export, globs)) for globs in GLOBS),
             *(("strings/matching", Selection(globs=globs)) for globs in GLOBS),
+            ("ranges/sample", _by_name(export, ())),
             *(("ranges/lasting", _by_time(export, shortest)) for shortest in LASTING_NS),
         ]
         for name, selection in asked:

@@ -143,8 +143,8 @@ class DirectReader:
 
     def named(self, query: str, selection: Selection, first: int, last: int) -> Named | None:
         """Return the selected rows among those of some numbers, as an ``Export`` does."""
-        by_time = query == "ranges/lasting"
-        query = "ranges/named" if by_time else query
+        by_time, sampled = query == "ranges/lasting", query == "ranges/sample"
+        query = "ranges/named" if by_time or sampled else query
         if self._odd or query not in self._tables:
             return None
         leaves, integers, place = self._tables[query]
@@ -154,13 +154,16 @@ class DirectReader:
             pieces = leaves.pieces(_STRING_PAGES)
         else:
             options = {"kind": place["eventType"], "kinds": selection.kinds}
-            options |= {"id": place["textId"], "ids": selection.text_ids}
+            options |= {"id": place["textId"], "ids": None if sampled else selection.text_ids}
         if by_time:
             options |= {"start": place["start"], "end": place["end"], "thread": place["globalTid"]}
             options |= {"threads": selection.threads, "shortest": selection.shortest_ns}
             options |= {"since": selection.since_ns, "until": selection.until_ns}
+        if sampled:
+            # Kind and number of the text; other columns may be damaged.
+            integers = [integers[2], integers[5]]
         text = place["text" if "text" in place else "value"]
-        globs = ("*",) if by_time else selection.globs
+        globs = ("*",) if by_time or sampled else selection.globs
         parts: list[Named] = []
         for piece in pieces:
             rows = self._functions.named(
