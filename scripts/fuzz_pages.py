@@ -100,6 +100,7 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[obj
         times: Any = {"start": 0, "end": 4, "thread": 0, "threads": tuple(range(-200, 200))}
         times |= {"shortest": 1, "since": -1000, "until": 1000}
         table(("*",), **kinds, **times)
+        table(("*",), **kinds, id=0, ids=None)
         rows = table(("*",), **kinds)
     finally:
         os.close(descriptor)

@@ -240,7 +240,7 @@ def interpret(
         profile, named, links = linked.profile, linked.named, linked.links
         activities = named_as_told(linked)
         phase = names.phase[named.name_id]
-        work = work_of(activities, links, named, names, kinds)
+        work, receives = work_of(activities, links, named, names, kinds)
         placed, homeless = operation_ranges_of(profile, named, names, work)
         keys, hints = keys_of(named, names, placed)
         every = ProfileWork(
@@ -251,9 +251,7 @@ def interpret(
             else replace(links, call=np.full(len(links), NONE, np.int32)),
             ranges=len(named),
             placed=placed,
-            receives=enclosing_ranges(
-                np.flatnonzero(work.receive), links, profile.calls, named, phase
-            ),
+            receives=enclosing_ranges(receives, links, profile.calls, named, phase),
             collectives=recorded_collectives(linked, activities, work.communication, kinds),
         )
         tables, coverage, unattributed = record_ranks(every, keys, kinds)

@@ -75,12 +75,15 @@ class Line:
 
     @staticmethod
     def of(ranks: range, *times: tuple[Codes, Ints, Ints]) -> Line:
-        """Return the line of several ranks that did something at some times.
+        """Return the line of ranks that did something at some times.
 
         Args:
             ranks: of a profile.
             times: their ranks, starts and ends.
         """
+        if len(ranks) == 1:
+            # The line of a single rank is time itself.
+            return Line(ranks, intervals.Packing(np.array([_FIRST]), np.array([_FIRST, _LAST])))
         rank, low_ns, high_ns = (np.concatenate(columns) for columns in zip(*times, strict=True))
         order = np.argsort(rank, kind="stable")
         low_ns, high_ns = intervals.group_extents(
@@ -340,8 +343,7 @@ def _record_ranks(
 def _line_of(ran: RankWork, links: Links, keys: OperationKeys) -> Line:
     """Return the line of ranks, with room for all that they and their hosts did."""
     if len(ran.ranks) == 1:
-        # The line of a single rank is time itself.
-        return Line(ran.ranks, intervals.Packing(np.array([_FIRST]), np.array([_FIRST, _LAST])))
+        return Line.of(ran.ranks)
     work = ran.work
     launched = np.flatnonzero(links.call[ran.rows] != NONE)
     launched_ns = links.launched_ns[ran.rows[launched]]

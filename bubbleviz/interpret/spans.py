@@ -41,7 +41,6 @@ class DeviceWork(Table):
     range: Codes
     compute: Bools
     communication: Bools
-    receive: Bools
 
     @property
     def copy(self) -> Bools:
@@ -74,8 +73,8 @@ class RankWork:
 
 def work_of(
     activities: Activities, links: Links, named: Ranges, names: NameMeanings, kinds: Kinds
-) -> DeviceWork:
-    """Return kernels, then copies, with what each is and the range it belongs to."""
+) -> tuple[DeviceWork, Ints]:
+    """Return kernels, then copies, with what each is and the range it belongs to; and receives."""
     by_name, kernels = matching(activities.names, kinds.communication), slice(activities.kernels)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
     communication[kernels] = by_name.take(activities.name_id[kernels])
@@ -89,17 +88,8 @@ def work_of(
     name_id = named.name_id[of_range[inside]]
     communicates = among(names.phase[name_id], COMMUNICATION)
     receives[inside[communicates]] = names.receives[name_id[communicates]]
-    receive = np.zeros(len(activities), bool)
-    receive[rows] = receives
-    return DeviceWork(
-        activities.start_ns,
-        activities.end_ns,
-        activities.rank,
-        links.range,
-        compute,
-        communication,
-        receive,
-    )
+    columns = activities.start_ns, activities.end_ns, activities.rank, links.range
+    return DeviceWork(*columns, compute, communication), rows[receives]
 
 
 @dataclass(frozen=True)

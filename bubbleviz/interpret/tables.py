@@ -280,9 +280,8 @@ def _times(
     phase = np.append(operations.phase, NONE)[owner]
     communication, collective = among(phase, COMMUNICATION), phase == Phase.COLLECTIVE
     communication[told] = collective[told] = True
-    never = np.zeros(len(rank), bool)
     # A table takes over its columns, and nobody may write to them any more.
-    work = DeviceWork(start_ns, end_ns, rank, owner.copy(), ~communication, communication, never)
+    work = DeviceWork(start_ns, end_ns, rank, owner.copy(), ~communication, communication)
     none, every = np.empty(0, np.int64), np.arange(len(rank))
     ran = RankWork(range(count), every, work, np.full(len(rank), NONE), owner, none, none)
     on_line = operations.changed(

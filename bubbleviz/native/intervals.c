@@ -152,20 +152,39 @@ EXPORTED int64_t bubbleviz_group_measure(const int32_t *group, const int64_t *st
     return 0;
 }
 
-/* How much of a set lies before a time; before: how much lies before each of its intervals. */
-static int64_t measure_before(const int64_t *start, const int64_t *end, int64_t count,
-                              const int64_t *before, int64_t time)
+/* The place of the last of ascending values at or below one, from where another was; -1 none.
+ * Steps double, so that what lies near is found at once.
+ */
+int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted)
 {
-    int64_t low = -1, high = count;
+    int64_t low, high, step = 1;
 
+    if (near >= 0 && values[near] > wanted) {
+        for (high = near; (low = high - step) >= 0 && values[low] > wanted; step *= 2)
+            high = low;
+        low = low < -1 ? -1 : low;
+    } else {
+        for (low = near; (high = low + step) < count && values[high] <= wanted; step *= 2)
+            low = high;
+        high = high > count ? count : high;
+    }
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (start[middle] <= time)
+        if (values[middle] <= wanted)
             low = middle;
         else
             high = middle;
     }
-    return low < 0 ? 0 : before[low] + (time < end[low] ? time : end[low]) - start[low];
+    return low;
+}
+
+/* How much of a set lies before a time; before: how much lies before each of its intervals. */
+static int64_t measure_before(const int64_t *start, const int64_t *end, int64_t count,
+                              const int64_t *before, int64_t *near, int64_t time)
+{
+    int64_t at = *near = last_at(start, count, *near, time);
+
+    return at < 0 ? 0 : before[at] + (time < end[at] ? time : end[at]) - start[at];
 }
 
 /* How much of each window a set covers. Returns 0, or SHORT_OF_MEMORY. */
@@ -173,15 +192,15 @@ EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *e
                                           const int64_t *low, const int64_t *high, int64_t windows,
                                           int64_t *covered)
 {
-    int64_t *before = malloc(((size_t)count + 1) * sizeof *before), sum = 0;
+    int64_t *before = malloc(((size_t)count + 1) * sizeof *before), sum = 0, near = -1;
 
     if (!before)
         return SHORT_OF_MEMORY;
     for (int64_t i = 0; i < count; i++)
         before[i] = sum, sum += end[i] - start[i];
     for (int64_t i = 0; i < windows; i++)
-        covered[i] = measure_before(start, end, count, before, high[i]) -
-                     measure_before(start, end, count, before, low[i]);
+        covered[i] = -measure_before(start, end, count, before, &near, low[i]),
+        covered[i] += measure_before(start, end, count, before, &near, high[i]);
     free(before);
     return 0;
 }

@@ -29,31 +29,7 @@ struct ranges {
     const int64_t *row;
 };
 
-/* The place of the last of ascending values at or below one, from where another was; -1 none.
- * Steps double, so that what lies near is found at once.
- */
-static inline int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted)
-{
-    int64_t low, high, step = 1;
-
-    if (near >= 0 && values[near] > wanted) {
-        for (high = near; (low = high - step) >= 0 && values[low] > wanted; step *= 2)
-            high = low;
-        low = low < -1 ? -1 : low;
-    } else {
-        for (low = near; (high = low + step) < count && values[high] <= wanted; step *= 2)
-            low = high;
-        high = high > count ? count : high;
-    }
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (values[middle] <= wanted)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
+int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted);
 
 /* The row of the innermost range of some layers around a time; -1 none. */
 static inline int64_t innermost(const struct ranges *ranges, int64_t layer, int64_t end_layer,

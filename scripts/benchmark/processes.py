@@ -23,6 +23,8 @@ _AWAY = Path(sys.prefix)
 #: How often memory is looked at, in seconds.
 SAMPLE_S = 0.02
 _PROC = Path("/proc")
+#: Keeps Python from writing what it compiles.
+_UNCOMPILED = "PYTHONDONTWRITEBYTECODE"
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,9 @@ def _ended(command: Sequence[str], cost: Cost | None) -> Cost:
 
 
 def _environment(variables: Mapping[str, str] | None) -> Mapping[str, str]:
-    return {**os.environ, **(variables or {})}
+    # Without what the run before compiled, each start would compile all modules again.
+    given = {name: value for name, value in os.environ.items() if name != _UNCOMPILED}
+    return {**given, **(variables or {})}
 
 
 def _samples() -> bool:

@@ -177,7 +177,6 @@ def extents(rows: list[tuple[int, int, int, int]]) -> list[list[int]]:
         range=np.zeros(count, np.int32),
         compute=kind == 0,
         communication=kind == 1,
-        receive=np.zeros(count, bool),
     )
     none = np.empty(0, np.int64)
     ran = RankWork(range(1), np.arange(count), work, none, owner.astype(np.int32), none, none)
