@@ -455,7 +455,7 @@ def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLin
     _, kernels = written.split("Longest kernels")
     assert kernels.index(">mean us<") < kernels.index(">kernel<")
     assert "text-overflow:ellipsis" in written
-    assert "color-scheme:light dark" in written
+    assert 'name="color-scheme" content="light dark"' in written
     for command in ("plan", "view"):
         assert f"run bubbleviz view {first}\n" in cli.refused(command, saved, code=1)
     moved = first.rename(tmp_path / "moved")

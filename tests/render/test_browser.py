@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog
 
+from bubbleviz.analyses.idle import idle as measured
+from bubbleviz.analyses.idle.page import render as idle_page
 from bubbleviz.api import analyze
 from bubbleviz.cli.serving import serving
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -446,8 +448,12 @@ def test_hostile_names_are_inert(text: str, opened: Open) -> None:
 # Served
 
 
-def test_a_served_page_is_shown_to_those_who_know_its_address(browser: Browser) -> None:
-    page = html.render(SMALL, View()).encode()
+@pytest.mark.parametrize("of_idle", [False, True])
+def test_a_served_page_is_shown_to_those_who_know_its_address(
+    of_idle: bool, browser: Browser
+) -> None:
+    idle = measured([str(FIXTURES / "1f1b")]) if of_idle else None
+    page = (html.render(SMALL, View()) if idle is None else idle_page(idle)).encode()
     with serving(page) as (url, server):
         answering = threading.Thread(target=server.serve_forever)
         answering.start()
@@ -456,14 +462,21 @@ def test_a_served_page_is_shown_to_those_who_know_its_address(browser: Browser) 
             own.page.on("pageerror", lambda error: own.complaints.append(str(error)))
             own.page.goto(url)
             own.page.locator("body[data-ready]").wait_for(timeout=60_000)
-            shown = own.page.locator("#headline strong").inner_text()
+            shown = own.page.locator("h1").inner_text()
+            own.page.fill("#find", "rank 2")
+            own.page.press("#find", "Enter")
+            found = own.page.locator("#live").inner_text()
+            for key in "bs":
+                own.page.press("#timeline canvas", key)
             own.page.close()
         finally:
             server.shutdown()
             answering.join()
 
     assert own.complaints == []
-    assert shown == percent(SMALL.summary.bubble_ratio[SMALL.headline].mean)
+    ratio = SMALL.summary.bubble_ratio[SMALL.headline].mean
+    assert (percent(ratio) if idle is None else "4 devices, idle for 1.01 %") in shown
+    assert found.endswith(" is selected.")
 
 
 def test_a_page_without_scripts_says_what_to_do(browser: Browser, tmp_path: Path) -> None:

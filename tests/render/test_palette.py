@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,10 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.palette import (
     ACTIVITIES,
     BACKWARD_BOTH,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
     CAUSE_HATCHES,
     CAUSES,
     COMMUNICATION,
-    FORWARD,
     OPTIMIZER,
-    RECOMPUTE,
     TERMINAL,
     UNATTRIBUTED,
     contrast,
@@ -82,36 +78,18 @@ def seen(colour: str, vision: str) -> Matrix:
 
 
 @pytest.mark.parametrize("vision", list(VISIONS))
-def test_causes_are_told_apart_with_any_colour_vision(vision: str) -> None:
-    colours = {name: seen(own, vision) for name, own in CAUSES.items()}
-    apart = {
-        (one, other): float(np.linalg.norm(colours[one] - colours[other]))
-        for one, other in combinations(colours, 2)
-    }
+def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(vision: str) -> None:
+    work = [paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)]
+    work += [OPTIMIZER, COMMUNICATION, UNATTRIBUTED]
 
     # Side by side, 10 is told apart at a glance.
-    assert min(apart.values()) > 13, min(apart, key=lambda pair: apart[pair])
-
-
-@pytest.mark.parametrize("vision", list(VISIONS))
-def test_causes_do_not_look_like_work(vision: str) -> None:
-    work = {
-        "F": FORWARD,
-        "B": BACKWARD_INPUT,
-        "W": BACKWARD_WEIGHT,
-        "BW": BACKWARD_BOTH,
-        "R": RECOMPUTE,
-        "optimizer": OPTIMIZER,
-        "communication": COMMUNICATION,
-        "unattributed": UNATTRIBUTED,
-    }
-    apart = {
-        (one, other): float(np.linalg.norm(seen(colour, vision) - seen(fill, vision)))
-        for one, colour in CAUSES.items()
-        for other, fill in work.items()
-    }
-
-    assert min(apart.values()) > 11, min(apart, key=lambda pair: apart[pair])
+    for pairs, least in (
+        (combinations(CAUSES.values(), 2), 13),
+        (product(CAUSES.values(), work), 11),
+    ):
+        for one, other in pairs:
+            apart = np.linalg.norm(seen(one, vision) - seen(other, vision))
+            assert apart > least, (one, other)
 
 
 def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:

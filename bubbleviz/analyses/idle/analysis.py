@@ -57,13 +57,13 @@ class IdleReport(measured.IdleReport):  # noqa: D101 - help() shows that of its 
             UsageError: it has another suffix.
             OutputError: it cannot be written.
         """
-        from bubbleviz.analyses.idle import outputs
+        from bubbleviz.analyses.idle import outputs, page
         from bubbleviz.render.files import write_outputs
         from bubbleviz.render.formats import suffixed
 
         written: dict[str, Callable[[], str]] = {
             "svg": self._repr_svg_,
-            "html": lambda: outputs.page(self),
+            "html": lambda: page.render(self),
             "json": lambda: outputs.as_json(self, _LONGEST),
             "csv": lambda: outputs.csv_of_gaps(self),
         }

@@ -308,21 +308,6 @@ def kernel_table(
     return replace(table, wrap=("kernel",)) if whole else table
 
 
-def page(report: IdleReport) -> str:
-    """Return a report as a page of HTML, for any browser."""
-    from html import escape
-
-    title = escape(one_line(idle_report.title_of(report), 200))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<style>:root{color-scheme:light dark}"
-        "body{font:15px/1.4 system-ui,sans-serif;margin:1.5em auto;max-width:1200px;padding:0 1em}"
-        "h1{font-size:1.4em}</style></head>"
-        f"<body><h1>Idle time of GPUs</h1>{notebook(report)}</body></html>\n"
-    )
-
-
 def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     """Yield what the main activities mean, and where the longest gap of each is."""
     short = (
@@ -340,27 +325,31 @@ def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
         yield blocks.bullets(examples)
 
 
+def tables(report: IdleReport) -> dict[str, blocks.Table]:
+    """Return the tables of devices, kernels, activities of hosts and waits by short names."""
+    from bubbleviz.analyses.idle.picture import MOST
+
+    kernels = kernel_table(report, MOST)
+    # Names, which are long, stand behind numbers.
+    columns = sorted(kernels.columns, key=lambda column: column in kernels.left)
+    rows = [{name: row[name] for name in columns} for row in kernels.rows if row]
+    return {
+        "Devices": replace(device_table(report, MOST), title="Devices"),
+        "Kernels": replace(kernels, rows=rows),
+        **({"Hosts": activity_table(report, MOST)} if report.activities else {}),
+        "Waits": wait_table(report, MOST),
+    }
+
+
 def notebook(report: IdleReport) -> str:
     """Return shares of devices, activities of hosts, picture and advice as HTML."""
-    from bubbleviz.analyses.idle.picture import MOST, draw_idle
+    from bubbleviz.analyses.idle.picture import draw_idle
     from bubbleviz.render.notebook import framed
 
-    tables = (
-        replace(device_table(report, MOST), title="Devices"),
-        _numbers_first(kernel_table(report, MOST)),
-        *([activity_table(report, MOST)] if report.activities else []),
-        wait_table(report, MOST),
-    )
     lines = (idle_report.title_of(report), *idle_report.advice(report))
     below = (blocks.Sentence(limitation.sentence) for limitation in report.limitations)
-    above = blocks.html([*map(blocks.Sentence, lines), *tables])
+    above = blocks.html([*map(blocks.Sentence, lines), *tables(report).values()])
     return framed(above, draw_idle(report), blocks.html(below))
-
-
-def _numbers_first(table: blocks.Table) -> blocks.Table:
-    """Return a table whose names, which are long, stand behind its numbers."""
-    columns = sorted(table.columns, key=lambda column: column in table.left)
-    return replace(table, rows=[{name: row[name] for name in columns} for row in table.rows if row])
 
 
 def _table(

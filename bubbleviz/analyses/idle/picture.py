@@ -27,7 +27,7 @@ MOST, _MOST_BARS = 32, 128
 _COLOURED = 9
 #: A smaller share of the time is not worth a place in the legend.
 _NOTHING = 0.0005
-_REST_COLOUR = "#d3d8de"
+REST_COLOUR = "#d3d8de"
 #: px: height of a bar, and from one to the next.
 _BAR, _PITCH = 13.0, 16.0
 #: px: height of a strip with few and with many of them, of the steps below, gap, columns beside.
@@ -49,7 +49,7 @@ def draw_idle(report: IdleReport) -> str:
     )
     page.y += 12
     ranks = report.ranks[:MOST]
-    colours = _colours(report)
+    colours = colours_of(report)
     size = 11.0
     labels = [one_line(rank.label, 60) for rank in ranks]
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
@@ -82,14 +82,14 @@ def draw_idle(report: IdleReport) -> str:
     return page.svg()
 
 
-def _colours(report: IdleReport) -> dict[str, str]:
+def colours_of(report: IdleReport) -> dict[str, str]:
     """Return the colour of everything that has one of its own."""
     names = [*BUSY, *(total.activity for total in report.activities[:_COLOURED])]
     others = iter(MORE_ACTIVITIES * _COLOURED)
     colours = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
     # Activities of hosts without a device are not in the report's list.
     others_shown = len(report.activities) > _COLOURED or len(report.devices) < len(report.ranks)
-    return {**colours, REST: _REST_COLOUR} if others_shown else colours
+    return {**colours, REST: REST_COLOUR} if others_shown else colours
 
 
 def _draw_strip(
@@ -202,7 +202,7 @@ def _draw_side_by_side(
             if shares[row, column] > 0
         )
         if path:
-            page.elements.append(drawsvg.Path(path, fill=colours.get(name, _REST_COLOUR)))
+            page.elements.append(drawsvg.Path(path, fill=colours.get(name, REST_COLOUR)))
     page.y += count * _PITCH
     if len(ranks) > count:
         page.paragraph(f"and {len(ranks) - count:,} more devices", 9.5)

@@ -44,7 +44,7 @@ def idle(
     inputs += convention or []
     outputs.check(inputs)
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps, page, sections
+    from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps, sections
 
     with progress_bars() as bars:
         report = measure_idle_time(
@@ -65,7 +65,9 @@ def idle(
 
             return draw_idle(report)
         if name == "page":
-            return page(report)
+            from bubbleviz.analyses.idle.page import render
+
+            return render(report)
         return as_json(report, rows) if name == "json" else csv_of_gaps(report)
 
     outputs.deliver(

@@ -39,7 +39,7 @@ def view(
             note_host(str(profile.get("host", "")))
         page = page_of_saved(anonymous(inputs[0]), anonymous(saved, keys=False))
     elif (idle := measurement.idle(inputs)) is not None:
-        from bubbleviz.analyses.idle.outputs import page as page_of_idle
+        from bubbleviz.analyses.idle.page import render as page_of_idle
 
         page = page_of_idle(idle)
     else:

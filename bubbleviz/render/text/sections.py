@@ -159,11 +159,11 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
     if found.worker_share is not None:
         notes.append(
             "share of the slowdown removed by fixing the slowest 3 % of the ranks (at least one): "
-            f"{doc.in_percent(found.worker_share)} %"
+            f"{_removed(found.worker_share)}"
         )
     if found.last_stage_share is not None:
-        share = doc.in_percent(found.last_stage_share)
-        notes.append(f"share removed by fixing the last stage: {share} %")
+        share = _removed(found.last_stage_share)
+        notes.append(f"share removed by fixing the last stage: {share}")
     error = found.replay_error
     errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
     notes.append(
@@ -174,6 +174,14 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
         )
     )
     yield doc.bullets(notes)
+
+
+def _removed(share: float) -> str:
+    """Return the share of a slowdown that goes; all others may be faster than the ideal."""
+    beyond = "more than all" if share > 1 else "none" if share < 0 else ""
+    who = "the others take" if share > 1 else "it takes"
+    why = f" ({beyond}: {who} less than the mean of all, which is the ideal)" if beyond else ""
+    return f"{doc.in_percent(share)} %{why}"
 
 
 # Iterations that are not averaged, and their ratios.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -68,8 +69,11 @@ _SCRIPTS = (
     "parts",
     "details",
     "overview",
+    "idle",
     "main",
 )
+#: What is of pipelines alone.
+_OWN = re.compile("<!--own-->.*?<!--/own-->", re.DOTALL)
 #: What the page calls of the charting library.
 ENTRY = "window.vegaEmbed = vegaEmbed;"
 _FALLBACK = (
@@ -116,24 +120,30 @@ def _opening(saved: Mapping[str, Any]) -> int | None:
     return shown
 
 
-def page(document: str, columns: str, blocks: Iterable[str] = ()) -> str:
+def page(document: str, columns: str, blocks: Iterable[str] = (), own: Sequence[str] = ()) -> str:
     """Return the page as an HTML document that needs nothing else.
 
     Args:
         document: deflated JSON in base64, as :func:`packed` makes it.
         columns: the columns that it describes, likewise.
         blocks: elements with the timeline of runs of many ranks.
+        own: title, head, contents and sections of a page that is not of a pipeline, and has no
+            charts; those of a pipeline without.
 
     Raises:
         OutputError: the charting library is not installed.
     """
-    return Template(_part("page.html")).substitute(
+    parts = iter(own)
+    whole = _part("page.html")
+    if own:
+        whole = _OWN.sub(lambda _: next(parts).replace("$", "$$"), whole)
+    return Template(whole).substitute(
         fallback=html.escape(_FALLBACK),
         style=_style(),
         document=document,
         columns=columns,
         blocks="".join(f"{block}\n" for block in blocks),
-        charting=_charting(),
+        charting="" if own else _charting(),
         script="\n".join(_part(f"{name}.js") for name in _SCRIPTS),
     )
 
@@ -171,7 +181,7 @@ def _charting() -> str:
 
 #: A page is made once and opened often, but made while somebody waits: in half the time of
 #: zlib's own level, the columns are 3 % larger.
-_LEVEL = 4
+LEVEL = 4
 #: What stands for an unknown number in a column of means; see means.js.
 _UNKNOWN = -2_000_000_000
 #: So much of what stands out is listed.
@@ -276,8 +286,8 @@ def packed(
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
-    packed_text = deflated(unmarked(text).encode("utf-8"), _LEVEL)
-    return packed_text, deflated(columns, _LEVEL), blocks
+    packed_text = deflated(unmarked(text).encode("utf-8"), LEVEL)
+    return packed_text, deflated(columns, LEVEL), blocks
 
 
 def _mean_names(means: RankMeans) -> dict[str, Any]:

@@ -4,6 +4,10 @@ function iterationName(run, index) {
   return index < 0 ? "–" : clean(run.report.iterations[index].name, 40);
 }
 
+function inIteration(run, index) {
+  return run.data.idle ? "" : `, iteration ${iterationName(run, index)}`;
+}
+
 function placed(run, startNs, lengthNs) {
   return [`${duration(lengthNs)} long, from ${duration(startNs - run.startNs)} on`,
     `exactly ${exactly(lengthNs)}, from ${exactly(startNs - run.startNs)} on`];
@@ -13,19 +17,19 @@ function describeOperation(run, row) {
   const own = run.operations;
   const lines = [run.label(row)];
   const chunk = own.chunk[row] >= 0 && !run.several ? `, chunk ${own.chunk[row]}` : "";
-  lines.push(`${run.rankLabel(own.rank[row])}${chunk}, iteration ${iterationName(run, own.iteration[row])}`);
+  lines.push(`${run.rankLabel(own.rank[row])}${chunk}${inIteration(run, own.iteration[row])}`);
   lines.push(...placed(run, own.start_ns[row], own.length_ns[row]));
-  lines.push(`${counted(own.kernels[row], "compute kernel")}, running for ${duration(own.active_ns[row])}`);
+  if (own.kernels[row] >= 0) lines.push(`${counted(own.kernels[row], "compute kernel")}, running for ${duration(own.active_ns[row])}`);
   if (own.thousandths[row] > 0) lines.push(`${significant(own.thousandths[row] / 1000)} times the median of its kind`);
-  if (own.name[row] >= 0) lines.push(`range ${run.name(own.name[row])}`);
+  if (own.name[row] >= 0) lines.push(`${run.data.idle ? "begins with" : "range"} ${run.name(own.name[row])}`);
   return lines;
 }
 
 function describeBubble(run, bubble) {
   const own = run.bubbleRows;
   const cause = run.data.causes[own.cause[bubble]];
-  const lines = [`idle: ${cause.name}`, `because ${cause.meaning}`];
-  lines.push(`${run.rankLabel(own.rank[bubble])}, iteration ${iterationName(run, own.iteration[bubble])}`);
+  const lines = [`idle: ${cause.name}`, ...(cause.meaning ? [`because ${cause.meaning}`] : [])];
+  lines.push(`${run.rankLabel(own.rank[bubble])}${inIteration(run, own.iteration[bubble])}`);
   lines.push(...placed(run, own.start_ns[bubble], own.length_ns[bubble]));
   lines.push(...waited(run, bubble));
   if (cause.name === "host") {
@@ -87,9 +91,9 @@ function showOperation(run, timeline, row) {
     element("h4", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)),
     idle ? element("p", {}, `Idle before it: ${idle}.`) : null,
     element("p", { class: "buttons" }, goTo(timeline, run.neighbour(row, -1), "previous on its rank"), goTo(timeline, run.neighbour(row, 1), "next on its rank")),
-    element("h4", {}, "The same microbatch"),
-    run.pipelineKnown(row) ? null : quiet("Its pipeline is unknown: only this rank is shown."),
-    element("ol", { class: "chain", tabindex: 0, "aria-label": "operations of the same microbatch" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },
+    run.data.idle ? null : element("h4", {}, "The same microbatch"),
+    run.data.idle || run.pipelineKnown(row) ? null : quiet("Its pipeline is unknown: only this rank is shown."),
+    run.data.idle ? null : element("ol", { class: "chain", tabindex: 0, "aria-label": "operations of the same microbatch" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },
       goTo(timeline, own, `${run.label(own)}, ${run.rankLabel(run.operations.rank[own])}, at ${duration(run.operations.start_ns[own] - run.startNs)}`)))),
     chain.length > shown.length ? quiet(`and ${chain.length - shown.length} more`) : null,
   ].filter(Boolean));
@@ -125,14 +129,14 @@ function showWindow(run, range) {
   const ratios = table(null, ["definition", "ratio", `work, summed over ranks, ${unit[1]}`, `windows, summed over ranks, ${unit[1]}`],
     found.map((own) => [own.name, share(own.ratio), time(own.workNs, unit), time(own.windowNs, unit)]), { id: "window-ratios" });
   const idleUnit = commonUnit(sums);
-  const told = whole.length
+  const told = run.data.idle ? "" : whole.length
     ? `Whole in here: iteration ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios are of ${whole.length > 1 ? "their windows together" : "its windows, as in the report"}.`
     : "No whole iteration in here: the ratios are of the part of each window that is.";
   const shown = run.data.shards ? " Of the ranks that the timeline shows." : "";
   place.replaceChildren(...[
     element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${told}${shown}`),
-    ...explained("selected window", ratios),
-    ...(idle.length ? explained("idle time in the selected window", table("Idle in here, in the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
+    ...(found.length ? explained("selected window", ratios) : []),
+    ...(idle.length ? explained("idle time in the selected window", table(run.data.idle ? "Idle in here" : "Idle in here, in the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
     element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),
   ]);
   byId("live").textContent = found.map((own) => `${own.name} ${percent(own.ratio)}`).join("; ");

@@ -40,7 +40,7 @@ function titleOf(report) {
 }
 
 // What a legend calls phases.
-const NAMES = { F: "F forward", B: "B backward, input", W: "W backward, weights", BW: "BW backward", R: "R recompute", FB: "FB forward and backward" };
+const NAMES = { busy: "busy: compute, communication or copies", F: "F forward", B: "B backward, input", W: "W backward, weights", BW: "BW backward", R: "R recompute", FB: "FB forward and backward" };
 
 function showLegend(run, timeline) {
   const running = paintsByPhase(run, run.data.compute_phases)
@@ -57,8 +57,9 @@ function showLegend(run, timeline) {
   if (timeline.lanes.causes) {
     const used = new Set(run.bubbleRows.cause);
     run.data.causes.forEach((own, at) => {
-      if (used.has(at)) idle.push(element("li", { title: own.meaning }, swatch(own.colour), own.name));
+      if (used.has(at) && own.colour !== run.data.rest) idle.push(element("li", { title: own.meaning }, swatch(own.colour), own.name));
     });
+    if (run.data.causes.some((own, at) => used.has(at) && own.colour === run.data.rest)) idle.push(element("li", {}, swatch(run.data.rest), "everything else"));
   } else {
     const hatched = swatch("none");
     hatched.classList.add("hatched");
@@ -130,6 +131,12 @@ function fillControls(run, timeline, charts) {
     recoloured();
   });
   for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", recoloured);
+  if (run.data.idle) {
+    for (const own of document.querySelectorAll('#rows, [data-lane="communication"], [data-lane="critical"]')) own.parentElement.hidden = true;
+    byId("find").placeholder = "device or kernel";
+    document.querySelector(".skip").href = "#Devices";
+    return;
+  }
   const phases = byId("heat-phase");
   phases.append(...charts.phases.map((phase) => element("option", { value: phase }, phase)));
   const measures = byId("heat-measure");
@@ -277,12 +284,15 @@ function fillOverview(run, shards, shown, drawn) {
 }
 
 async function main() {
-  const whole = await loaded();
+  const carried = await loaded();
+  const whole = carried.idle ? runOfIdle(carried) : carried;
   const run = new Run(whole);
   const shards = whole.shards ? new Shards(whole) : null;
   const shown = shards ? firstShard(run, shards) : -1;
   if (shards) await takeShard(run, shards, shown);
-  showHead(run);
+  // A page on idle time has devices for ranks, and its own head and tables.
+  const { idle } = whole;
+  if (!idle) showHead(run);
   const callbacks = {
     describe: (found) => brief(run, found),
     selected: (row, bubble) => bubble >= 0 ? showBubble(run, timeline, bubble) : showOperation(run, timeline, row),
@@ -294,11 +304,12 @@ async function main() {
       byId("iteration").value = String(index);
     },
   };
-  callbacks.ratioOf = ratiosOfRanks(run);
+  callbacks.ratioOf = idle ? ([rank]) => run.report.ranks[rank].share : ratiosOfRanks(run);
   // Controls and charts come later.
   const parts = { charts: null };
   const timeline = new Timeline(run, byId("timeline"), callbacks);
   run.timeline = timeline;
+  timeline.lanes.causes = Boolean(idle);
   if (run.data.shown === null) timeline.whole();
   else timeline.showIteration(run.data.shown);
   byId("no-operations").hidden = run.operations.rows > 0;
@@ -314,17 +325,17 @@ async function main() {
     else timeline.showIteration(Number(value));
   };
   const many = whole.many ? fillOverview(run, shards, shown, redrawn) : null;
-  fillPanels(run, timeline);
+  if (!idle) fillPanels(run, timeline);
   followContents();
   document.body.dataset.painted = performance.now().toFixed(0);
-  const charts = new Charts(run, timeline);
+  const charts = idle ? { all() {} } : new Charts(run, timeline);
   parts.charts = charts;
   fillControls(run, timeline, charts);
   if (run.data.shown !== null) byId("iteration").value = String(run.data.shown);
   await new Promise((next) => setTimeout(next, 30));
   await charts.all();
   document.body.dataset.ready = performance.now().toFixed(0);
-  return { run, timeline, charts, parts: bubbleParts(run), significant, percent, many, shards };
+  return { run, timeline, charts, parts: idle ? [] : bubbleParts(run), significant, percent, many, shards };
 }
 
 window.bubbleviz = main().catch((error) => {

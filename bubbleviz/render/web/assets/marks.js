@@ -111,7 +111,7 @@ class Marks {
     c.restore();
     c.fillStyle = this.at.ink.quiet;
     c.textAlign = "left";
-    c.fillText("iteration", 4, 8.5);
+    c.fillText(this.at.run.data.idle ? "step" : "iteration", 4, 8.5);
     c.fillText("time since start", 4, 25);
   }
 

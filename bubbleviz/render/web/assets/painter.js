@@ -267,7 +267,7 @@ class Painter {
       c.fillRect(0, 0, gutter + 1, height);
       c.textBaseline = "middle";
       const [first, last] = this.inView();
-      const step = Math.ceil(11 / this.at.rowHeight);
+      const step = Math.ceil(LEAST_NAMED / this.at.rowHeight);
       for (let row = Math.ceil(first / step) * step; row < last; row += step) this.paintLabel(c, this.at.rows[row], this.at.top(row) + this.at.rowHeight / 2);
     }
     this.labelled = key;
@@ -297,7 +297,7 @@ class Painter {
 function fitted(c, whole, room) {
   const [place] = whole.split(" · ");
   const [name] = place.split(" (1 of ");
-  const text = name.replace("stage ", "s");
+  const text = name.replace("stage ", "s").replace(" GPU ", ":");
   const fits = [whole, place, name, text].find((shorter) => c.measureText(shorter).width <= room);
   if (fits !== undefined) return fits;
   let keep = text.length;

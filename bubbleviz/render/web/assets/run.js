@@ -245,6 +245,7 @@ class Run {
 
   // The iterations whose work lies whole between two times.
   wholeIterations(fromNs, untilNs) {
+    if (this.data.idle) return [];
     return this.report.iterations.map((own) => own.index).filter((index) => {
       const span = this.workSpan(index);
       return span && span[0] >= fromNs && span[1] <= untilNs;
@@ -277,7 +278,7 @@ class Run {
     const { ratio, iteration, rank, start_ns: start, length_ns: length } = this.windows;
     const whole = new Set(this.wholeIterations(fromNs, untilNs));
     for (let i = 0; i < this.windows.rows; i += 1) {
-      if (whole.size && !whole.has(iteration[i])) continue;
+      if (ratio[i] < 0 || (whole.size && !whole.has(iteration[i]))) continue;
       const low = whole.size ? start[i] : Math.max(start[i], fromNs);
       const high = whole.size ? start[i] + length[i] : Math.min(start[i] + length[i], untilNs);
       if (high <= low) continue;

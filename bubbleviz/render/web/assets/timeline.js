@@ -2,6 +2,8 @@
 
 const AXIS_HEIGHT = 40;
 const LEAST_SPAN_NS = 50;
+// px: height of a row beside which its name has room, and for how many rows there is such room.
+const LEAST_NAMED = 11, MOST_NAMED = 64;
 
 class Timeline {
   constructor(run, box, callbacks) {
@@ -47,7 +49,9 @@ class Timeline {
     this.hatching = hatched(this.ink, this.scale);
     this.width = this.canvas.clientWidth;
     this.gutter = Math.round(Math.min(260, Math.max(110, this.width * 0.18)));
-    const room = Math.round(Math.max(240, Math.min(900, window.innerHeight * 0.44)));
+    // All rows have their names, unless there are very many.
+    const named = AXIS_HEIGHT + 2 + LEAST_NAMED * Math.min(this.rows.length, MOST_NAMED);
+    const room = Math.round(Math.max(240, named, Math.min(900, window.innerHeight * 0.44)));
     this.rowHeight = Math.floor(Math.max(5, Math.min(34, (room - AXIS_HEIGHT - 2) / Math.max(1, this.rows.length))));
     this.height = Math.min(room, AXIS_HEIGHT + this.rows.length * this.rowHeight + 2);
     this.canvas.style.height = `${this.height}px`;

@@ -54,12 +54,13 @@ function share(ratio) {
 }
 
 function time(ns, [unit] = unitOf(ns)) {
-  return ns === null || ns === undefined ? "–" : element("span", { title: exactly(ns) }, significant(ns / unit));
+  return ns === null || ns === undefined ? "–" : element("span", { title: exactly(ns) }, significant(ns / unit, 4));
 }
 
-// The unit for a column or table of durations: that of the longest.
+// The unit for a column or table of durations: that of the longest, and ms for some seconds.
 function commonUnit(durations) {
-  return unitOf(durations.reduce((most, ns) => Math.max(most, Math.abs(ns ?? 0)), 0));
+  const most = durations.reduce((longest, ns) => Math.max(longest, Math.abs(ns ?? 0)), 0);
+  return unitOf(most >= 1e9 && most < 1e11 ? 1e6 : most);
 }
 
 // One line, without characters that cannot be seen, and not too long.
