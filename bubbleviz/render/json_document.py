@@ -6,6 +6,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,13 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model import limitations
+from bubbleviz.model.columns import Floats
 from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts, flops_use, longest_bubbles, step_parts
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import kernel_time_of, rank_parts
+from bubbleviz.report.rank_means import kernel_time_of, rank_parts, scores_of
 from bubbleviz.report.report import SCHEMA, Report, even_chunks
 from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 from bubbleviz.report.view import View
@@ -64,12 +66,16 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
     times, bubbles = explanation.phase_times, report.bubbles
     others, memory = report.alternatives, report.memory
     slowdowns = report.slowdowns if slowdown else None
+    scores = scores_of(report)
     drawn = by_rank and len(report.operations) <= MOST_SAVED
     return {
         "schema": SCHEMA,
         **_attributes(report, "version kind headline headline_reason convention"),
         "profiles": [asdict(profile) for profile in report.profiles],
-        "ranks": [_attributes(rank, _OF_RANK) for rank in report.ranks],
+        "ranks": [
+            {**_attributes(rank, _OF_RANK), "relative_score": relative, "individual_score": own}
+            for rank, relative, own in zip(report.ranks, *map(_known, scores), strict=True)
+        ],
         "what_to_do_first": first_thing(report),
         "advice": [_advice(advice) for advice in advice_of(report)],
         **limitations.written(report.restrictions),
@@ -158,6 +164,11 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         # What pictures are drawn from.
         "timeline": saved(timeline_of(report)) if drawn else None,
     }
+
+
+def _known(values: Floats) -> list[float | None]:
+    """Return numbers, null for NaN."""
+    return [None if isnan(value) else value for value in values.tolist()]
 
 
 def _advice(advice: Advice) -> dict[str, Any]:

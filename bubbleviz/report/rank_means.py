@@ -187,6 +187,34 @@ def median_of_stage(report: Report, values: Floats) -> Floats:
     return medians
 
 
+def scores_of(report: Report) -> tuple[Floats, Floats]:
+    """Return how fast each rank's kernels are, from 0 to 1: among its like, and as it once was.
+
+    The first is the least kernel time of an iteration among the ranks of its stage, over its own
+    (means); the second that of its own fastest iteration, over that of its last one. 0.5 is twice
+    as slow; NaN where a rank has no kernels. They are the relative and the individual performance
+    score of NVIDIA's resiliency extension (straggler detection, usage guide), over all kernels of
+    F, B, W, BW, R and FB together.
+    """
+    active_ns = np.full((len(report.iterations), len(report.ranks)), np.nan)
+    for iteration in report.iterations:
+        if iteration.averaged:
+            own_ns = rank_column(iteration.ranks, "active_ns").astype(np.float64)
+            active_ns[iteration.index, indices_of(iteration.ranks)] = own_ns
+    active_ns[active_ns <= 0] = np.nan
+    stages = groups_of(np.array([NONE if r.stage is None else r.stage for r in report.ranks]))
+    known = ~np.isnan(active_ns)
+    counts, filled_ns = known.sum(axis=0), np.where(known, active_ns, 0.0)
+    mean_ns = as_multiples(filled_ns.sum(axis=0), counts.astype(np.float64))
+    fastest_ns = np.full(len(stages), np.inf)
+    np.fmin.at(fastest_ns, stages.of_row, mean_ns)
+    # Of each rank its last iteration, from behind.
+    last = len(report.iterations) - 1 - known[::-1].argmax(axis=0) if len(known) else counts
+    last_ns = filled_ns[last, np.arange(len(counts))] if len(known) else mean_ns
+    best_ns = np.where(known, active_ns, np.inf).min(axis=0, initial=np.inf)
+    return as_multiples(fastest_ns[stages.of_row], mean_ns), as_multiples(best_ns, last_ns)
+
+
 # Standouts: the few of very many ranks that differ from the others, and by what.
 #
 # Ranks that differ together are named together: by their stage, pipeline or host, where most of its

@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import bubbleviz
+from bubbleviz.render.json_document import document
 from bubbleviz.render.rows import rows_of
+from bubbleviz.render.text.report import as_text
+from bubbleviz.report.rank_means import scores_of
+from bubbleviz.report.view import View
+from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.pipeline_jobs import Job, simulated
 
@@ -52,3 +60,23 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
     screen = cli.printed("analyze", again, "--ranks", "6", "-v", "ranks,advice")
     assert "Find out why rank 6 is slow" in " ".join(screen.split())
     assert re.search(r"^ *6 +3 ", screen, re.MULTILINE)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_rank_has_the_score_of_how_slow_it_is(whole: bool, tmp_path: Path) -> None:
+    """From its last iteration on a rank is half as fast: against its like in the mean of all."""
+    slow: dict[str, Any] = {
+        "slow_rank": 5,
+        "slow_rank_factor": 2.0,
+        "slow_rank_from": 0 if whole else 3,
+    }
+    plant(Planting(replicas=2, iterations=4, **slow), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+    relative, individual = scores_of(report)
+    ranks = document(report)["ranks"]
+    mean = 0.5 if whole else 4 / 5
+
+    assert relative.tolist() == [rank["relative_score"] for rank in ranks]
+    assert sorted(relative.tolist()) == pytest.approx([mean] + [1.0] * 7)
+    assert sorted(individual.tolist()) == pytest.approx([1.0 if whole else 0.5] + [1.0] * 7)
+    assert f" {mean:.2f}" in as_text(report, View())

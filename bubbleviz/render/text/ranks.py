@@ -18,7 +18,14 @@ from bubbleviz.render import document as doc
 from bubbleviz.render.document import cell_width
 from bubbleviz.render.rows import RankRow, rows_of
 from bubbleviz.render.text.terminal import Display, paragraph
-from bubbleviz.report.rank_means import distribution, many_ranks, rank_means, sentence_of, standouts
+from bubbleviz.report.rank_means import (
+    distribution,
+    many_ranks,
+    rank_means,
+    scores_of,
+    sentence_of,
+    standouts,
+)
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -223,6 +230,8 @@ def first_lines(report: Report, display: Display) -> list[doc.Line]:
 _LONGEST_LABEL = 200
 #: Columns that are shown even where they are nothing but zeros.
 _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
+#: A score from which on a rank is as fast as the fastest of its stage.
+_AS_FAST = 0.995
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 
 
@@ -247,7 +256,9 @@ def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bloc
         named = {"rank": label if replicas == 1 else f"{replicas} replicas"}
         table.append(_head(row) | named | {column: values[column] for column in columns})
     # Where a terminal is narrow, phases go, and in the end the rank.
-    first = [c for c in ("overlap", "unattrib.", "launch-gap %", "attributed %") if c in columns]
+    first = [
+        c for c in ("score", "overlap", "unattrib.", "launch-gap %", "attributed %") if c in columns
+    ]
     phases = [c for c in columns if c not in {*first, "bubble", "ratio %"}]
     yield doc.Table(
         f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
@@ -260,6 +271,12 @@ def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bloc
     )
     if summarised(report, view):
         yield from spread_of_ranks(report)
+
+
+def _score(scores: Floats) -> str:
+    """Return the lowest score of some ranks."""
+    known = scores[~np.isnan(scores)]
+    return f"{known.min():.2f}" if len(known) else "-"
 
 
 def _cells(
@@ -282,6 +299,9 @@ def _cells(
             ("bubble", "bubble_ns"),
         )
     }
+    relative, _ = scores_of(report)
+    if not (relative < _AS_FAST).any():
+        relative = np.full(len(relative), np.nan)
     cells = []
     for row in rows:
         own = [rank for rank in row if rank in places]
@@ -301,6 +321,7 @@ def _cells(
                 "ratio %": doc.in_percent(_mean([ratios[place] for place in at])),
                 "launch-gap %": doc.in_percent(1 - active / computed if computed else None),
                 "attributed %": doc.in_percent(attributed_ns / gpu_ns if gpu_ns else None),
+                "score": _score(relative[own]),
             }
         )
     return cells
