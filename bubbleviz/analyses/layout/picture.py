@@ -93,7 +93,7 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
             page.y += _BAR + _BETWEEN
         page.y += _GAP
     whole_ns = sum(int(each.sum()) for each in layers.times[:3])
-    mean = page.left + _LEFT + whole_ns / question.stages * scale
+    mean = page.left + _LEFT + whole_ns / question.stages * scale + _CHUNK * (chunks - 1)
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
     path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"
     page.elements.append(drawsvg.Path(path, stroke_dasharray="3 2", **mark))
