@@ -123,8 +123,17 @@ def told_pipelines(joined: JoinedRecordings) -> Ints | None:
 
 
 def _told(joined: JoinedRecordings, name: str) -> Ints:
-    """Return what tables of operations tell of each rank; -1 none."""
+    """Return what tables of operations, or else the names of files, tell of each rank; -1 none."""
     told = [getattr(rank.local.told, name, None) for rank in joined.ranks]
+    places = np.array([rank.local.named for rank in joined.ranks], np.int64).reshape(-1, 2)
+    stages = grouping.distinct(places[:, 0])
+    # Files may be named after the sizes of a run: two ranks would be one, or a stage would lack.
+    sound = (
+        len(grouping.groups_of(*places.T)) == len(places)
+        and (stages == np.arange(len(stages))).all()
+    )
+    if sound and not any(rank.local.told for rank in joined.ranks):
+        return np.unique(places[:, int(name == "pipeline")], return_inverse=True)[1].reshape(-1)
     return np.array([NONE if number is None else number for number in told], np.int64)
 
 
@@ -196,7 +205,7 @@ def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
 
 
 def told_stages(joined: JoinedRecordings) -> Ints | None:
-    """Return the place in the pipeline of each rank by tables of operations.
+    """Return the place in the pipeline of each rank by tables of operations, or names of files.
 
     None where some rank that works has none; of one that does not work it is 0.
     """

@@ -17,7 +17,7 @@ from bubbleviz.model.private_names import note_host
 from bubbleviz.model.texts import shell_word
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
-from bubbleviz.sources.nccl.formats import noun_of
+from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.nsys.files import REPORT_SUFFIXES, bytes_of
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import OpenOperations, reader_of
@@ -128,12 +128,11 @@ def first_look(paths: Sequence[str], progress: Progress | None = None) -> tuple[
         # Directories that hold no profile may hold events of NCCL.
         folders = (Path(path) for path in paths if Path(path).is_dir())
         within = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
-        if noun := next(filter(None, map(_noun_of, within)), ""):
-            return "nccl", f"these are {noun}"
+        if any(map(_is_event_file, within)):
+            return "nccl", "these are recorded operations of NCCL"
         raise
-    named = (_noun_of(file.path) for file in files if file.named)
-    if noun := next(filter(None, named), ""):
-        return "nccl", f"{noun} are among the files"
+    if any(file.named and _is_event_file(file.path) for file in files):
+        return "nccl", "recorded operations of NCCL are among the files"
     return _by_names(files, paths, progress or Unwatched())
 
 
@@ -161,8 +160,8 @@ def _by_names(
     return "idle", f"{why}; bubbleviz inspect {' '.join(map(shell_word, given))} may draft names"
 
 
-def _noun_of(path: str) -> str:
+def _is_event_file(path: str) -> bool:
     try:
-        return noun_of(head_of(path))
+        return format_of(head_of(path)) != ""
     except ProfileError:
-        return ""
+        return False

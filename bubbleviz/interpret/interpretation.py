@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -19,11 +21,7 @@ from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times
 from bubbleviz.interpret.linking import LinkedProfile, LinkRule, Links, enclosing_ranges, link
 from bubbleviz.interpret.memory import limitations_of_memory, memory_use
-from bubbleviz.interpret.operation_ranges import (
-    OperationRanges,
-    keys_of,
-    operation_ranges_of,
-)
+from bubbleviz.interpret.operation_ranges import OperationRanges, keys_of, operation_ranges_of
 from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import work_of
@@ -309,12 +307,20 @@ def _overheads(profile: Profile) -> RankIntervals:
     )
 
 
+#: Ranks in names of files: ``1.5-TP-0-DP-1-PP-0.trace.json.gz`` of SGLang, ``pp1_dp0``, ``rank3``.
+_RANKS = re.compile(r"(?<![a-z])(rank|tp|dp|pp)[-_]?([0-9]{1,6})(?![0-9])")
+
+
 def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
     """Return the ranks with their devices, and the global ranks that the profile or names give."""
     devices = {(d.pid, d.device_id): d for d in profile.devices}
     named = names.rank[profile.ranges.name_id]
     owner = process_of(profile.ranges.thread)
+    words = _RANKS.findall(Path(profile.source.path).name.lower()) if len(ranks) == 1 else ()
+    in_file = {word: int(number) for word, number in words}
     given = profile.global_rank if len(ranks) == 1 else None
+    given = in_file.get("rank") if given is None else given
+    replica = in_file.get("tp", 0) + (in_file.get("dp", 0) << 20)
     local = []
     for process, device in ranks.tolist():
         pid = pid_of(process)
@@ -325,6 +331,7 @@ def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Lo
                 device_id=device,
                 device=devices.get((pid, device), devices.get((None, device))),
                 global_rank=int(numbers[0]) if len(numbers) == 1 else given,
+                named=(in_file.get("pp", NONE), replica),
                 place=profile.source.place(device),
                 world_size=profile.world_size,
             )

@@ -47,6 +47,7 @@ class LocalRank:
         place: the device in words, ``GPU 0``.
         world_size: how many ranks the run has; None unknown.
         told: what a table of operations tells of it; None of a profile's.
+        named: stage and replica by the name of its file, -1 where that tells none.
     """
 
     process: int
@@ -56,6 +57,7 @@ class LocalRank:
     place: str
     world_size: int | None
     told: ToldPlace | None = None
+    named: tuple[int, int] = (NONE, NONE)
 
 
 @dataclass(frozen=True)

@@ -319,19 +319,24 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
     """Return the reader that recognises a file for sure.
 
     Raises:
-        ProfileError: it is events of NCCL, or a database that no reader knows.
+        ProfileError: it is events of NCCL, a timeline of Ascend, or an unknown database.
     """
     if head.startswith(SQLITE):
         return _reader_of_database(path, head)
     recognised = next((reader for reader in READERS if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
-    from bubbleviz.sources.nccl.formats import noun_of
+    from bubbleviz.sources.nccl.formats import format_of
 
-    if noun := noun_of(head):
+    if format_of(head):
         raise ProfileError(
-            f"{path}: {noun}, not a profile; give them to bubbleviz nccl, alone or together with "
-            "profiles"
+            f"{path}: recorded operations of NCCL, not a profile; give them to bubbleviz nccl, "
+            "alone or together with profiles"
+        )
+    if is_json(head) and ("trace_view" in Path(path).name or b'"Ascend Hardware"' in head):
+        raise ProfileError(
+            f"{path}: a timeline of Ascend's profiler, which names no kernels as such; write a row "
+            "for each operation (bubbleviz guide tables)"
         )
     return recognised
 

@@ -109,9 +109,7 @@ def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
     assert told(T(77, "pythonic", 8)) == inherited
 
 
-def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(
-    tmp_path: Path,
-) -> None:
+def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(tmp_path: Path) -> None:
     ops = [
         E("fusion.1", 0, 40 * US),
         E("fusion.2", 50 * US, 90 * US),
@@ -219,12 +217,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
                 "14.00 % of the time is exposed communication, which may",
             ],
         ),
-        (
-            [k(0, 950, 1)],
-            (950, 1_000),
-            IDLE,
-            ["5.00 % of the time is exposed copies, while"],
-        ),
+        ([k(0, 950, 1)], (950, 1_000), IDLE, ["5.00 % of the time is exposed copies, while"]),
         (
             [k(0, 100, 1)],
             (500, 1_000),

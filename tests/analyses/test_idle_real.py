@@ -20,7 +20,7 @@ real = pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no fol
 @pytest.mark.parametrize("file", sorted(DATA.glob("nsys/*.sqlite")), ids=lambda file: file.stem)
 def test_every_real_export_with_work_adds_up(file: Path) -> None:
     if file.stem in {
-        *("dynamicvit_no_kernels", "jacc_cg_trace_no_kernels", "yoon_poolformer_no_kernels"),
+        *("dynamicvit_no_kernels", "jacc_cg_trace_no_kernels", "yoon_poolformer_no_kernels")
     }:
         with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
             bubbleviz.idle(file)

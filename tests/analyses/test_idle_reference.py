@@ -46,12 +46,7 @@ def _expected(world: World, device: int, shortest: int) -> dict[str, int] | None
 
 
 def _cell(
-    world: World,
-    device: int,
-    cell: int,
-    gap: tuple[int, int, Any],
-    lead: int | None,
-    shortest: int,
+    world: World, device: int, cell: int, gap: tuple[int, int, Any], lead: int | None, shortest: int
 ) -> str:
     start, end, call = gap
     if any(a <= cell < b for a, b in world.overheads):

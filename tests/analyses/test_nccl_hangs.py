@@ -18,11 +18,10 @@ from tests.support.nccl_runs import columns, notes
 everyone, replicas, others = (partial(entry, group, "all_reduce", 1) for group in "034")
 sent, received = partial(entry, "1", "send 0->1"), partial(entry, "1", "recv 1<-0")
 batch = partial(entry, "1", "coalesced", 1, is_p2p=True)
-LACKS = "Mismatch: AllReduce 1 of 3 mesh_dp [0-1] differs: rank 0: AllReduce of 256 elements of "
-#: Entries of each rank, the ranks that hold up the run, and the sentence that says so.
+#: Entries of each rank, the ranks that hold up the run, and what is said.
 HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
+    # Ranks 0 and 1 wait for 2, which waits for 3.
     (
-        # Ranks 0 and 1 wait for 2, which waits for 3.
         {0: [everyone()], 1: [everyone()], 2: [others()], 3: []},
         [3],
         "Hang: all wait for rank 3 (stage 1); see what ran there then (py-spy dump)",
@@ -30,41 +29,29 @@ HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
     # Of a rank without a dump nothing is known.
     ({0: [replicas()]}, [], "rank 0 (stage 0) waiting; rank 1 (stage 0) without a dump"),
     # A receive lacks its send, and the other way round; of a batch the end tells.
-    (
-        {0: [sent(1, 9)], 2: [received(1, 9), received(2)]},
-        [0],
-        "Hang: all wait for rank 0 (stage 0)",
-    ),
+    ({0: [sent(1, 9)], 2: [received(1, 9), received(2)]}, [0], "Hang: all wait for rank 0"),
     ({0: [sent(1), batch()], 2: [received(1, 9)]}, [2], "Send 1 of 1 mesh_pp [0,2]: rank 0"),
     # The host of rank 1 has queued it, but its GPU has not come so far.
     ({0: [replicas(state="started")], 1: [replicas()]}, [1], "all wait for rank 1 (stage 0)"),
     ({0: [replicas()], 1: [replicas()]}, [], "Unfinished: all have entered"),
-    (
-        {0: [replicas()], 1: [everyone()], 2: [everyone()], 3: [everyone()]},
-        [],
-        "Deadlock: each rank that is missing in an operation waits in another",
-    ),
+    ({0: [replicas()], **{n: [everyone()] for n in (1, 2, 3)}}, [], "Deadlock: each rank that"),
     (
         {0: [replicas(9)], 1: [replicas(9, input_sizes=[[9]])]},
         [],
-        f"{LACKS}Float; rank 1 (stage 0): AllReduce of 9 elements of Float",
+        "Mismatch: AllReduce 1 of 3 mesh_dp [0-1] differs: rank 0 (stage 0): AllReduce of 256 "
+        "elements of Float; rank 1 (stage 0): AllReduce of 9 elements of Float",
     ),
     ({0: [replicas()], 1: [entry("3", "barrier", 1)]}, [], "rank 1 (stage 0): barrier of Float"),
 ]
 
 
-@pytest.mark.parametrize(("entries", "missing", "sentence"), HANGS)
-def test_who_holds_up_the_run(
-    entries: dict[int, list[Entry]],
-    missing: list[int],
-    sentence: str,
-    tmp_path: Path,
-    cli: CommandLine,
-) -> None:
+@pytest.mark.parametrize("number", range(len(HANGS)))
+def test_who_holds_up_the_run(number: int, tmp_path: Path, cli: CommandLine) -> None:
+    entries, missing, sentence = HANGS[number]
     folder = dump(tmp_path, entries)
     assert hangs.culprits(measure_communication(folder).faults) == missing
     # The bare command finds it, too.
-    assert sentence.replace("rank 0:", "rank 0 (stage 0):") in " ".join(cli(folder)[1].split())
+    assert sentence in " ".join(cli(folder)[1].split())
 
 
 def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
@@ -74,11 +61,11 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     late[2] += (received(1, 200, 8),)
     found = measure_communication(dump(tmp_path, late))
     # Two are last at one time, and share what the others wait.
+    ranked = [(1, 1, 4_500_000), (2, 1, 4_500_000), (0, 1, 3_000_000)]
     assert columns(found, "run_rank", "waiting_ns", "awaited_ns") == [
         *((0, 7_000_000, 0), (0, 0, 3_000_000), (1, 0, 4_500_000)),
         *((2, 0, 4_500_000), (2, 3_000_000, 0), (3, 2_000_000, 0)),
     ]
-    ranked = [(1, 1, 4_500_000), (2, 1, 4_500_000), (0, 1, 3_000_000)]
     assert hangs.late_ranks(found.operations) == ranked
     assert '"awaited_ns": 4500000' in as_json(found)
     # Which send is which receive is unknown where the recorder has dropped the first.
@@ -86,19 +73,16 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     found = measure_communication(dump(tmp_path, late))
     assert hangs.late_ranks(found.operations) == ranked[:2]
     assert "sends and receives that cannot be paired" in notes(found)
-    # What all entered at one time, nobody waited for.
-    tied = dump(tmp_path, {rank: [everyone(9, 4)] for rank in range(4)})
-    assert hangs.late_ranks(measure_communication(tied).operations) == []
     with pytest.raises(NothingToAnalyseError, match="no communication operation"):
         measure_communication(dump(tmp_path, {rank: [] for rank in range(4)}))
 
 
 def test_a_batch_has_the_times_of_its_end_in_json_and_pickles(tmp_path: Path) -> None:
+    # Of several peers nobody knows which it waited for.
     for peer, lengths in ((1, [4_000_000] * 2), (2, [-1, -1])):
-        # Of several peers nobody knows which it waited for.
-        entries = [sent(1), entry("1", f"recv 0<-{peer}", 1), batch(90, 4)]
-        one = measure_communication(dump(tmp_path / "one", {0: entries}))
-        other = measure_communication(dump(tmp_path / "other", {0: entries}, ".json"))
+        entries = {0: [sent(1), entry("1", f"recv 0<-{peer}", 1), batch(90, 4)]}
+        one = measure_communication(dump(tmp_path / "one", entries))
+        other = measure_communication(dump(tmp_path / "other", entries, ".json"))
         assert one.operations.duration_ns.tolist() == lengths
         text = csv_of_operations(other).replace(".json", "").replace("/other/", "/one/")
         assert csv_of_operations(one) == text
@@ -123,7 +107,6 @@ def test_a_damaged_dump_is_refused(content: bytes, tmp_path: Path) -> None:
         read_events(str(path))
     # Beside others it is left out, and may be the one that is missing.
     found = measure_communication(dump(tmp_path, {1: [replicas()]}))
-    assert "a profile of the directory" in notes(found)
-    assert found.faults[0].undumped == (0,)
+    assert (notes(found) >= {"a profile of the directory"}, found.faults[0].undumped) == (1, (0,))
     with pytest.raises(InputError, match="should end in its rank"):
         read_events(str(path.rename(tmp_path / "dump")))

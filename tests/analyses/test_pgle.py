@@ -11,11 +11,7 @@ import pytest
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.analyses.pgle.costs import compare_costs, csv_of_comparison
 from bubbleviz.analyses.pgle.files import read_costs, written_costs
-from bubbleviz.analyses.pgle.instructions import (
-    GRAPHS,
-    OVERLAP,
-    PAIRS,
-)
+from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, profile

@@ -10,23 +10,14 @@ from msgspec import json
 
 import bubbleviz
 from bubbleviz.analyses.plan.documents import memory_plot_of, sections
-from bubbleviz.analyses.plan.planned_run import (
-    MeasuredRun,
-    limited_workload,
-    of_saved,
-    plan_run,
-)
+from bubbleviz.analyses.plan.planned_run import MeasuredRun, limited_workload, of_saved, plan_run
 from bubbleviz.errors import UsageError
 from bubbleviz.render import json_document
 from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.simulation import (
-    MeasuredMemory,
-    Workload,
-    device_workload,
-)
+from bubbleviz.schedules.simulation import MeasuredMemory, Workload, device_workload
 from tests.support.places import CHECKOUT
 
 

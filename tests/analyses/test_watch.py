@@ -342,10 +342,7 @@ def watch(folder: Path, *options: str) -> int:
 
 @pytest.mark.parametrize("runs", [False, True])
 def test_the_command_prints_iterations_and_heeds_limits(
-    runs: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = whole(planted(), tmp_path / "run", monkeypatch)
     assert watch(folder, "--interval", "0.01", "--stop-after", "0.02") == 0

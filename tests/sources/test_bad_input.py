@@ -245,10 +245,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
         lambda b: [run_of(b, *(replace(r, name=None) for r in RANGES))],
         ("--convention",),
     ),
-    "runs of different shape": (
-        lambda _: [FIXTURES / "1f1b", FIXTURES / "zb-v"],
-        ("1f1b", "zb-v"),
-    ),
+    "runs of different shape": (lambda _: [FIXTURES / "1f1b", FIXTURES / "zb-v"], ("1f1b", "zb-v")),
     "captures more than a minute apart": (
         lambda b: [
             run_of_one(b.inputs, "b.sqlite", pid=2, late_ns=2 * MINUTE_NS),

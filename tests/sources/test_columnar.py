@@ -226,10 +226,7 @@ def report_and_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
 
 @pytest.mark.parametrize("ending", ["", "_pqtdir"])
 def test_a_report_is_exported_to_columns(
-    ending: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: CommandLine,
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     made = columnar(EXAMPLE, tmp_path / "made")
     script = f'test "$3" = parquetdir || exit 7; cp -r {made} "$5{ending}"'

@@ -174,6 +174,24 @@ def test_both_doors_lead_to_the_same_report(tmp_path: Path, planting: Planting) 
     assert {p.format for p in through_json.profiles} == {"kineto"}
 
 
+def test_names_of_files_tell_stages_and_replicas(tmp_path: Path) -> None:
+    """As SGLang names them; a name that every file has is of the run, and so is a lone stage."""
+    plant(Planting(stages=2, replicas=2, microbatches=4), tmp_path)
+    (export,) = tmp_path.glob("*.sqlite")
+    traces = traces_of(export, tmp_path)
+    for name, stages, pipelines in (
+        ("17-TP-{0}-DP-0-PP-{1}-EP-0", [0, 1, 0, 1], [0, 0, 1, 1]),
+        ("pp4_{0}{1}", [0, 0, 1, 1], [None] * 4),
+        ("pp{2}_dp{0}", [0, 0, 1, 1], [None] * 4),
+    ):
+        for place, trace in enumerate(traces):
+            named = name.format(place % 2, place // 2, place // 2 + 1)
+            traces[place] = trace.rename(tmp_path / f"{named}.trace.json.gz")
+        ranks = bubbleviz.analyze([str(trace) for trace in traces]).ranks
+        told = [(rank.stage, rank.pipeline) for rank in ranks]
+        assert told == list(zip(stages, pipelines, strict=True))
+
+
 def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Path) -> None:
     events = [_range(0, 4, "Forward 0"), _call(1, 1, 1), _kernel(5, 2, 1)]
     _trace(tmp_path / "rank0.json", events)

@@ -28,10 +28,7 @@ from tests.support.xla_files import E, L, P, space, trace_json
 
 KNOWN = {reader.name: reader for reader in readers.READERS}
 PLANES = [
-    P(
-        "/device:GPU:0",
-        [L("Stream #1", [E("gemm", 10, 20, {"correlation_id": 1})], 1)],
-    ),
+    P("/device:GPU:0", [L("Stream #1", [E("gemm", 10, 20, {"correlation_id": 1})], 1)]),
     P("/host:CPU", [L("python", [E("train", 0, 50, {"step_num": 3})], 5)]),
 ]
 

@@ -423,9 +423,7 @@ def _gpus_of(file: EventFile) -> Iterator[EventGpu]:
     several = distinct(events.pid[rows][np.bincount(ranks.of_row)[ranks.of_row] > 1])
     apart = np.isin(events.pid, several)
     gpus = groups_of(
-        events.pid,
-        np.where(apart, events.communicator, NONE),
-        np.where(apart, events.rank, NONE),
+        events.pid, np.where(apart, events.communicator, NONE), np.where(apart, events.rank, NONE)
     )
     for group, first in enumerate(gpus.first.tolist()):
         pid = int(events.pid[first])

@@ -129,9 +129,7 @@ def measure_communication(
 
 
 def merge_communication(
-    recorded: Sequence[EventFile],
-    profiles: Sequence[NcclProfile],
-    anchors: Sequence[Anchor] = (),
+    recorded: Sequence[EventFile], profiles: Sequence[NcclProfile], anchors: Sequence[Anchor] = ()
 ) -> Communication:
     """Return the communication operations of event files and profiles, merged.
 
@@ -150,7 +148,6 @@ def merge_communication(
     rolled = np.array([*(file.rolled_over for file in recorded), *(False for _ in profiles)])
     # Which of the sends between two ranks are left in one ring buffer, and not in the other?
     uncounted = (table.peer != NONE) & np.isin(instance, instance[rolled[table.source]])
-    uncounted |= rolled[table.source] & (table.peer != NONE)
     instance = np.where(uncounted, NONE, instance)
     table = hangs.with_run_ranks(table, dumped[table.source])
     table = members.ended_together(table, instance, dumped[table.source])
@@ -174,9 +171,7 @@ def merge_communication(
     )
     faults = hangs.faults_of(table, {file.rank for file in recorded})
     communication = Communication(table, ranks, all_clocks, files, (), faults)
-    limitations = _limitations(
-        recorded, profiles, communication, ambiguous, instance, int(uncounted.sum())
-    )
+    limitations = _limitations(recorded, profiles, communication, ambiguous, instance)
     return replace(communication, limitations=tuple(limitations))
 
 
@@ -323,7 +318,6 @@ def _limitations(
     communication: Communication,
     ambiguous: int,
     instance: Ints,
-    uncounted: int,
 ) -> Iterator[Limitation]:
     """Yield what event files and profiles do not show of communication, and why.
 
@@ -333,18 +327,14 @@ def _limitations(
         communication: what is known of it.
         ambiguous: operations whose clock several offsets put onto kernels equally well.
         instance: a number that the members of each operation share; -1 unknown.
-        uncounted: sends and receives whose pairs are unknown, as their recorders rolled over.
+
     """
     for file in recorded:
         for what, count, reason in (
             ("damaged events", file.unreadable, "cut or damaged, and left out"),
             ("events without an end", file.unfinished, "the job, or the file, ended before"),
             ("ends without a begin", file.unbegun, "their begin is missing; left out"),
-            (
-                "operations recorded twice",
-                file.repeated,
-                "each counts once",
-            ),
+            ("operations recorded twice", file.repeated, "each counts once"),
             ("events of unknown categories", file.strange, "they are left out"),
             (
                 "GPU timestamps far from all others",
@@ -408,7 +398,7 @@ def _limitations(
         ),
         (
             "sends and receives that cannot be paired",
-            uncounted,
+            sum(file.rolled_over * (file.events.peer != NONE).sum() for file in recorded),
             "flight recorders have dropped their first entries; set a larger TORCH_FR_BUFFER_SIZE",
         ),
         (

@@ -29,7 +29,7 @@ _STARTED, _COMPLETED = PROGRESS.index("started"), PROGRESS.index("completed")
 _ALIKE = (EACH - {"Gather", "Scatter"}) | {"AllReduce", "Broadcast", "Reduce"}
 #: How frameworks describe the process group of a pipeline: ``mesh_pp``,
 #: ``PIPELINE_MODEL_PARALLEL_GROUP``.
-_PIPELINE = re.compile(r"(?:^|[^a-z])(?:pp|pipeline\w*)(?:[^a-z]|$)", re.IGNORECASE)
+_PIPELINE = re.compile(r"(?:mesh_)?pp|pipeline\w*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def with_awaited(table: Communications, instance: Ints) -> Communications:
 def stages_of(communicators: Sequence[Communicator]) -> dict[int, int]:
     """Return the stage of each rank of the run, by the process groups of pipelines."""
     groups = [own for own in communicators if isinstance(own, Group)]
-    pipelines = [own.ranks for own in groups if _PIPELINE.search(own.description)]
+    pipelines = [own.ranks for own in groups if _PIPELINE.fullmatch(own.description)]
     # Pairs of stages may have groups of their own: the longest counts.
     pipelines.sort(key=len)
     return {rank: stage for ranks in pipelines for stage, rank in enumerate(ranks)}
@@ -101,8 +101,7 @@ def late_ranks(table: Communications) -> list[tuple[int, int, int]]:
     """Return ranks, in how many operations others waited for each, and how long, longest first."""
     rows = np.flatnonzero((table.run_rank != NONE) & (table.awaited_ns > 0))
     ranks, of_row = np.unique(table.run_rank[rows], return_inverse=True)
-    total_ns = np.zeros(len(ranks), np.int64)
-    np.add.at(total_ns, of_row, table.awaited_ns[rows])
+    total_ns = np.bincount(of_row, table.awaited_ns[rows], len(ranks)).astype(np.int64)
     columns = ranks.tolist(), np.bincount(of_row, minlength=len(ranks)).tolist(), total_ns.tolist()
     return sorted(zip(*columns, strict=True), key=lambda late: (-late[2], late[0]))
 
@@ -142,11 +141,10 @@ def faults_of(table: Communications, dumped: Collection[int]) -> tuple[Fault, ..
         if passing[at[0]]:
             ends = int(source[at[0]]), int(target[at[0]])
             members = {group[end] if end < len(group) else end for end in ends}
-        name, number = own.names[int(own.name[at[0]])], int(own.sequence[at[0]])
-        missing = members - entered
+        name, number, missing = own.names[own.name[at[0]]], own.sequence[at[0]], members - entered
         parts = (entered, missing & {*dumped}, missing - {*dumped})
         ranks = (tuple(sorted(part)) for part in parts)
-        faults.append(Fault(communicator, name, number, *ranks))
+        faults.append(Fault(communicator, name, int(number), *ranks))
     return (*faults, *_mismatches(own.take(~passing)))
 
 
@@ -170,14 +168,10 @@ def _mismatches(table: Communications) -> Iterator[Fault]:
     for row in np.sort(rows[first]).tolist():
         calls: dict[str, tuple[int, ...]] = {}
         for at in rows[by.of_row[rows] == by.of_row[row]].tolist():
-            parts = [table.names[table.name[at]]]
-            parts += [f"{count[at]:,} elements"] * bool(count[at] != NONE)
-            parts += [table.names[table.datatype[at]]] * bool(table.datatype[at] != NONE)
-            text = " of ".join(parts)
+            elements = f"{count[at]:,} elements" if count[at] != NONE else ""
+            parts = table.names[table.name[at]], elements, (*table.names, "")[table.datatype[at]]
+            text = " of ".join(filter(None, parts))
             calls[text] = (*calls.get(text, ()), int(table.run_rank[at]))
-        name, communicator = (
-            table.names[table.name[row]],
-            table.communicators[table.communicator[row]],
-        )
+        name, own = table.names[table.name[row]], table.communicators[table.communicator[row]]
         ways = sorted(calls.items(), key=lambda call: (-len(call[1]), call[1]))
-        yield Fault(communicator, name, int(table.sequence[row]), calls=tuple(ways))
+        yield Fault(own, name, int(table.sequence[row]), calls=tuple(ways))

@@ -336,18 +336,15 @@ def ended_together(table: Communications, instance: Ints, polled: Bools) -> Comm
     ended = polled & (instance != NONE) & (table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN)
     rows = np.flatnonzero(ended)
     by = grouping.groups_of(instance[rows])
-    end_ns, start_ns = table.end_ns.copy(), table.start_ns.copy()
-    first_ns, _ = intervals.group_extents(by.of_row, len(by), end_ns[rows], end_ns[rows])
-    end_ns[rows] = first_ns[by.of_row]
-    start_ns[rows] = end_ns[rows] - table.duration_ns[rows]
-    return replace(table, start_ns=start_ns, end_ns=end_ns)
+    end_ns, move_ns = table.end_ns[rows], np.zeros(len(table), np.int64)
+    move_ns[rows] = (
+        intervals.group_extents(by.of_row, len(by), end_ns, end_ns)[0][by.of_row] - end_ns
+    )
+    return replace(table, start_ns=table.start_ns + move_ns, end_ns=table.end_ns + move_ns)
 
 
 def aligned_by_ends(
-    table: Communications,
-    instance: Ints,
-    clocks: Sequence[RecordingClock],
-    bases: Sequence[int],
+    table: Communications, instance: Ints, clocks: Sequence[RecordingClock], bases: Sequence[int]
 ) -> tuple[Communications, tuple[RecordingClock, ...]]:
     """Align clocks to the reference by the ends of operations that they have in common.
 

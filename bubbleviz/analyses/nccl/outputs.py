@@ -40,8 +40,6 @@ DEFINITIONS = (
     "member is known, while a step of its proxy thread waits for the peer (SendPeerWait, RecvWait) "
     "and none moves data (SendWait, RecvFlushWait)",
     "moving: the rest of the operation's time, where its end is known",
-    "missing: of an operation that is not finished, ranks that have not entered it, or whose GPU "
-    "has not begun it while another's has",
     "waited for: a rank that entered an operation last, by the time that all others waited in it; "
     "of flight recorders lengths alone are exact, and all members are taken to end together",
     "GB/s: 10^9 bytes a second; alg: bytes over time, all ranks' parts together; bus: times "
@@ -402,8 +400,8 @@ def _hang_lines(
         if calls := [f"{named(ranks)}: {call}" for call, ranks in fault.calls[:_FILES]]:
             yield "Mismatch: ", f"{operation(fault)} differs: {'; '.join(calls)}"
     for fault in waits:
-        lacks = {"missing": fault.missing, "without a dump": fault.undumped}
-        texts = (f"{named(ranks)} {how}" for how, ranks in lacks.items() if ranks)
+        lacks = ((fault.missing, "missing"), (fault.undumped, "without a dump"))
+        texts = (f"{named(ranks)} {how}" for ranks, how in lacks if ranks)
         yield "  - ", "; ".join((f"{operation(fault)}: {named(fault.entered)} waiting", *texts))
 
 

@@ -10,13 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.analyses.idle.analysis import IdleOptions, window_extent
-from bubbleviz.analyses.nccl.members import (
-    SIZES,
-    Communications,
-    Communicator,
-    Timing,
-    communications,
-)
+from bubbleviz.analyses.nccl import members
+from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications
 from bubbleviz.conventions import host_activities
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.errors import InputError, ProfileError
@@ -510,9 +505,9 @@ def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints
     name = of_text[collectives.name]
     name = np.where(plain[collectives.name] & (collectives.uneven > 0), number["AlltoAllv"], name)
     counted = _counted(collectives, name, known)
-    size = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)[
-        collectives.datatype
-    ]
+    size = np.array(
+        [*(members.SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64
+    )[collectives.datatype]
     of_bytes = np.where((counted >= 0) & (size > 0), counted * size, NONE)
     name = np.where(name == NONE, of_kernel[kernels.name[first]], name)
     datatypes = len(known)

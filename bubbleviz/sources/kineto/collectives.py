@@ -129,11 +129,7 @@ _GROUP_FIELDS = ("group", "size", "ranks", "description")
 
 
 def collectives_of(
-    work: EventRows,
-    calls: EventRows,
-    collector: EventCollector,
-    base_ns: int,
-    world: World,
+    work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, world: World
 ) -> Collectives:
     """Return the collectives that kernels carry out.
 

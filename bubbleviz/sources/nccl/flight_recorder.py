@@ -18,6 +18,7 @@ import io
 import pickle
 import re
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -132,8 +133,7 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
             "rename it, such as to nccl_trace_rank_0"
         )
     rank, (configs, content) = int(match[1]), _content(path, watch)
-    builder, unreadable, first = events.NcclEventBuilder(), 0, NONE
-    groups: dict[str, Group] = {}
+    builder, groups, entries = events.NcclEventBuilder(), dict[str, Group](), list[_Entry]()
     for name, config in configs.items():
         ranks = members_of(config.get("ranks"), 0)
         groups[name] = Group(encodable(name), "", ranks, len(ranks), text_of(config.get("desc")))
@@ -141,12 +141,9 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
         builder.communicator(groups[name])
     batches: defaultdict[tuple[object, ...], list[_Entry]] = defaultdict(list)
     for written in content:
-        try:
-            entry = msgspec.convert(written, _Entry, strict=False)
-        except msgspec.ValidationError:
-            unreadable += 1
-            continue
-        first = entry.record_id if first == NONE else first
+        with suppress(msgspec.ValidationError):
+            entries.append(msgspec.convert(written, _Entry, strict=False))
+    for entry in entries:
         batches[(*entry.process_group, entry.is_p2p, entry.sequence)].append(entry)
         builder.seen[events.PROGRESS[entry.progress]] += 1
     for batch in batches.values():
@@ -160,8 +157,8 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
                 end = msgspec.structs.replace(end, duration_ms=None)
             if len(batch) == 1 or _named(entry)["name"] != _COALESCED:
                 _add(builder, entry, end, group, rank)
-    file = builder.event_file(path, FLIGHT_RECORDER, unreadable)
-    return replace(file, rank=rank, rolled_over=first > 0)
+    file = builder.event_file(path, FLIGHT_RECORDER, len(content) - len(entries))
+    return replace(file, rank=rank, rolled_over=bool(entries and entries[0].record_id))
 
 
 def _named(entry: _Entry) -> re.Match[str]:

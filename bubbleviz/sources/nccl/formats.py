@@ -499,13 +499,6 @@ def format_of(head: bytes) -> str:
     return next((name for name, (recognises, _) in _FORMATS.items() if recognises(head)), "")
 
 
-def noun_of(head: bytes) -> str:
-    """Return what a file holds, in words, by its first bytes; "" where it is no event file."""
-    if flight_recorder.is_dump(head):
-        return "dumps of PyTorch's flight recorder"
-    return "events of NCCL's profiler" if format_of(head) else ""
-
-
 def read_events(path: str, watch: Watch = unwatched, chosen: str = "") -> EventFile:
     """Return the communication operations of an event file.
 
