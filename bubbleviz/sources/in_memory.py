@@ -12,7 +12,7 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, widened
-from bubbleviz.model.grouping import BlockNumbering, distinct, groups_of, places_in
+from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, groups_of, places_in
 from bubbleviz.model.profile import (
     KERNELS,
     PID_MASK,
@@ -168,7 +168,12 @@ class DecodedFile:
         whole = self._whole
         if lacking := whole.lacking or ("" if partial else whole.unlinked):
             raise NothingToAnalyseError(f"{whole.profile.source.path}: {lacking}")
-        return replace(whole.profile, ranges=whole.profile.ranges.take(self._chosen(globs)))
+        ranges = whole.profile.ranges.take(self._chosen(globs))
+        # Names that none of these has need not be understood.
+        used = distinct(ranges.name_id)
+        names = tuple(ranges.names[number] for number in used.tolist())
+        ranges = replace(ranges, name_id=found_in(used, ranges.name_id), names=names)
+        return replace(whole.profile, ranges=ranges)
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the file, ranges of these names among them."""

@@ -18,6 +18,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
+from bubbleviz.native import library as native
 from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
 from tests.planting import plant
@@ -56,6 +57,7 @@ def apart(export: Path, folder: Path) -> list[Path]:
 #: A profile of each kind from the export of one node.
 DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
     "a merge of processes": merged,
+    "SQLite": merged,
     "a file a process": apart,
     "ROCm 6.4": partial(merged, release="6.4"),
     "correlation ids": partial(merged, link="correlation_id"),
@@ -191,7 +193,10 @@ def exports(folder: Path, servers: int = 1) -> list[Path]:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_every_door_gives_the_report_of_nsys(door: str, tmp_path: Path) -> None:
+def test_every_door_gives_the_report_of_nsys(
+    door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(native.SWITCH, "0" if door == "SQLite" else "1")
     (export,) = exports(tmp_path)
     files = DOORS[door](export, tmp_path / "rocm" if door != "rpd" else tmp_path)
 

@@ -31,7 +31,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export, queries
 from bubbleviz.sources.nsys.files import files_of
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
-from bubbleviz.sources.sqlite.queries import Binds
+from bubbleviz.sources.sqlite.queries import ABSENT, Binds, PlainColumn
 from bubbleviz.sources.tables.files import check_pyarrow
 
 _ResultT = TypeVar("_ResultT")
@@ -319,7 +319,7 @@ class ColumnarExport(export.Export):
             return [(1, rows, None)] if rows else []
         answers: Mapping[str, Callable[[], Rows]] = {
             "strings/by_id": lambda: self._by_id(binds),
-            "calls/any": lambda: self._any(name, "correlationId", lambda v: v != queries.ABSENT),
+            "calls/any": lambda: self._any(name, "correlationId", lambda v: v != ABSENT),
             "ranges/any": lambda: self._any(
                 name, "eventType", lambda v: np.isin(v, [int(binds[k] or 0) for k in export.KINDS])
             ),
@@ -337,7 +337,7 @@ class ColumnarExport(export.Export):
 
     def _selected(self, name: str, binds: Binds) -> Ints:
         """Return the columns of a query of one table, in the rows that it selects."""
-        table, columns = queries.plain_columns(name, self.views)
+        table, columns = queries.QUERIES.plain_columns(name, self.views)
         parts, read = [np.empty((len(columns), 0), np.int64)], _names(columns)
         if name not in _SELECTED_BY:
             parts += [_values(block, columns) for block in self._blocks(table, read)]
@@ -366,7 +366,7 @@ class ColumnarExport(export.Export):
     def _parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[Callable[[], tuple[range, Any] | None]]:
-        table, columns = queries.plain_columns(name, self.views)
+        table, columns = queries.QUERIES.plain_columns(name, self.views)
         blocks = self._blocks(table, (*_names(columns), _ROW))
 
         def read() -> tuple[range, Any] | None:
@@ -392,7 +392,7 @@ class ColumnarExport(export.Export):
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
         if name == "strings/matching":
             return self._reported(name, lambda: self._matching(selection.globs))
-        table, columns = queries.plain_columns(name, self.views)
+        table, columns = queries.QUERIES.plain_columns(name, self.views)
         parts: list[export.Named] = [(np.empty((len(columns) - 1, 0), np.int64), ())]
 
         def read() -> export.Named:
@@ -408,7 +408,7 @@ class ColumnarExport(export.Export):
 
     def _chosen(self, name: str, block: Any, selection: export.Selection) -> export.Named:
         """Return the selected rows of a block."""
-        *columns, text = queries.plain_columns(name, self.views)[1]
+        *columns, text = queries.QUERIES.plain_columns(name, self.views)[1]
         fits = np.ones(block.num_rows, bool)
         if name != "calls/system":
             fits = np.isin(_numbers(block, "eventType"), selection.kinds)
@@ -425,11 +425,7 @@ class ColumnarExport(export.Export):
             # Differences of times that are damaged may go beyond 64 bits, which SQLite's may not.
             fits &= end.astype(np.float64) - start >= selection.shortest_ns
             fits &= (end > selection.since_ns) & (start < selection.until_ns)
-            fits &= (
-                np.isin(thread, selection.threads)
-                & (start != queries.ABSENT)
-                & (end != queries.ABSENT)
-            )
+            fits &= np.isin(thread, selection.threads) & (start != ABSENT) & (end != ABSENT)
         block = _kept(block, fits)
         known = _texts_in(block, text.name)
         if name == "ranges/named":
@@ -437,7 +433,7 @@ class ColumnarExport(export.Export):
             keep = [t is None or fit for t, fit in zip(known, fitted, strict=True)]
             block = _kept(block, np.array(keep, bool))
             known = [t for t, fit in zip(known, keep, strict=True) if fit]
-            if (_numbers(block, "start") == queries.ABSENT).any():
+            if (_numbers(block, "start") == ABSENT).any():
                 raise self._null_among_ranges()
         if not known:
             return np.empty((len(columns), 0), np.int64), ()
@@ -480,12 +476,12 @@ class ColumnarExport(export.Export):
         for block in self._blocks(export.NVTX, columns, first, last):
             part = _kept(block, _present(_column(block, "binaryData")))
             column = _column(part, "binaryData")
-            starts = [None if s == queries.ABSENT else s for s in _numbers(part, "start").tolist()]
+            starts = [None if s == ABSENT else s for s in _numbers(part, "start").tolist()]
             threads = _numbers(part, "globalTid")
             texts = (
                 v.hex().upper() if isinstance(v, bytes) else str(v) for v in column.to_pylist()
             )
-            threads = np.where(threads == queries.ABSENT, NONE, threads)
+            threads = np.where(threads == ABSENT, NONE, threads)
             rows.extend(zip(starts, threads.tolist(), texts, strict=True))
         return rows
 
@@ -521,12 +517,12 @@ class ColumnarExport(export.Export):
 # Cells: columns of Arrow as numbers and texts, as strictly as those of an SQLite export.
 
 
-def _names(columns: Iterable[queries.PlainColumn]) -> list[str]:
+def _names(columns: Iterable[PlainColumn]) -> list[str]:
     """Return the columns of the table that are read."""
     return [column.name for column in columns if column.name]
 
 
-def _values(block: Any, columns: Iterable[queries.PlainColumn]) -> Ints:
+def _values(block: Any, columns: Iterable[PlainColumn]) -> Ints:
     """Return columns of a block as a query gives them, shape (columns, rows).
 
     Raises:
@@ -535,7 +531,7 @@ def _values(block: Any, columns: Iterable[queries.PlainColumn]) -> Ints:
     values = []
     for column in columns:
         numbers = _numbers(block, column.name)
-        lacking = numbers == queries.ABSENT
+        lacking = numbers == ABSENT
         if column.nothing:
             lacking |= np.isin(numbers, column.nothing)
         if column.missing is None:
@@ -548,7 +544,7 @@ def _values(block: Any, columns: Iterable[queries.PlainColumn]) -> Ints:
 
 def _every(numbers: Ints) -> Ints:
     """Return a column of whole numbers; ValueError where there is none somewhere."""
-    if (numbers == queries.ABSENT).any():
+    if (numbers == ABSENT).any():
         raise ValueError(NO_NUMBER)
     return numbers
 
@@ -579,7 +575,7 @@ def _numbers(block: Any, name: str) -> Ints:
 
     column = _column(block, name)
     if column is None or pa.types.is_null(column.type):
-        return np.full(block.num_rows, queries.ABSENT)
+        return np.full(block.num_rows, ABSENT)
     is_bool = pa.types.is_boolean(column.type)
     if not (is_bool or pa.types.is_integer(column.type)):
         raise ValueError(NO_NUMBER)
@@ -587,7 +583,7 @@ def _numbers(block: Any, name: str) -> Ints:
     if known is not None:
         column = column.fill_null(False if is_bool else 0)
     values = column.to_numpy(zero_copy_only=False).astype(np.int64, casting="unsafe", copy=False)
-    return values if known is None else np.where(known, values, queries.ABSENT)
+    return values if known is None else np.where(known, values, ABSENT)
 
 
 def _is_text(kind: Any) -> bool:
@@ -637,7 +633,7 @@ def _cells(block: Any, name: str) -> list[Any]:
     column = _column(block, name)
     if not pa.types.is_integer(column.type):
         return _texts(column)
-    return [None if v == queries.ABSENT else v for v in _numbers(block, name).tolist()]
+    return [None if v == ABSENT else v for v in _numbers(block, name).tolist()]
 
 
 def _texts_in(block: Any, name: str) -> list[Any]:

@@ -16,7 +16,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.sources.in_memory import plain_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
-from bubbleviz.sources.nsys.queries import ABSENT
+from bubbleviz.sources.sqlite.queries import ABSENT
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE, as in ``KINDS``.
 _EVENT_TYPES = {

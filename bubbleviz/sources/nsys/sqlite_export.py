@@ -19,9 +19,18 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export
-from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly
+from bubbleviz.sources.nsys.direct_reader import DirectReader
 from bubbleviz.sources.nsys.queries import QUERIES, query
-from bubbleviz.sources.sqlite.database import Database, integers_of, opened_database, texts_of
+from bubbleviz.sources.sqlite.database import (
+    Database,
+    StoredColumns,
+    columns_of_tables,
+    integers_of,
+    opened_database,
+    stored_columns,
+    texts_of,
+)
+from bubbleviz.sources.sqlite.pages import opened_pages
 from bubbleviz.sources.sqlite.queries import Binds
 
 #: What queries call the number of a row; a column of this name would stand for it.
@@ -42,13 +51,8 @@ class SqliteExport(export.Export):
         watch: takes the share that has been read.
     """
 
-    def __init__(
-        self, database: Database, stored: Sequence[tuple[object, ...]], jobs: int, watch: Watch
-    ) -> None:
-        schema: dict[str, set[str]] = {}
-        for table, _, _, _, column, _, _, hidden in stored:
-            schema.setdefault(str(table), set()).update(() if hidden else (str(column),))
-        columns = {table: frozenset(names) for table, names in schema.items()}
+    def __init__(self, database: Database, stored: StoredColumns, jobs: int, watch: Watch) -> None:
+        columns = columns_of_tables(stored)
         super().__init__(database.path, columns, "an SQLite database", jobs, watch)
         views = (f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items())
         database.create_views(list(views))
@@ -181,7 +185,7 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
             by which it is read.
     """
     with opened_database(path, QUERIES) as database:
-        stored = database.rows(query("schema"), {"names": json.dumps(sorted(QUERIES.columns_read))})
+        stored = stored_columns(database, QUERIES.columns_read)
         for relation, root_page, _, _, column, *_ in stored:
             odd = "" if root_page else "is a view or a virtual table"
             if root_page and str(column).lower() == _ROW_NUMBER:
@@ -192,5 +196,8 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
                 )
         columns = [row for row in stored if row[4] is not None]
         export = SqliteExport(database, columns, jobs, watch)
-        with export.opened_files, opened_directly(path, columns, export.views) as export.direct:
+        with export.opened_files, opened_pages(path) as pages:
+            export.direct = (
+                pages if isinstance(pages, str) else DirectReader(pages, columns, export.views)
+            )
             yield export

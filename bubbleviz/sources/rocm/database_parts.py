@@ -15,15 +15,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
-from bubbleviz.sources.sqlite.database import Database, columns_of_tables, opened_database
-from bubbleviz.sources.sqlite.queries import Queries, Schema, lacking
+from bubbleviz.sources.sqlite.database import (
+    Database,
+    StoredColumns,
+    columns_of_tables,
+    opened_database,
+    stored_columns,
+)
+from bubbleviz.sources.sqlite.pages import Pages
+from bubbleviz.sources.sqlite.queries import Binds, Queries, lacking
 
 #: What to do where something was not recorded.
 ROCPROF_AGAIN = (
@@ -39,6 +46,14 @@ RPD = Queries("the tracer", "rpd", "trace of rocmProfileData", f"copy it again, 
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
 #: How variants of views are named that stand for a table with a column less.
 _DEGRADED = "without_"
+#: The variant that stands for a table as it is; of such, these queries are decoded from pages.
+_WHOLE = "current"
+_DECODED = {
+    "gpu_work/kernels": "dispatches",
+    "gpu_work/copies": "copies",
+    "calls/all": "host_regions",
+    "calls/events": "events",
+}
 #: Of a GUID there are so many digits; shorter endings belong to names.
 _DIGITS = 16
 
@@ -50,8 +65,9 @@ class Part:
         path: of the file.
         queries: of its maker.
         names: of the tables in the file, by what queries call them.
-        columns: of each table, by its name in the file.
+        stored: the columns of each table, by its name in the file.
         guid: to which rows of the tables belong; "" where all do.
+        pages: of the file, where it is plain.
     """
 
     def __init__(
@@ -59,11 +75,16 @@ class Part:
         path: str,
         queries: Queries,
         names: Mapping[str, str],
-        columns: Schema,
+        stored: Mapping[str, StoredColumns],
         guid: str = "",
+        pages: Pages | None = None,
     ) -> None:
         self.path, self._queries = path, queries
-        self.schema = {base: columns[table] for base, table in names.items()}
+        self._stored = {base: stored[table] for base, table in names.items()}
+        self._pages = None if guid else pages
+        self.schema = {
+            base: columns_of_tables(columns)[names[base]] for base, columns in self._stored.items()
+        }
         self._views = queries.views_of(self.schema)
         statements = []
         for base, table in names.items():
@@ -101,12 +122,13 @@ class Part:
             lacks.update(dict.fromkeys(nearest))
         return tuple(lacks)
 
-    def columns(self, name: str, *, table: str = "") -> Ints:
+    def columns(self, name: str, *, table: str = "", ids: Ints | None = None) -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
 
         Args:
             name: of the query.
             table: without which there are no rows; "" for one without which the file is refused.
+            ids: the numbers that it is to give; None for all.
 
         Raises:
             SchemaError: the file lacks what the query needs.
@@ -120,7 +142,17 @@ class Part:
                 f"{self.path}: the file lacks {', '.join(self.lacks(name))}, which "
                 f"{query.path} needs; {query.maker.again}"
             )
-        return self._database.columns(query)
+        columns = self._decoded(name)
+        return self._database.columns(query, _binds(ids)) if columns is None else columns
+
+    def _decoded(self, name: str) -> Ints | None:
+        """Return the columns of a query from the pages of its table; None where SQLite must."""
+        view = self._views.get(_DECODED.get(name, ""))
+        if self._pages is None or view is None or view.name.rpartition("/")[2] != _WHOLE:
+            return None
+        base, columns = self._queries.plain_columns(name, self._views)
+        table = self._pages.table(self._stored[base], columns, key="id")
+        return None if table is None else table.columns()
 
     def rows(self, name: str, whole: int = 0) -> list[tuple[Any, ...]]:
         """Return the rows of a query that holds texts; none where the file lacks what it needs.
@@ -155,28 +187,35 @@ class Part:
         """
         if not self.has(name):
             return {}
-        binds = None if ids is None else {"ids": json.dumps(ids.tolist())}
         return {
             number: str(text)
-            for number, text in self._database.rows(self._queries.query(name), binds)
+            for number, text in self._database.rows(self._queries.query(name), _binds(ids))
             if isinstance(number, int) and text is not None and str(text)
         }
 
 
-def tables_in(path: str, queries: Queries) -> Schema:
+def _binds(ids: Ints | None) -> Binds | None:
+    return None if ids is None else {"ids": json.dumps(ids.tolist())}
+
+
+def tables_in(path: str, queries: Queries) -> Mapping[str, StoredColumns]:
     """Return the columns of each table of a file, by its name there.
 
     Raises:
         ProfileError: it is being written, damaged, or no SQLite file.
     """
+    stored: dict[str, list[tuple[object, ...]]] = {}
     with opened_database(path, queries) as database:
-        return columns_of_tables(database)
+        for row in stored_columns(database):
+            if row[1] and row[4] is not None:
+                stored.setdefault(str(row[0]), []).append(row)
+    return stored
 
 
-def parts_in(columns: Schema, queries: Queries) -> list[dict[str, str]]:
+def parts_in(tables: Iterable[str], queries: Queries) -> list[dict[str, str]]:
     """Return the names of each part's tables, by what queries call them, in the order of GUIDs."""
     names: dict[str, dict[str, str]] = {}
-    for table in columns:
+    for table in tables:
         found = _GUID.search(table)
         guid = found[0] if found and len(found[0].replace("_", "")) >= _DIGITS else ""
         base = table.removesuffix(guid)

@@ -33,7 +33,9 @@ from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import counted, listed
 from bubbleviz.progress import Watch
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
-from bubbleviz.sources.sqlite.queries import Queries, Schema
+from bubbleviz.sources.sqlite.database import StoredColumns
+from bubbleviz.sources.sqlite.pages import Pages, opened_pages
+from bubbleviz.sources.sqlite.queries import Queries
 
 #: Bits of a thread's number below that of its process, and of a process's below that of its part.
 _TID_BITS, _PID_BITS = 24, 24
@@ -274,8 +276,8 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         SchemaError: it lacks a table or a column that is needed.
     """
     maker, tables = _FORMATS[kind]
-    columns = tables_in(path, maker)
-    every = parts_in(columns, maker)
+    stored = tables_in(path, maker)
+    every = parts_in(stored, maker)
     if not every or (kind == "rpd" and not any({*tables} & {*names} for names in every)):
         raise ProfileError(
             f"{path}: an SQLite database, but no {maker.noun}: it has none of the tables "
@@ -286,13 +288,15 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
     parts_of_pid: dict[int, int] = {}
     hosts: dict[tuple[str, str], None] = {}
     versions: dict[str, None] = {}
-    parts = _parts(path, columns, maker, every)
-    for number, (names, guid) in enumerate(parts):
-        with closing(Part(path, maker, names, columns, guid)) as part:
-            versions.update({str(v): None for (v,) in part.rows("target/metadata")})
-            hosts.update(_hosts(part))
-            _read_part(recording, part, parts_of_pid)
-        watch((number + 1) / len(parts))
+    parts = _parts(path, stored, maker, every)
+    with opened_pages(path) as opened:
+        pages = opened if isinstance(opened, Pages) else None
+        for number, (names, guid) in enumerate(parts):
+            with closing(Part(path, maker, names, stored, guid, pages)) as part:
+                versions.update({str(v): None for (v,) in part.rows("target/metadata")})
+                hosts.update(_hosts(part))
+                _read_part(recording, part, parts_of_pid)
+            watch((number + 1) / len(parts))
     if len(hosts) > 1:
         # Of several hosts, whose clocks differ.
         told = listed(sorted(host or "without a name" for host, _ in hosts), _NAMED)
@@ -311,12 +315,15 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
 
 
 def _parts(
-    path: str, columns: Schema, maker: Queries, every: Sequence[dict[str, str]]
+    path: str,
+    stored: Mapping[str, StoredColumns],
+    maker: Queries,
+    every: Sequence[dict[str, str]],
 ) -> list[tuple[dict[str, str], str]]:
     """Return the tables and the GUID of each part, of which tables without one may hold several."""
     parts = []
     for names in every:
-        with closing(Part(path, maker, names, columns)) as part:
+        with closing(Part(path, maker, names, stored)) as part:
             guids = [str(guid) for (guid,) in part.rows("target/guids")]
         if len(guids) < 2:
             parts.append((names, ""))
@@ -355,12 +362,15 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     threads = part.rows("target/threads", 3)
 
     processes = partial(_processes, recording, pids, parts_of_pid)
+    has_events = part.has("calls/events")
+    events = part.columns("calls/events") if has_events else np.empty((4, 0), np.int64)
     work, copies = _work(part, agents, tables[0])
-    has_events = part.has("calls/all")
-    events = part.columns("calls/all") if has_events else np.empty((9, 0), np.int64)
-    process = [processes(columns[2]) for columns in (work, copies, events)]
+    none = np.empty((6, 0), np.int64)
+    calls = part.columns("calls/all") if part.has("calls/all") and has_events else none
+    process = [processes(columns[2]) for columns in (work, copies, calls)]
     above = [np.where(own == NONE, NONE, own << _TID_BITS) for own in process]
-    correlations = _correlations(work[5:7], copies[4:6], events[7:9])
+    at = [found_in(events[0], columns[-1]) for columns in (work, copies, calls)]
+    correlations = _correlations(*(_of_events(events[2:], rows, 0) for rows in at))
     # The number of each agent among the GPUs, its own where that is not known.
     numbers = {own: number for own, number, _ in agents if number != NONE}
     device, lost = mapped(work[3], numbers)
@@ -373,14 +383,15 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     device, _ = mapped(copies[3], numbers)
     recording.copied += copies.shape[1]
     recording.copies.append(np.stack((copies[0], copies[1], device, above[1], correlations[1])))
-    tid, unknown = mapped(events[3], {number: tid for number, tid, *_ in threads})
+    tid, unknown = mapped(calls[3], {number: tid for number, tid, *_ in threads})
     if unknown and threads:
         lose("thread ids", "has none for some calls in rocpd_info_thread", unknown)
     recording.check(tid, maker.again)
     launching = np.isin(correlations[2], np.concatenate(correlations[:2]))
     launching &= correlations[2] != NONE
     thread = threads_of(process[2], tid)
-    _host_events(recording, part, events, thread, correlations[2], launching)
+    category = _of_events(events[1:2], at[2], NONE)[0]
+    _host_events(recording, part, calls, category, thread, correlations[2], launching)
     if rows := [row for row in threads if row[3]]:
         tid, owner = np.array([row[1:3] for row in rows], np.int64).T
         recording.check(tid, maker.again)
@@ -427,20 +438,28 @@ def _devices(agents: _Rows, pids: Sequence[int], used: set[int]) -> Iterator[Dev
             yield from (Device(pid, shown, str(name), None) for pid in pids)
 
 
+def _of_events(columns: Ints, at: Ints, missing: int) -> Ints:
+    """Return columns of events by their rows, of which -1 is none."""
+    # A value behind the last row stands for it.
+    return np.pad(columns, ((0, 0), (0, 1)), constant_values=missing)[:, at]
+
+
 def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints]:
-    """Return the kernels, and the copies: start, end, process, agent, stack and correlation ids.
+    """Return the kernels, and the copies, by start: start, end, process, agent, ... and event.
 
     A copy is one of the GPU that it goes to, else of that it comes from; those between hosts are
     none of any.
     """
     work = part.columns("gpu_work/kernels", table=table)
+    work = work[:, np.argsort(work[0], kind="stable")]
     if not part.has("gpu_work/copies"):
-        return work, np.empty((6, 0), np.int64)
+        return work, np.empty((5, 0), np.int64)
     copied = part.columns("gpu_work/copies")
     gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else distinct(work[3])
     into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
-    copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5], copied[6]))
-    return work, copies[:, into | out_of]
+    copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
+    copies = copies[:, into | out_of]
+    return work, copies[:, np.argsort(copies[0], kind="stable")]
 
 
 def _correlations(work: Ints, copies: Ints, events: Ints) -> tuple[Ints, ...]:
@@ -465,6 +484,7 @@ def _host_events(
     recording: RocmRecording,
     part: Part,
     events: Ints,
+    category: Ints,
     thread: Ints,
     correlation: Ints,
     launching: Bools,
@@ -475,12 +495,15 @@ def _host_events(
         recording: takes them.
         part: its open part.
         events: the columns of calls/all.sql.
+        category: the number of the kind of each event.
         thread: of each event.
         correlation: of each event; -1 none.
         launching: whether each launched something.
     """
-    functions, name = named(events[4], part.texts("calls/names"), lambda _: "")
-    categories, category = named(events[5], part.texts("calls/categories"), lambda _: "")
+    functions, name = named(events[4], part.texts("calls/names", distinct(events[4])), lambda _: "")
+    categories, category = named(
+        category, part.texts("calls/categories", distinct(category)), lambda _: ""
+    )
     kind = kinds_of(category, name, categories, functions)
     recording.unnamed_calls += int(flags(functions, lambda text: not text)[name].sum())
     is_call = (kind == Kind.CALL) | ((kind == Kind.COLLECTIVE) & launching)
@@ -491,7 +514,7 @@ def _host_events(
     rows = np.flatnonzero(
         np.isin(kind, (Kind.COLLECTIVE, Kind.PUSHED, Kind.STARTED, Kind.FUNCTION))
     )
-    texts, text = _range_texts(part, events[6, rows])
+    texts, text = _range_texts(part, events[5, rows])
     lacking = text == NONE
     # A function of ROCTx without a text is a range without a name; others name their ranges.
     of_roctx = flags(functions, lambda function: function.startswith("roctx"))[name[rows]]
@@ -508,7 +531,7 @@ def _range_texts(part: Part, event: Ints) -> tuple[tuple[str, ...], Ints]:
     """Return distinct texts of ranges, and the row of each event's text; -1 none."""
     if not part.has("ranges/text_ids") or not part.has("ranges/texts"):
         return (), np.full(len(event), NONE, np.int64)
-    events, text_ids = part.columns("ranges/text_ids")
+    events, text_ids = part.columns("ranges/text_ids", ids=event)
     at = found_in(events, event)
     text_id = np.where(at == NONE, NONE, text_ids[at] if len(text_ids) else NONE)
     texts = part.texts("ranges/texts", distinct(text_id[text_id != NONE]))

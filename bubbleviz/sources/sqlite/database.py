@@ -11,13 +11,15 @@ where it is used: by ``inspect``, and where there is nothing to analyse.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import quote
 
 import adbc_driver_manager as adbc
@@ -45,6 +47,8 @@ _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: What is wrong with a column that holds something else than whole numbers.
 NO_NUMBER = "there is something else than a whole number where one belongs"
 HEADER_BYTES = 100
+#: How a file stores columns: rows of schema.sql.
+StoredColumns: TypeAlias = Sequence[tuple[object, ...]]
 #: What SQLite writes beside a file behind its name: before a change, or instead of one.
 JOURNAL, LOG = "-journal", "-wal"
 #: Any profiler.
@@ -398,13 +402,20 @@ def relations_in(path: str) -> frozenset[str]:
     return frozenset(str(name) for (name,) in rows)
 
 
-def columns_of_tables(database: Database) -> Schema:
-    """Return the columns of each table of an open file, by its name there.
+def stored_columns(database: Database, names: Collection[str] | None = None) -> StoredColumns:
+    """Return how an open file stores relations, all or those of some names: rows of schema.sql.
 
     Raises:
         ProfileError: the file is damaged.
     """
+    wanted = None if names is None else json.dumps(sorted(names))
+    return database.rows(SQLITE_QUERIES.query("schema"), {"names": wanted})
+
+
+def columns_of_tables(stored: StoredColumns) -> Schema:
+    """Return the columns of each table, but for generated ones, by its name in the file."""
     columns: dict[str, set[str]] = {}
-    for table, column in database.rows(SQLITE_QUERIES.query("columns")):
-        columns.setdefault(str(table), set()).add(str(column))
+    for table, _, _, _, column, _, _, hidden in stored:
+        if column is not None:
+            columns.setdefault(str(table), set()).update(() if hidden else (str(column),))
     return {table: frozenset(names) for table, names in columns.items()}

@@ -1,10 +1,9 @@
--- The names of kinds of events.
+-- The names of some kinds of events, by their numbers (a JSON array).
 --
--- requires: events(category_id)
 -- requires: categories(id, name)
 SELECT
     kind.id AS category_id,  -- its number
     kind.name AS name  -- for example HIP_RUNTIME_API or MARKER_CORE_RANGE_API
-FROM categories AS kind
-WHERE kind.id IN (SELECT event.category_id FROM events AS event)
+FROM JSON_EACH(:ids) AS wanted
+INNER JOIN categories AS kind ON wanted.value = kind.id
 ORDER BY kind.id

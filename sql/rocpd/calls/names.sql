@@ -1,10 +1,9 @@
--- The names of functions.
+-- The names of some functions, by their numbers (a JSON array).
 --
--- requires: host_regions(name_id)
 -- requires: rocpd_string(id, string)
 SELECT
     named.id AS name_id,  -- its number
     named.string AS name  -- for example hipLaunchKernel
-FROM rocpd_string AS named
-WHERE named.id IN (SELECT region.name_id FROM host_regions AS region)
+FROM JSON_EACH(:ids) AS wanted
+INNER JOIN rocpd_string AS named ON wanted.value = named.id
 ORDER BY named.id

@@ -2,7 +2,7 @@
 --
 -- A mark of ROCTx, which has no length, is left out.
 --
--- requires: rocpd_api(id, pid, tid, start, end, apiName_id, args_id)
+-- requires: rocpd_api(id, pid, tid, start, end, apiName_id)
 -- requires: rocpd_string(id, string)
 SELECT
     call.start AS start_ns,  -- when the host entered it, or opened the range, ns of the node's clock
@@ -10,10 +10,7 @@ SELECT
     COALESCE(call.pid, -1) AS process_id,  -- process
     COALESCE(call.tid, -1) AS thread_id,  -- thread
     COALESCE(call.apiName_id, -1) AS name_id,  -- number of what names.sql gives
-    -1 AS category_id,  -- there are none
-    COALESCE(call.args_id, -1) AS event_id,  -- number of what ranges/text_ids.sql gives
-    call.id + 1 AS stack_id,  -- shared with what it launched
-    0 AS correlation_id  -- there are none
+    call.id AS event_id  -- number of what events.sql gives
 FROM rocpd_api AS call
 LEFT JOIN rocpd_string AS named ON call.apiName_id = named.id
 WHERE

@@ -1,6 +1,5 @@
--- The names of functions; that of a range of ROCTx, which the tracer calls UserMarker.
+-- The names of some functions, by their numbers (a JSON array); a range of ROCTx is a UserMarker.
 --
--- requires: rocpd_api(apiName_id)
 -- requires: rocpd_string(id, string)
 SELECT
     named.id AS name_id,  -- its number
@@ -8,6 +7,6 @@ SELECT
         WHEN 'UserMarker' THEN 'roctxRangePush'
         ELSE named.string
     END AS name  -- for example hipLaunchKernel
-FROM rocpd_string AS named
-WHERE named.id IN (SELECT call.apiName_id FROM rocpd_api AS call)
+FROM JSON_EACH(:ids) AS wanted
+INNER JOIN rocpd_string AS named ON wanted.value = named.id
 ORDER BY named.id

@@ -1,4 +1,4 @@
--- Every copy and fill, by start.
+-- Every copy and fill, in the order in which they were numbered.
 --
 -- requires: work(row_number, start_ns, end_ns, process_id, agent_id, call_id, is_kernel)
 SELECT
@@ -7,8 +7,7 @@ SELECT
     COALESCE(copied.process_id, -1) AS process_id,  -- that launched it; -1 unknown
     COALESCE(copied.agent_id, -1) AS to_agent_id,  -- number of the GPU that ran it
     -1 AS from_agent_id,  -- not recorded
-    COALESCE(copied.call_id + 1, 0) AS stack_id,  -- that of the launching call; 0 none
-    0 AS correlation_id  -- there are none
+    COALESCE(copied.call_id, -1) AS event_id  -- number of the launching call; -1 none
 FROM work AS copied
 WHERE NOT copied.is_kernel
-ORDER BY copied.start_ns, copied.row_number
+ORDER BY copied.row_number

@@ -1,4 +1,4 @@
--- Every kernel that ran on a device, by start.
+-- Every kernel that ran on a device, in the order in which they were numbered.
 --
 -- requires: work(row_number, start_ns, end_ns, process_id, agent_id, kernel_id, call_id, is_kernel)
 SELECT
@@ -7,8 +7,7 @@ SELECT
     COALESCE(dispatch.process_id, -1) AS process_id,  -- that launched it; -1 unknown
     COALESCE(dispatch.agent_id, -1) AS agent_id,  -- number of the GPU
     COALESCE(dispatch.kernel_id, -1) AS kernel_id,  -- number of what kernel_names.sql gives
-    COALESCE(dispatch.call_id + 1, 0) AS stack_id,  -- that of the launching call; 0 none
-    0 AS correlation_id  -- there are none
+    COALESCE(dispatch.call_id, -1) AS event_id  -- number of the launching call; -1 none
 FROM work AS dispatch
 WHERE dispatch.is_kernel
-ORDER BY dispatch.start_ns, dispatch.row_number
+ORDER BY dispatch.row_number

@@ -1,11 +1,12 @@
--- The numbers of the texts of ranges of ROCTx.
+-- Which of some calls (a JSON array of their numbers) are ranges of ROCTx, and have a text.
 --
--- requires: rocpd_api(apiName_id, args_id)
+-- requires: rocpd_api(id, apiName_id, args_id)
 -- requires: rocpd_string(id, string)
-SELECT DISTINCT
-    call.args_id AS event_id,  -- its number
+SELECT
+    call.id AS event_id,  -- number of the call
     call.args_id AS text_id  -- number of what texts.sql gives
-FROM rocpd_api AS call
+FROM JSON_EACH(:ids) AS wanted
+INNER JOIN rocpd_api AS call ON wanted.value = call.id
 INNER JOIN rocpd_string AS named ON call.apiName_id = named.id
 WHERE call.args_id IS NOT NULL AND (named.string = 'UserMarker' OR named.string GLOB 'roctx*')
-ORDER BY call.args_id
+ORDER BY call.id

@@ -1,4 +1,4 @@
--- How the file stores some relations, given as a JSON array: where each begins, and its columns.
+-- How a file stores relations, those that a JSON array names or all: where each begins, its columns.
 SELECT
     entry.name AS relation_name,  -- a table, a virtual table or a view
     COALESCE(entry.rootpage, 0) AS root_page,  -- where its B-tree begins; 0 of what has none
@@ -9,8 +9,10 @@ SELECT
     detail.pk AS key_place,  -- place in the primary key, from 1; 0 if it is none of it
     detail.hidden AS hidden  -- not 0 of columns that are generated
 FROM sqlite_master AS entry
-LEFT JOIN PRAGMA_TABLE_XINFO(entry.name) AS detail ON COALESCE(entry.rootpage, 0) > 0
+LEFT JOIN
+    PRAGMA_TABLE_XINFO(CASE WHEN entry.rootpage > 0 THEN entry.name END) AS detail
+    ON entry.rootpage > 0
 WHERE
     entry.type IN ('table', 'view')
-    AND entry.name IN (SELECT wanted.value FROM JSON_EACH(:names) AS wanted)
+    AND (:names IS NULL OR entry.name IN (SELECT wanted.value FROM JSON_EACH(:names) AS wanted))
 ORDER BY entry.name, detail.cid
