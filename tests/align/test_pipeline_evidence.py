@@ -19,8 +19,9 @@ from bubbleviz.render.picture import legend
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.planting import Planting, plant
+from tests.planting import Planting
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.planted_runs import analysed
 from tests.support.report_texts import text_of
 
 UNKNOWN = "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
@@ -143,16 +144,13 @@ def test_microbatches_transfers_or_the_user_show_a_pipeline(
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v"])
 @pytest.mark.parametrize("jitter", [0.0, 0.1])
 def test_a_pipeline_whose_transfers_are_not_recorded_keeps_its_schedule(
-    tmp_path: Path, schedule: str, jitter: float
+    schedule: str, jitter: float
 ) -> None:
-    plant(
+    report = analysed(
         Planting(
             schedule=schedule, stages=4, microbatches=8, communication=False, jitter=jitter, seed=3
-        ),
-        tmp_path,
+        )
     )
-
-    report = bubbleviz.analyze(tmp_path)
 
     assert not (report.operations.phase == Phase.RECV_F).any()
     assert _schedule(report)[0] == schedule

@@ -14,6 +14,7 @@ from bubbleviz.align.stage_order import lack_many
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
+from tests.support.planted_runs import analysed
 
 PIPELINES = Planting(
     stages=4, microbatches=8, replicas=3, iterations=3, barrier=True, jitter=0.03, transfer_ns=20000
@@ -75,25 +76,17 @@ def test_the_slow_rank_of_two_pipelines_is_what_to_look_at_first(tmp_path: Path)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_replicas_of_one_stage_are_no_pipeline_however_slow_one_is(
-    tmp_path: Path, schedule: str
-) -> None:
-    plant(
-        replace(PIPELINES, schedule=schedule, stages=1, slow_rank=1, slow_rank_factor=2.4), tmp_path
+def test_replicas_of_one_stage_are_no_pipeline_however_slow_one_is(schedule: str) -> None:
+    report = analysed(
+        replace(PIPELINES, schedule=schedule, stages=1, slow_rank=1, slow_rank_factor=2.4)
     )
-
-    report = bubbleviz.analyze(tmp_path)
 
     assert {rank.stage for rank in report.ranks} <= {None, 0}
 
 
-def test_forwards_before_backwards_on_all_ranks_without_transfers_give_no_split(
-    tmp_path: Path,
-) -> None:
+def test_forwards_before_backwards_on_all_ranks_without_transfers_give_no_split() -> None:
     silent = replace(PIPELINES, schedule="gpipe", communication=False)
-    plant(replace(silent, slow_rank=5, slow_rank_factor=1.5), tmp_path)
-
-    report = bubbleviz.analyze(tmp_path)
+    report = analysed(replace(silent, slow_rank=5, slow_rank_factor=1.5))
 
     assert {rank.stage for rank in report.ranks} == {None}
 

@@ -18,6 +18,7 @@ from tests.planting import Planting, plant
 from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import EXAMPLE
+from tests.support.planted_runs import analysed
 from tests.support.report_texts import text_of
 
 UNMATCHED = "iterations in which a forward has no backward of its number"
@@ -56,11 +57,12 @@ def test_a_forward_without_a_backward_of_its_number_is_not_cut(
         assert CUT not in notes
 
 
-def test_a_cut_iteration_is_called_cut(tmp_path: Path) -> None:
-    plant(Planting(iterations=3, cut_ns=45_000_000), tmp_path)
-    notes = {note.what for note in bubbleviz.analyze(tmp_path).limitations}
+def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:
+    report = analysed(Planting(iterations=3, cut_ns=45_000_000))
+    notes = {note.what for note in report.limitations}
     assert CUT in notes
     assert UNMATCHED not in notes
+    assert not report.operations_lacking
 
 
 # Operations that some ranks lack: counted, the ratio marked and bounded; none where all ran.
@@ -118,16 +120,8 @@ def test_all_that_no_rank_ran_is_not_lacking(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", [s.name for s in schedules()])
-def test_nothing_is_lacking_in_any_schedule(schedule: str, tmp_path: Path) -> None:
-    plant(Planting(schedule=schedule), tmp_path)
-
-    assert not bubbleviz.analyze(tmp_path).operations_lacking
-
-
-def test_cut_iterations_lack_nothing(tmp_path: Path) -> None:
-    plant(Planting(iterations=3, cut_ns=45_000_000), tmp_path)
-
-    assert not bubbleviz.analyze(tmp_path).operations_lacking
+def test_nothing_is_lacking_in_any_schedule(schedule: str) -> None:
+    assert not analysed(Planting(schedule=schedule)).operations_lacking
 
 
 # The ranks of an iteration.

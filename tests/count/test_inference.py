@@ -13,8 +13,7 @@ from bubbleviz.model.phase_masks import run_kind
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document
 from bubbleviz.report.view import View
-from tests.planting import Planting, plant
-from tests.support.planted_runs import BASE
+from tests.support.planted_runs import BASE, analysed
 
 FORWARD = replace(BASE, inference=True, optimizer_ns=-1)
 
@@ -36,13 +35,8 @@ def test_what_shows_that_a_run_trains(phases: tuple[Phase, ...], kind: str) -> N
     assert run_kind(np.array(phases, np.int64)) == kind
 
 
-def measured(folder: Path, planting: Planting) -> bubbleviz.Report:
-    plant(planting, folder)
-    return bubbleviz.analyze(folder)
-
-
-def test_several_batches_are_iterations_and_the_time_between_them_counts(tmp_path: Path) -> None:
-    report = measured(tmp_path, replace(FORWARD, iterations=4))
+def test_several_batches_are_iterations_and_the_time_between_them_counts() -> None:
+    report = analysed(replace(FORWARD, iterations=4))
 
     assert (report.kind, report.headline) == ("inference", "period")
     assert [(i.kind, i.averaged, i.microbatches) for i in report.iterations] == [
@@ -74,8 +68,8 @@ def test_batches_of_other_sizes_are_averaged_too(tmp_path: Path) -> None:
     assert ratio["period"].mean == pytest.approx((1 / 3 + 1 / 4) / 2)
 
 
-def test_one_batch_is_one_window(tmp_path: Path) -> None:
-    report = measured(tmp_path, replace(FORWARD, iterations=1, jitter=0.0, transfer_ns=0))
+def test_one_batch_is_one_window() -> None:
+    report = analysed(replace(FORWARD, iterations=1, jitter=0.0, transfer_ns=0))
 
     assert report.headline == "schedule"
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
@@ -83,8 +77,8 @@ def test_one_batch_is_one_window(tmp_path: Path) -> None:
     assert report.summary.bubble_ratio["period"].mean is None
 
 
-def test_evaluations_inside_training_are_counted_and_left_out(tmp_path: Path) -> None:
-    report = measured(tmp_path, replace(BASE, evaluation_at=1, iterations=4))
+def test_evaluations_inside_training_are_counted_and_left_out() -> None:
+    report = analysed(replace(BASE, evaluation_at=1, iterations=4))
 
     assert report.kind == "training"
     assert [i.kind for i in report.iterations] == ["training", "evaluation", "training", "training"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from functools import cache
@@ -30,6 +29,7 @@ from tests.support.drawn_reports import written
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
+from tests.support.planted_runs import analysed
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPLIT = Planting(schedule="zb-h1", microbatches=12, backward_ns=1_200_000, weight_ns=700_000)
@@ -41,9 +41,7 @@ RUNS = [SPLIT, *(replace(SPLIT, schedule=name) for name in ("zb-v", "dualpipev")
 @cache
 def planted(planting: Planting) -> tuple[Report, Alternatives]:
     """Return the report of a planted run, and what other schedules would take."""
-    folder = Path(tempfile.mkdtemp())
-    plant(planting, folder)
-    report = bubbleviz.analyze(folder, what_if=True)
+    report = analysed(planting, what_if=True)
     assert report.alternatives is not None
     return report, report.alternatives
 
@@ -147,9 +145,8 @@ def titles(svg: str) -> list[str]:
     return [text.text or "" for text in bold][1:]
 
 
-def test_panels_show_the_ideal_and_simulate_no_other_schedule(tmp_path: Path) -> None:
-    plant(replace(SPLIT, schedule="1f1b", slow_stage=2, slow_factor=1.5), tmp_path)
-    report = bubbleviz.analyze(tmp_path, ideal=True)
+def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
+    report = analysed(replace(SPLIT, schedule="1f1b", slow_stage=2, slow_factor=1.5), ideal=True)
     others = report.alternatives
 
     assert others is not None
@@ -179,9 +176,10 @@ def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
     assert shown[0].endswith("ideal: equal stages, free transfers")
 
 
-def test_why_there_is_no_theory_is_told_to_the_end(tmp_path: Path) -> None:
-    plant(Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), tmp_path)
-    report = bubbleviz.analyze(tmp_path, what_if=True)
+def test_why_there_is_no_theory_is_told_to_the_end() -> None:
+    report = analysed(
+        Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), what_if=True
+    )
     told = " ".join(written(theory(report, View())))
 
     assert report.alternatives is not None

@@ -38,6 +38,7 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
+from tests.support.planted_runs import analysed
 
 BASE = Planting(iterations=2, kernels=2)
 US = 1_000
@@ -396,12 +397,12 @@ def test_the_critical_path_is_drawn_on_request_where_all_of_it_is_shown() -> Non
     assert line not in render(report, View(critical=True, ranks=(0, 1)))
 
 
-def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -> None:
+def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
     """Microbatches of DualPipe go both ways, and tell no order of stages."""
-    plant(
-        Planting(schedule="dualpipe", microbatches=8, iterations=1, iteration_ranges=True), tmp_path
+    report = analysed(
+        Planting(schedule="dualpipe", microbatches=8, iterations=1, iteration_ranges=True),
+        what_if=True,
     )
-    report = bubbleviz.analyze(tmp_path, what_if=True)
     told = {note.what: note.reason for note in report.limitations}
     document = json.loads(json_report.render(report, View()))
 
@@ -415,10 +416,9 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -
     assert report.alternatives.reason == told["critical path, slack and what-if"]
 
 
-def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock(tmp_path: Path) -> None:
-    plant(Planting(servers=2, iterations=2, iteration_ranges=True), tmp_path)
+def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock() -> None:
     for align, ratio in (("none", "stage"), ("causal", "schedule")):
-        report = bubbleviz.analyze(tmp_path, align=align)
+        report = analysed(Planting(servers=2, iterations=2, iteration_ranges=True), align=align)
 
         assert (report.headline, report.bubbles.ratio) == (ratio, ratio)
         assert "idle intervals and their causes" not in {n.what for n in report.limitations}
@@ -501,9 +501,8 @@ def test_operations_side_by_side_are_put_together_again_without_negative_ratios(
     assert all(part.time_ns > 0 for part in report.explanation.path.parts)
 
 
-def test_copies_of_a_stage_wait_for_what_was_ready_last(tmp_path: Path) -> None:
-    plant(replace(BASE, replicas=2, tensor=2, jitter=0.05), tmp_path)
-    report = bubbleviz.analyze(tmp_path)
+def test_copies_of_a_stage_wait_for_what_was_ready_last() -> None:
+    report = analysed(replace(BASE, replicas=2, tensor=2, jitter=0.05))
     waits, moves = (
         idle_of(report, cause, "stage") for cause in (Cause.DEPENDENCY, Cause.COMMUNICATION)
     )
@@ -579,9 +578,9 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     assert times.stragglers == ((4, 3.0),)
 
 
-def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere(tmp_path: Path) -> None:
+def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere() -> None:
     """No receive of the slow stage ever waits, so that none tells how long a transfer takes."""
-    plant(
+    report = analysed(
         Planting(
             schedule="zb-2p",
             microbatches=8,
@@ -591,10 +590,8 @@ def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere(tmp_path: Path) ->
             slow_factor=1.5,
             kernels=1,
             optimizer_ns=-1,
-        ),
-        tmp_path,
+        )
     )
-    report = bubbleviz.analyze(tmp_path)
     table, path = report.operations, report.explanation.path
     assert path is not None
     of_stage = np.array([rank.stage for rank in report.ranks])[table.rank]

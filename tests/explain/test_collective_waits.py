@@ -17,11 +17,11 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.bubbles import longest_bubbles, longest_implied
 from bubbleviz.report.report import Report
-from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.drawn_reports import Op, operations_of
 from tests.support.nccl_payloads import carrying
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.planted_runs import analysed
 
 US = 1_000
 MS = 1_000_000
@@ -166,7 +166,7 @@ def test_without_communicator_and_clock_all_is_collective(tmp_path: Path) -> Non
     assert note.count == 6
 
 
-def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank(tmp_path: Path) -> None:
+def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank() -> None:
     planting = Planting(
         iterations=2,
         replicas=2,
@@ -177,8 +177,7 @@ def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank(tmp_path: P
         slow_factor=2.0,
         iteration_ranges=True,
     )
-    plant(planting, tmp_path)
-    report = bubbleviz.analyze(tmp_path, parallel=Parallel(pp=2, dp=2))
+    report = analysed(planting, parallel=Parallel(pp=2, dp=2))
     slow = next(r for r in report.ranks if (r.stage, r.pipeline) == (0, 1))
     bubbles = report.bubbles.take(report.bubbles.waits_in_collective)
     waits = bubbles.take(bubbles.end_ns - bubbles.start_ns > MS)
@@ -192,9 +191,7 @@ def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank(tmp_path: P
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(
-    pieces: int, tmp_path: Path
-) -> None:
+def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(pieces: int) -> None:
     planting = Planting(
         iterations=3,
         replicas=2,
@@ -208,8 +205,7 @@ def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(
         barrier=True,
         norm_ns=30 * US,
     )
-    plant(planting, tmp_path)
-    report = bubbleviz.analyze(tmp_path, parallel=Parallel(pp=4, dp=2))
+    report = analysed(planting, parallel=Parallel(pp=4, dp=2))
     collective_ns = report.explanation.causes.idle_ns["period"][:2, :, Cause.COLLECTIVE]
 
     # Drifting clocks stretch these times by less than a millionth.

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.explain.what_if import CriticalPath, Graph, graph_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document
 from bubbleviz.report.report import Report
-from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.planted_runs import RUNS
+from tests.support.planted_runs import RUNS, analysed
 from tests.support.report_texts import text_of
 from tests.support.slow_replay import slow_ends
 
@@ -39,11 +34,8 @@ COPIES = Planting(
 )
 
 
-@cache
 def report_of(planting: Planting) -> Report:
-    with tempfile.TemporaryDirectory() as folder:
-        plant(planting, Path(folder))
-        return bubbleviz.analyze(folder, parallel=Parallel(1, planting.stages, planting.replicas))
+    return analysed(planting, parallel=Parallel(1, planting.stages, planting.replicas))
 
 
 def path_of(report: Report) -> CriticalPath:
@@ -126,7 +118,8 @@ def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
         return graphs[-1]
 
     monkeypatch.setattr("bubbleviz.explain.explanation.graph_of", noted)
-    path = path_of(report_of.__wrapped__(planting))
+    sizes = Parallel(1, planting.stages, planting.replicas)
+    path = path_of(analysed.__wrapped__(planting, parallel=sizes))
     (graph,) = graphs
     optimizers = np.flatnonzero(graph.work.role == graph.work.role[len(graph.rows) - 1])
     delays = graph.delay_ns.tolist()

@@ -28,6 +28,7 @@ from bubbleviz.schedules.known import schedule_named, schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 from tests.planting import Planting, plant
 from tests.support.measured_orders import Measured, Op, devices_of, iteration, measured, of_orders
+from tests.support.planted_runs import analysed
 from tests.support.published_orders import ONE_WAY, OURS, listed_plan, reference
 
 F, B, W, BW, FB = Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB
@@ -489,10 +490,9 @@ PLANTED = {
     ("schedule", "name"), [("1f1b", "1f1b"), ("looped-bfs", "gpipe"), ("v-min", None)]
 )
 def test_where_microbatches_are_counted_by_order_no_name_is_certain(
-    tmp_path: Path, schedule: str, name: str | None
+    schedule: str, name: str | None
 ) -> None:
-    plant(Planting(schedule=schedule, microbatches=8, iterations=1, names="constant"), tmp_path)
-    report = bubbleviz.analyze(tmp_path)
+    report = analysed(Planting(schedule=schedule, microbatches=8, iterations=1, names="constant"))
     found = report.schedule
     assert found is not None
     assert (found.name, found.inferred) == (name, True)

@@ -13,6 +13,7 @@ from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.planted_runs import analysed
 from tests.support.report_texts import text_of
 from tests.support.torch_traces import traces_of, with_world
 
@@ -28,10 +29,8 @@ from tests.support.torch_traces import traces_of, with_world
         {"stages": 1, "replicas": 2, "names": "constant"},
     ],
 )
-def test_one_stage_ran_no_schedule(tmp_path: Path, options: dict[str, Any]) -> None:
-    plant(Planting(**options), tmp_path)
-
-    report = bubbleviz.analyze(tmp_path)
+def test_one_stage_ran_no_schedule(options: dict[str, Any]) -> None:
+    report = analysed(Planting(**options))
 
     assert report.schedule is not None
     assert (report.schedule.name, report.schedule.also) == (None, ())

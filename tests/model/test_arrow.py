@@ -23,21 +23,20 @@ from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.formats import csv as csv_renderer
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.drawn_reports import HOSTILE, Op, report_of
 from tests.support.places import FIXTURES
+from tests.support.planted_runs import analysed
 
 #: Columns of ``--bubbles`` that name operations; as a table they give their rows.
 LABELS = {"before", "after", "peer_operation"}
 
 
 @pytest.fixture(scope="module", params=["1f1b", "zb-h2", "zb-v", "late"])
-def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(request: pytest.FixtureRequest) -> Report:
     """Return the report of each fixture, and of a run with causes of all kinds, iterations cut."""
     if request.param != "late":
         return bubbleviz.analyze([FIXTURES / request.param])
-    folder = tmp_path_factory.mktemp("late")
     run = Planting(
         schedule="1f1b",
         stages=4,
@@ -50,8 +49,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         overhead=True,
         copies=True,
     )
-    plant(run, folder)
-    return bubbleviz.analyze([folder])
+    return analysed(run)
 
 
 def tables(report: Report) -> tuple[ArrowTable, ...]:

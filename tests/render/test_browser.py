@@ -26,12 +26,13 @@ from bubbleviz.render.text.report import headline_lines
 from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.planting import Planting, plant
+from tests.planting import Planting
 from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
 from tests.support.opened_pages import Open, Opened
 from tests.support.opened_pages import percent as written_percent
 from tests.support.places import FIXTURES
+from tests.support.planted_runs import analysed
 
 REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
 SMALL = REPORTS["1f1b"]
@@ -77,10 +78,9 @@ GAPPED = {"kernels": 10, "kernel_gap_ns": 100_000, "optimizer_ns": 0, "communica
     ],
 )
 def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
-    planting: dict[str, Any], shown: bool, opened: Open, tmp_path: Path
+    planting: dict[str, Any], shown: bool, opened: Open
 ) -> None:
-    plant(Planting(**planting), tmp_path)
-    report = analyze(tmp_path)
+    report = analysed(Planting(**planting))
 
     head = opened(report).page.locator("#headline").inner_text()
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, expect
 
-from bubbleviz.api import analyze
 from bubbleviz.model.columns import Ints
 from bubbleviz.render import json_document as json
 from bubbleviz.render.web import page as html
@@ -20,13 +19,14 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_document
 from bubbleviz.report.timeline import timeline_of
 from bubbleviz.report.view import View
-from tests.planting import Planting, plant
+from tests.planting import Planting
 from tests.render.test_page_reading import violations
 from tests.support.opened_pages import Open, Opened
+from tests.support.planted_runs import analysed
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def replicas() -> Report:
     """Return a run of three pipelines of four stages that reduce gradients together."""
     planting = Planting(
         schedule="zb-h1",
@@ -39,9 +39,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Report:
         slow_rank=6,
         slow_rank_factor=1.4,
     )
-    folder = tmp_path_factory.mktemp("many")
-    plant(planting, folder)
-    return analyze(folder)
+    return analysed(planting)
 
 
 @pytest.fixture

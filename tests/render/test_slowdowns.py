@@ -8,24 +8,19 @@ from pathlib import Path
 
 import bubbleviz
 from bubbleviz.render.picture.slowdowns import slowdowns
-from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import written
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.planted_runs import analysed
 
 RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_stage=1)
 
 
-def planted(folder: Path, planting: Planting = RUN) -> Report:
-    plant(planting, folder)
-    return bubbleviz.analyze(folder)
-
-
-def test_a_map_of_ranks_and_a_curve_over_iterations(tmp_path: Path) -> None:
-    report = planted(tmp_path)
+def test_a_map_of_ranks_and_a_curve_over_iterations() -> None:
+    report = analysed(RUN)
     found = report.slowdowns
     assert found is not None
     shown = written(slowdowns(report, View()))
@@ -38,8 +33,8 @@ def test_a_map_of_ranks_and_a_curve_over_iterations(tmp_path: Path) -> None:
     assert f"{max(found.by_iteration.values()):.2f}" in shown
 
 
-def test_a_single_iteration_is_a_level_line(tmp_path: Path) -> None:
-    report = planted(tmp_path, replace(RUN, iterations=1, stages=1, replicas=1, slow_stage=-1))
+def test_a_single_iteration_is_a_level_line() -> None:
+    report = analysed(replace(RUN, iterations=1, stages=1, replicas=1, slow_stage=-1))
 
     assert re.search(r'd="M\S+ \S+,?L', slowdowns(report, View()))
 
@@ -51,8 +46,8 @@ def test_without_slowdowns_the_reason_is_given(tmp_path: Path) -> None:
     assert shown == ["Slowdowns are unknown", "no complete training iteration was recorded"]
 
 
-def test_many_stages_and_replicas_say_what_is_left_out(tmp_path: Path) -> None:
-    report = planted(tmp_path, replace(RUN, stages=2, microbatches=2, replicas=66, iterations=1))
+def test_many_stages_and_replicas_say_what_is_left_out() -> None:
+    report = analysed(replace(RUN, stages=2, microbatches=2, replicas=66, iterations=1))
     ranks = tuple(
         replace(rank, pipeline=rank.index // 2, stage=rank.index % 2) for rank in report.ranks
     )
@@ -62,7 +57,8 @@ def test_many_stages_and_replicas_say_what_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_table_with_what_costs_most(tmp_path: Path, cli: CommandLine) -> None:
-    report = planted(tmp_path)
+    plant(RUN, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
     found = report.slowdowns
     assert found is not None
     printed = cli.printed("analyze", str(tmp_path), "-v", "slowdown")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.count.iterations import in_order
 from bubbleviz.model.phases import Phase
@@ -23,10 +22,11 @@ from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.rank_means import standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.planting import Planting, plant
+from tests.planting import Planting
 from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import MS, Op, pipelines_of, ranks_of, report_of, written
 from tests.support.places import CHECKOUT
+from tests.support.planted_runs import analysed
 
 GOLDEN = CHECKOUT / "tests" / "golden"
 FORWARD, BACKWARD = 10 * MS, 20 * MS
@@ -106,9 +106,8 @@ def test_a_rank_stands_out_alone() -> None:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def planted() -> Report:
     """Return a run of ten pipelines of two stages, the last of which is slow."""
-    folder = tmp_path_factory.mktemp("run")
     planting = Planting(
         stages=2,
         microbatches=4,
@@ -118,8 +117,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Report:
         iterations=2,
         jitter=0.02,
     )
-    plant(planting, folder)
-    return analyze(folder)
+    return analysed(planting)
 
 
 @pytest.mark.usefixtures("few")

@@ -16,9 +16,8 @@ from bubbleviz.render.formats import csv as csv_renderer
 from bubbleviz.render.formats import renderer_named
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.planting import plant
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE
+from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE, analysed
 
 RENDERERS = {kind: renderer_named(kind) for kind in ("csv", "parquet")}
 MORE = {
@@ -90,9 +89,7 @@ def check(report: Report, folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", RENDERERS)
 @pytest.mark.parametrize("name", [*RUNS, *MORE])
 def test_planted_runs(name: str, kind: str, tmp_path: Path) -> None:
-    plant((RUNS | MORE)[name], tmp_path / "run")
-
-    check(bubbleviz.analyze(tmp_path / "run"), tmp_path, kind)
+    check(analysed((RUNS | MORE)[name]), tmp_path, kind)
 
 
 def test_a_table_of_a_table_is_the_same_table(report: Report, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from bubbleviz.render.json_document import document
 from bubbleviz.render.trace.trace import ALL_RANKS
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import strategies
 from tests.support.command_line import CommandLine
@@ -35,6 +33,7 @@ from tests.support.drawn_reports import MS, Op, report_of
 from tests.support.hostile_profiles import CONVENTION, DIRECTING, HOSTILE, hostile_profile
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import CHECKOUT
+from tests.support.planted_runs import analysed
 from tests.support.trace_files import Loaded, Slice, read_chrome, read_perfetto
 
 CHROME, PERFETTO = (renderer_named(name).render for name in ("chrome", "perfetto"))
@@ -60,13 +59,6 @@ RUNS = {
     "two streams": replace(BASE, schedule="zb-h2", microbatches=8, two_streams=True),
     "cut": replace(BASE, iterations=3, cut_ns=70_000 * US),
 }
-
-
-@cache
-def planted(name: str) -> Report:
-    with tempfile.TemporaryDirectory() as folder:
-        plant(RUNS[name], Path(folder))
-        return bubbleviz.analyze(folder)
 
 
 def forward(start: int, end: int, rank: int = 0) -> Op:
@@ -260,7 +252,7 @@ def test_microseconds_are_written_exactly() -> None:
 
 
 def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
-    found = checked(planted("1f1b"))
+    found = checked(analysed(RUNS["1f1b"]))
     stages = len(found.processes) - 1
     taker = {flow: own for own in found.slices for flow in own.entering}
     starts = [
@@ -284,7 +276,7 @@ def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
 
 @pytest.mark.parametrize("name", ["zb-v", "interleaved"])
 def test_a_microbatch_passes_all_chunks(name: str) -> None:
-    found = checked(planted(name))
+    found = checked(analysed(RUNS[name]))
     operations = [own for own in found.of("operation") if own.arguments.get("iteration") == 0]
     forwards = [own for own in operations if own.arguments["phase"] == "F"]
     first = [own for own in forwards if not own.entering]
@@ -296,7 +288,7 @@ def test_a_microbatch_passes_all_chunks(name: str) -> None:
 
 
 def test_no_flow_goes_back_in_time() -> None:
-    report = planted("1f1b")
+    report = analysed(RUNS["1f1b"])
     early = np.where(report.operations.rank == 1, 10**12, 0)
     operations = report.operations.changed(
         start_ns=report.operations.start_ns - early, end_ns=report.operations.end_ns - early
@@ -312,7 +304,7 @@ def test_no_flow_goes_back_in_time() -> None:
 
 
 def test_bubbles_say_what_was_waited_for() -> None:
-    found = checked(planted("all causes"))
+    found = checked(analysed(RUNS["all causes"]))
     waits = [own for own in found.of("bubble") if own.name == "dependency"]
 
     labels = {name for _, name in found.processes}
@@ -432,7 +424,7 @@ def tables(found: Loaded) -> sqlite3.Connection:
 def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its_ratios(
     name: str,
 ) -> None:
-    report = planted(name)
+    report = analysed(RUNS[name])
     found = checked(report)
     with closing(tables(found)) as database:
         rows = database.execute(SQL).fetchall()

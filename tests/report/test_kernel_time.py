@@ -33,7 +33,7 @@ from tests.planting import Planting, Truth, plant
 from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
-from tests.support.planted_runs import RUNS, ZERO_BUBBLE
+from tests.support.planted_runs import RUNS, ZERO_BUBBLE, analysed
 
 BASE: dict[str, Any] = {"communication": False, "optimizer_ns": 0, "iterations": 2}
 #: Nine tenths of an operation are gaps between its kernels.
@@ -249,8 +249,7 @@ def test_flops_that_are_none_are_refused(text: str) -> None:
 
 def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
     """What ran and does not count as work is a part of the bubble as idle time is."""
-    plant(RUNS["late host"], tmp_path)
-    report = bubbleviz.analyze([str(tmp_path)])
+    report = analysed(RUNS["late host"])
     (most, *_) = parts = bubble_parts(report)
     saved = tmp_path / "report.json"
     saved.write_text(json_report.render(report, View()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,11 @@ from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import report_of
 from tests.support.places import FIXTURES
+from tests.support.planted_runs import analysed
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +37,10 @@ def test_nothing_measured_is_said() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "chimera", "zb-v"])
-def test_microbatches_of_both_directions_are_counted(tmp_path: Path, schedule: str) -> None:
-    plant(
-        Planting(schedule=schedule, microbatches=8, iterations=2, iteration_ranges=True), tmp_path
+def test_microbatches_of_both_directions_are_counted(schedule: str) -> None:
+    report = analysed(
+        Planting(schedule=schedule, microbatches=8, iterations=2, iteration_ranges=True)
     )
-    report = bubbleviz.analyze(tmp_path)
 
     assert report.schedule is not None
     assert report.schedule.name == schedule

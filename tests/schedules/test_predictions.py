@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from tests.planting import Planting, plant
+from tests.planting import Planting
 from tests.support.command_line import CommandLine
+from tests.support.planted_runs import analysed
 
 RUN: dict[str, Any] = {"iterations": 6, "transfer_ns": 50_000, "communication": True}
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 
 
-def _run(folder: Path, **options: Any) -> bubbleviz.Report:
-    plant(Planting(**RUN | options), folder)
-    return bubbleviz.analyze(folder)
+def _run(**options: Any) -> bubbleviz.Report:
+    return analysed(Planting(**RUN | options))
 
 
 @pytest.mark.parametrize(("jitter", "off"), [(0.0, 0.002), (0.1, 0.015)])
 def test_other_sizes_take_what_they_take(
     jitter: float, off: float, tmp_path: Path, cli: CommandLine
 ) -> None:
-    report = _run(tmp_path / "run", jitter=jitter)
+    report = _run(jitter=jitter)
     saved = str(tmp_path / "run.json")
     report.save(saved)
     words = ("--schedule", "1f1b,zb-h1", "-m", "8,16", "-o", str(tmp_path / "x.json"))
@@ -34,7 +34,6 @@ def test_other_sizes_take_what_they_take(
     assert [row["device_ns"] for row in rows] == sorted(row["device_ns"] for row in rows)
     for row in rows:
         other = _run(
-            tmp_path / f"{row['schedule']}-{row['microbatches']}",
             schedule=row["schedule"],
             microbatches=row["microbatches"],
             jitter=jitter,
@@ -58,7 +57,7 @@ def test_times_that_are_given_have_no_interval(cli: CommandLine) -> None:
 
 def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: CommandLine) -> None:
     saved = str(tmp_path / "run.json")
-    _run(tmp_path / "run", slow_stage=1).save(saved)
+    _run(slow_stage=1).save(saved)
     words = ("simulate", "--from", saved)
 
     printed = cli.printed(*words, "-p", "4,8")

@@ -18,12 +18,12 @@ from pyarrow import parquet
 from bubbleviz.cli.app import main
 from bubbleviz.sources.nsys.queries import QUERIES
 from tests.planting import plant
-from tests.planting.options import Planting
 from tests.sources.test_raw_reports import put_nsys
 from tests.support.columnar_exports import ARROW, FORMS, Form, columnar
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.places import FIXTURES
+from tests.support.planted_runs import FULL
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
 #: What inspect says of the reader, and labels, which have the file's name where no host is known.
@@ -36,25 +36,6 @@ COMMANDS = (
 )
 #: Those that show all that there is.
 MAIN = (COMMANDS[0], COMMANDS[-1])
-#: As much as an export may hold, in one small file.
-FULL = Planting(
-    schedule="zb-h1",
-    stages=2,
-    microbatches=3,
-    iterations=2,
-    transfer_ns=20_000,
-    kernel_gap_ns=3_000,
-    jitter=0.1,
-    library_depth=2,
-    text="mixed",
-    ranges="mixed",
-    autograd="named",
-    watchdog=True,
-    copies=True,
-    double_calls=True,
-    iteration_ranges=True,
-    overhead=True,
-)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ never another number without a word.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +21,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.sources.nsys.queries import QUERIES
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support import planted_runs
 from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.processes import processes_of
 from tests.support.rocm_profiles import write_rocpd, write_rpd
@@ -28,26 +29,7 @@ from tests.support.rocm_profiles import write_rocpd, write_rpd
 NVTX, KERNEL = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME, MEMCPY = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
 
-FULL = Planting(
-    schedule="zb-h1",
-    stages=2,
-    microbatches=3,
-    iterations=2,
-    transfer_ns=20_000,
-    kernel_gap_ns=3_000,
-    jitter=0.1,
-    library_depth=3,
-    text="mixed",
-    ranges="mixed",
-    autograd="named",
-    watchdog=True,
-    copies=True,
-    double_calls=True,
-    iteration_ranges=True,
-    first_iteration=5,
-    overhead=True,
-    files="rank",
-)
+FULL = replace(planted_runs.FULL, library_depth=3, first_iteration=5, files="rank")
 #: Tables whose absence means that the recording lacks them: the remedy is to record again.
 RECORDED = (KERNEL, RUNTIME, NVTX)
 

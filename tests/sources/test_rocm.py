@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,26 +24,14 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support import planted_runs
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of
 from tests.support.processes import processes_of
 from tests.support.rocm_profiles import SECRET, write_rocpd, write_rpd
 
-FULL = Planting(
-    schedule="zb-h1",
-    stages=4,
-    microbatches=4,
-    iterations=2,
-    transfer_ns=20_000,
-    kernel_gap_ns=3_000,
-    jitter=0.1,
-    library_depth=2,
-    ranges="mixed",
-    autograd="named",
-    watchdog=True,
-    copies=True,
-    iteration_ranges=True,
-    correlation="colliding",
+FULL = replace(
+    planted_runs.FULL, stages=4, microbatches=4, text="text", double_calls=False, overhead=False
 )
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 
+import bubbleviz
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.report.report import Report
+from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
 
@@ -18,6 +24,22 @@ LABELS = {phase.label: int(phase) for phase in Phase}
 BASE = Planting(kernel_gap_ns=3_000, jitter=0.1, transfer_ns=20_000)
 
 ZERO_BUBBLE = replace(BASE, schedule="zb-h1", iterations=3, autograd="named")
+
+#: As much as an export may hold, in one small file.
+FULL = replace(
+    ZERO_BUBBLE,
+    stages=2,
+    microbatches=3,
+    iterations=2,
+    library_depth=2,
+    text="mixed",
+    ranges="mixed",
+    watchdog=True,
+    copies=True,
+    double_calls=True,
+    iteration_ranges=True,
+    overhead=True,
+)
 
 RUNS = {
     "plain": BASE,
@@ -101,6 +123,14 @@ RUNS = {
     "one microbatch": replace(BASE, microbatches=1, iterations=3),
     "one stage": replace(BASE, stages=1),
 }
+
+
+@cache
+def analysed(planting: Planting, **options: Any) -> bubbleviz.Report:
+    """Plant a run, and return its report: one for all tests that ask for it."""
+    with TemporaryDirectory() as folder:
+        plant(planting, Path(folder))
+        return bubbleviz.analyze(folder, **options)
 
 
 def rank_numbers(report: Report, truth: Truth) -> dict[int, int]:

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.explain.diagnosis.findings import Diagnosis
 from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.report import Report
-from tests.planting import Planting, plant
+from tests.planting import Planting
 from tests.planting.units import SLOW
+from tests.support.planted_runs import analysed
 
 BASE = Planting(
     stages=4,
@@ -42,12 +39,8 @@ ONE_RANK = replace(BASE, stages=1, replicas=1, servers=1, jitter=0.0, kernels=5)
 WITHOUT_PIPELINE = replace(BASE, stages=1, servers=1, reduce_ns=300_000)
 
 
-@cache
 def _report(planting: Planting) -> Report:
-    with TemporaryDirectory() as folder:
-        plant(planting, Path(folder))
-        sizes = Parallel(1, planting.stages, planting.replicas)
-        return bubbleviz.analyze(folder, parallel=sizes)
+    return analysed(planting, parallel=Parallel(1, planting.stages, planting.replicas))
 
 
 def _diagnosis(planting: Planting) -> Diagnosis:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +15,17 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.replay import replay_of
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns, outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.planted_runs import RUNS
+from tests.support.planted_runs import RUNS, analysed
 from tests.support.slow_replay import slow_ends
 
 EVEN = Planting(iterations=3, barrier=True)
 
 
-@cache
-def folder_of(planting: Planting) -> Path:
-    folder = Path(tempfile.mkdtemp())
-    plant(planting, folder)
-    return folder
-
-
-@cache
-def report(planting: Planting) -> Report:
-    return bubbleviz.analyze(folder_of(planting))
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -> None:
-    explanation = report(RUNS[name]).explanation
+    explanation = analysed(RUNS[name]).explanation
     source, scenarios = explanation.slowdown_source, explanation.scenarios
     assert source is not None
     if scenarios is None:
@@ -58,7 +43,7 @@ def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -
 
 
 def test_an_iteration_in_a_circle_is_left_out() -> None:
-    scenarios = report(RUNS["plain"]).explanation.scenarios
+    scenarios = analysed(RUNS["plain"]).explanation.scenarios
     assert scenarios is not None
     work, order = scenarios.work, scenarios.order
     circle = Dependencies(
@@ -74,7 +59,7 @@ def test_an_iteration_in_a_circle_is_left_out() -> None:
 
 
 def test_an_even_run_is_ideal() -> None:
-    slowdowns = report(EVEN).slowdowns
+    slowdowns = analysed(EVEN).slowdowns
 
     assert slowdowns is not None
     assert slowdowns.total == pytest.approx(1, abs=1e-6)
@@ -85,7 +70,7 @@ def test_an_even_run_is_ideal() -> None:
 
 def test_a_slow_stage_by_the_formula_of_1f1b() -> None:
     """Of 4 stages one takes twice as long; the ideal has means: m + p - 1 times F and B."""
-    slowdowns = report(replace(EVEN, slow_stage=2, communication=False)).slowdowns
+    slowdowns = analysed(replace(EVEN, slow_stage=2, communication=False)).slowdowns
     mean_ns = 1.25 * 3_000_000
     optimizer_ns = 1.25 * 500_000
 
@@ -109,7 +94,7 @@ def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
         **dict.fromkeys(("group", "sequence", "operation"), none),
     }
     table = CollectiveIntervals(**columns, kinds=("AllReduce",), groups=())
-    return outside_operations(table, report(EVEN).operations, np.ones(1, bool))
+    return outside_operations(table, analysed(EVEN).operations, np.ones(1, bool))
 
 
 def test_members_that_left_before_others_entered_met_nobody() -> None:
@@ -122,9 +107,12 @@ def test_members_that_left_before_others_entered_met_nobody() -> None:
     assert kept.start_ns.tolist() == [0, 50, 100, 5_000_000]
 
 
-def test_very_many_operations_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_operations_are_not_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(explanation, "MOST_REPLAYED", 100)
-    found = bubbleviz.analyze(folder_of(EVEN))
+    plant(EVEN, tmp_path)
+    found = bubbleviz.analyze(tmp_path)
 
     assert found.slowdowns is None
     assert found.explanation.slowdown_source is not None
