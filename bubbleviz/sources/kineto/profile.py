@@ -272,7 +272,8 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
     if file.cut:
         again = "copy the file again, or let the profiler write it to its end"
     if not (loss or len(profile.activities)):
-        loss = "neither kernels nor operators were recorded"
+        loss = "neither kernels nor operators were recorded; another tracer's operations become a "
+        loss += "table (bubbleviz guide tables)"
         loss = "cut short before the first kernel or operator" if file.cut else loss
     annotated = np.asarray(ranges.kind == kineto.ANNOTATION, bool)
     return in_memory.Decoded(
