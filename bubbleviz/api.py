@@ -20,7 +20,7 @@ from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_s
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.memory_sizes import parse_bytes
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import Report
@@ -112,6 +112,7 @@ def analyze(
             keep_export,
             drafted=_is_drafted,
             memory=memory,
+            given=" ".join(map(shell_word, _texts(paths))),
         )
         with step("profiles"):
             read, unreadable = record_all(fleet, files, options, watched)
@@ -205,7 +206,7 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
         elif isinstance(run, SavedReport):
             compared.append(comparison.ComparedRun(title, title, run))
         else:
-            raise UsageError(f"{run!r:.60}: is no report and no path; compare takes these")
+            raise UsageError(f"{run!r:.60}: neither a report nor a path; compare takes these")
     return comparison.compare(compared)
 
 
@@ -289,5 +290,5 @@ def _texts(given: str | Path | Sequence[str | Path]) -> list[str]:
     """
     names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     if not all(isinstance(name, (str, Path)) for name in names):
-        raise UsageError(f"{given!r:.60}: is no path; give the path of a profile, or several")
+        raise UsageError(f"{given!r:.60}: not a path; give the path of a profile, or several")
     return [str(name) for name in names]

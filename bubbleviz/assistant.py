@@ -128,8 +128,8 @@ def _within(path: str, roots: Sequence[Path]) -> str:
         raise refused from None
     if outward and outward[0] != found:
         raise InputError(
-            f"{path[:200]}: holds the link {str(outward[0].relative_to(found))[:80]}, which leads "
-            "to what is not in the folders of this server; name a folder or file without it"
+            f"{path[:200]}: the link {str(outward[0].relative_to(found))[:80]} leads out of the "
+            "folders of this server; name a folder or file without it"
         )
     if outward:
         raise refused

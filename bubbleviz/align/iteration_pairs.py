@@ -276,8 +276,8 @@ def _joined(
 #: What speaks by less, in nats, is no evidence worth a word.
 _WORTH = 1.0
 _TO_TELL = (
-    "name iterations in the ranges, record all hosts from before the first iteration to behind the "
-    "last one, or record more iterations"
+    "name iterations in ranges, record all hosts from before the first iteration to after the "
+    "last, or record more iterations"
 )
 
 
@@ -288,9 +288,9 @@ def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterat
     if not pairing.known:
         why = f"{_undecided(undecided[0], ranks)}; " if undecided else ""
         yield Limitation(
-            "which iterations of the ranks belong together",
-            "iterations could not be matched across ranks, so ratios over ranks are left out and "
-            f"nothing bounds the clocks of several hosts: {why}{_TO_TELL}",
+            "iterations across ranks",
+            "they could not be matched, so ratios over ranks are left out and clocks of several "
+            f"hosts are unbounded: {why}{_TO_TELL}",
             max(len(undecided), 1),
             LimitationKind.ITERATIONS_UNPAIRED,
         )
@@ -301,11 +301,10 @@ def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterat
         if weakest.fit < _WORTH:
             sure = "would need clocks that are off by more than half an iteration"
         yield Limitation(
-            "how iterations of the hosts are paired",
-            f"they have no names, and are paired by {_evidence(weakest)}; of "
-            f"{_hosts(weakest, ranks)}, which are the least sure, the next best pairing "
-            f"{_described(weakest)}, and {sure}; "
-            "name iterations in the ranges to be sure",
+            "iterations across hosts",
+            f"they have no names and are matched by {_evidence(weakest)}; least sure are "
+            f"{_hosts(weakest, ranks)}, where the next best match {_described(weakest)}, and "
+            f"{sure}; name iterations in ranges to be sure",
             len(links),
         )
 

@@ -390,8 +390,8 @@ def without_members(
         (
             unmet & ~certain,
             "collectives with unknown members",
-            "no communicator or process group is recorded, and no kernels end together as those of "
-            "one group do, so waiting for the last rank counts as collective",
+            "no communicator or process group is recorded, and no kernels end together, so waiting "
+            "counts as collective",
         ),
         (
             (unmet & certain) | few,

@@ -30,43 +30,38 @@ from bubbleviz.model.texts import counted, listed, some_of
 _LISTED = 8
 _CONTRADICTED = Limitation(
     "stages of ranks",
-    "the order that the waiting times give contradicts the data dependencies, as replicas of one "
-    "stage (data or tensor parallel) do; set the order with --order, or the replicas with "
-    "--parallel",
+    "the order by waiting times contradicts the data dependencies, as with replicas of one stage "
+    "(data or tensor parallel); set the order with --order, or the replicas with --parallel",
 )
 _UNPROVEN = Limitation(
     "stages of ranks",
-    "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one: no "
-    "range names a stage or a transfer, and all ranks run the same order; set the order of stages "
-    "with --order, or the replicas with --parallel",
+    "the ranks may be stages or replicas: no range names a stage or a transfer, and all run the "
+    "same order; set the order of stages with --order, or replicas with --parallel",
 )
 _BY_NUMBER = Limitation(
     "stages of ranks",
-    "waits alone do not distinguish ranks that run alike, so their stages follow hosts, devices "
-    "and processes in the only order of a framework that fits; set --parallel tp=,pp=,dp= to be "
-    "sure",
+    "ranks that run alike cannot be told apart by waits, so stages follow hosts, devices and "
+    "processes in the only framework order that fits; set --parallel tp=,pp=,dp= to be sure",
 )
 _GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
-    "the order given with --order or --parallel contradicts the data dependencies, or how long "
-    "microbatches are away from the ranks; --parallel counts ranks as names do, else by host, "
-    "device and process",
+    "the order of --order or --parallel contradicts the data; --parallel counts ranks as their "
+    "names do, else by host, device and process",
     kind=LimitationKind.STAGES_CONTRADICTED,
 )
 _REPLICAS = Limitation(
     "pipelines",
-    "replicas of each stage run the same microbatches, and neither names nor times show which "
-    "ranks form one pipeline, so clock bounds are wider; set --parallel tp=,pp=,dp=",
+    "which replicas form one pipeline is unknown, so clock bounds are wider; set --parallel "
+    "tp=,pp=,dp=",
 )
 _STAGES_MISSING = Limitation(
     "stages without a profile",
-    "range names mention virtual stages that no profile holds, or transfers with them; ratios are "
-    "incomplete",
+    "range names mention virtual stages that no profile holds; ratios are incomplete",
 )
 _COUNTED_FROM_HELD = Limitation(
     "numbers of stages",
-    "the first stage that has a profile receives activations, so earlier ones have none, and "
-    "neither names nor numbers of ranks tell how many; stages are counted from it",
+    "the first stage with a profile receives activations, so earlier stages, of unknown number, "
+    "have none; stages are counted from it",
     kind=LimitationKind.STAGES_COUNTED_FROM_HELD,
 )
 
@@ -465,8 +460,8 @@ def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]
     unknown = int((staging.stage_of_rank[working] < 0).sum())
     note = Limitation(
         "stages of ranks",
-        "how long microbatches are away from them gives no order; set the order with --order, or "
-        "replicas of a stage with --parallel",
+        "the times of microbatches give no order; set the order with --order, or replicas of a "
+        "stage with --parallel",
         unknown,
     )
     return (note,) if unknown else ()
@@ -638,8 +633,8 @@ def _stages_far_apart(
         if slack_ns[own].min() > worked_ns[own].min() and not np.isin(*ranks).any():
             far.append(f"{stage} and {stage + 1}")
     reason = (
-        f"between virtual stages {', '.join(far)} every microbatch is away for longer than an F "
-        "and a B take; if a server has no profile here, ratios and stages leave it out"
+        f"between virtual stages {', '.join(far)} every microbatch takes longer than one more F "
+        "and B would; if the profiles of a server are missing, ratios and stages leave it out"
     )
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     return (Limitation("stages that may be missing", reason, len(far), kind),) if far else ()

@@ -195,7 +195,7 @@ def _by_session(
         )
         return replace(found, limitations=(Limitation("clocks of several hosts", reason),))
     reason = (
-        f"{count} hosts are aligned by UTC, with an unknown error (NTP); the ratios stage and "
+        f"{count} hosts are aligned by UTC, whose error (NTP) is unknown; the ratios stage and "
         "period need no common clock"
     )
     notes = [Limitation("clocks of several hosts", reason)]
@@ -236,8 +236,8 @@ def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
     return Limitation(
         "clocks of several hosts",
         f"no data dependency bounds the clock of {listed(lacking, _NAMED)} against that of "
-        f"{joined.machines[0]} from both sides, so ratios that need a common clock are left out; "
-        "if their UTC can be trusted, --align utc does",
+        f"{joined.machines[0]}, so ratios that need a common clock are left out; if UTC is right, "
+        "use --align utc",
         len(lacking),
     )
 
@@ -261,9 +261,9 @@ def _contradicting(
     )
     return Limitation(
         "clocks of several hosts contradict each other",
-        f"{', and '.join(needs)}: no clocks of {' and '.join(hosts)} allow this, it misses by "
-        f"{contradiction.by_ns / 1e3:,.1f} us; a clock was set during the capture, or the "
-        "profiles are not of one run; the clocks are those that break least, and every ratio that "
+        f"{', and '.join(needs)}: no clock offsets of {' and '.join(hosts)} allow this, by "
+        f"{contradiction.by_ns / 1e3:,.1f} us; a clock was set during the capture, or the profiles "
+        "are not of one run; the offsets with the smallest error are used, and every ratio that "
         "needs them is marked (!)",
     )
 
@@ -291,8 +291,7 @@ def _stepped(joined: JoinedRecordings, staging: Staging, steps: Sequence[ClockSt
         "clocks that were set during the capture",
         f"about iteration {staging.pairing.names[step.behind]} the clock of {second} jumps by "
         f"{-step.by_ns / 1e3:+,.1f} us against that of {first}{more}; uncertainties cover both "
-        "sides of that, and every ratio is marked (!), as times taken on such a clock alone are "
-        "wrong, too",
+        "sides of the jump, and every ratio is marked (!), since times on that clock are wrong",
         len(steps),
     )
 

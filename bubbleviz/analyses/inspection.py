@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bubbleviz.conventions import convention_file, kinds, name_words
+from bubbleviz.conventions import convention_file, kinds, name_words, range_names
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
+from bubbleviz.model.phases import unnamed
 from bubbleviz.model.private_names import note_host
 from bubbleviz.model.texts import shell_word
 from bubbleviz.progress import Progress, Unwatched
@@ -46,7 +47,9 @@ def inspect(
         sample = opened.sample(("*",))
         scores = convention_file.scores_of(sample, tuple(convention_file.built_in().values()))
         followed = chosen or convention_file.recognised(scores)
-        drafted = {} if followed and not chosen else name_words.drafts(sample)
+        # What names one pass alone may be half a convention, and a draft the whole.
+        named = range_names.understand(list(sample), *followed).phase.tolist()
+        drafted = {} if not unnamed(named) and not chosen else name_words.drafts(sample)
         # Every convention costs a look at every name: those that no name in a sample follows are
         # cut to their names of iterations, unless it names no work. What drafts may name is read
         # together with the rest, once.
@@ -99,7 +102,8 @@ def _tried(
         None,
     )
     value, bounds, *_ = headline_lines(report)
-    return replace(inspection, suggestion=draft, trial=replace(trial, headline=value + bounds))
+    trial = replace(trial, headline=value + bounds)
+    return replace(inspection, analysable=False, suggestion=draft, trial=trial)
 
 
 # A first look at files: which command tells most of them.
@@ -156,8 +160,8 @@ def _by_names(
     if not looked_at:
         return "analyze", ""
     what = looked_at[0] if len(files) == 1 else f"the {len(files):,} files"
-    why = f"no range of {what} names forward and backward as known"
-    return "idle", f"{why}; bubbleviz inspect {' '.join(map(shell_word, given))} may draft names"
+    why = f"no range of {what} names forward and backward as a known convention does"
+    return "idle", f"{why}; bubbleviz inspect {' '.join(map(shell_word, given))} may draft one"
 
 
 def _is_event_file(path: str) -> bool:

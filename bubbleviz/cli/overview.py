@@ -12,7 +12,7 @@ from bubbleviz.model.texts import counted, listed, one_line, printable
 from bubbleviz.render.document import Block, HangingLines, Sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from bubbleviz.interpret.inspection import Inspection
     from bubbleviz.model.profile import Device
@@ -24,13 +24,14 @@ _LIKE = 8
 
 
 def inspection_parts(
-    inspection: Inspection, paths: str, *, everything: bool = True
+    inspection: Inspection, paths: str, known: Collection[str], *, everything: bool = True
 ) -> Iterator[Block]:
     """Yield what ``inspect`` prints.
 
     Args:
         inspection: of one profile.
         paths: of all profiles, as a shell reads them.
+        known: conventions that others of them follow.
         everything: whether to list all that is listed, or what fits one screen.
     """
     if inspection.told:
@@ -69,10 +70,10 @@ def inspection_parts(
     yield from _more(len(inspection.shapes), shapes)
     yield from _next(inspection, (*inspection.missing, *inspection.candidates))
     if inspection.suggestion:
+        conventions = " ".join(f"--convention {name}" for name in (*known, "mine.toml"))
         yield Sentence("Draft of a convention: check it, then measure with it", style="bold")
         yield Sentence(
-            f"  bubbleviz inspect {paths} -o mine.toml\n"
-            f"  bubbleviz analyze {paths} --convention mine.toml",
+            f"  bubbleviz inspect {paths} -o mine.toml\n  bubbleviz analyze {paths} {conventions}",
             whole=True,
         )
         yield Sentence("\n".join(_trial_lines(inspection)))
@@ -122,7 +123,7 @@ def _rows(inspection: Inspection, unknown: str) -> Iterator[Block]:
 def _next(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
     """Yield whether a profile can be analysed, and what it lacks."""
     yield Sentence("Next", style="bold")
-    verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
+    verdict = f"analyze {'can' if inspection.analysable else 'cannot'} compute bubble ratios"
     yield HangingLines([*(("  ", line) for line in (verdict, *map(printable, missing))), ("", "")])
 
 

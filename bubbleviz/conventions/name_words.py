@@ -11,7 +11,7 @@ from functools import cached_property
 from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in, convention_of
-from bubbleviz.conventions.range_names import bare_name, understand
+from bubbleviz.conventions.range_names import bare_name, match_of, understand
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, phase_of_label
 from bubbleviz.model.texts import counted
 
@@ -180,7 +180,7 @@ def _shape(pieces: tuple[str, ...], names: Sequence[str], count: int, *, tailed:
 #: How many shapes of names a draft holds at most.
 _MOST_SHAPES = 12
 #: How many drafts are made at most.
-_MOST_DRAFTS = 9
+_MOST_DRAFTS = 10
 #: What unnamed numbers behind the name of a pass may count, in this order.
 _ORDERS = (("microbatch", "chunk", "sequence"), ("chunk", "microbatch", "sequence"))
 
@@ -235,7 +235,7 @@ def _meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
     without_forward = all(shape.phase is not Phase.F for shape in shapes)
     meanings = []
     for shape in shapes:
-        phase, groups = shape.phase, shape.groups(batch=batch)
+        phase, groups = _known(shape) or (shape.phase, shape.groups(batch=batch))
         text = "".join(shape.pieces).lower()
         if phase is None and without_forward and _REGEXES["trainer_forward"].search(text):
             phase = Phase.F
@@ -254,20 +254,34 @@ def _meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
     return meanings
 
 
+def _known(shape: NameShape) -> tuple[Phase, list[str]] | None:
+    """Return phase and groups of names of work that a built-in convention knows whole."""
+    for convention in built_in().values():
+        pattern, phase, _ = match_of(shape.example, convention) or (None, None, ())
+        if pattern is None or phase not in COUNTED or pattern.part or pattern.stands_in:
+            continue
+        if found := pattern.match.match(shape.example):
+            spans = {found.span(group): group for group in pattern.groups if group != "phase"}
+            return phase, [spans.get(m.span(), "") for m in _DIGITS.finditer(shape.example)]
+    return None
+
+
 def _variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:
     """Yield the meanings that a draft may hold."""
     numbered = any(shape.phase is Phase.OPTIMIZER and shape.batch is not None for shape in shapes)
     meanings = _meanings(shapes, "iteration" if numbered else "microbatch")
     outer = _outer(meanings)
     yield outer[:_MOST_SHAPES]
+    yield _sharing(outer[:_MOST_SHAPES])
     for order in _ORDERS:
         yield [_numbered(m, order) for m in outer[:_MOST_SHAPES]]
     yield [_alone(m) for m in outer[:_MOST_SHAPES]]
     yield _outer(_meanings(shapes, "iteration"))[:_MOST_SHAPES]
-    yield [_by_order(m) for m in outer[:_MOST_SHAPES]]
+    # Without microbatches an analysis numbers them by order.
+    yield _sharing(outer[:_MOST_SHAPES], without="microbatch")
     # Of ranges inside each other, those that number microbatches tell more.
     telling = sorted(outer, key=lambda m: "microbatch" not in m.groups)
-    yield list({m.phase: m for m in reversed(telling)}.values())[::-1]
+    yield _sharing(list({m.phase: m for m in reversed(telling)}.values())[::-1])
     yield [m for m in outer if m.phase is not None][:_MOST_SHAPES]
     yield meanings[:_MOST_SHAPES]
 
@@ -278,10 +292,17 @@ def _outer(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
     return [m for m in meanings if not (m.part and m.phase in whole)]
 
 
-def _by_order(meaning: ShapeMeaning) -> ShapeMeaning:
-    """Return a meaning without microbatches, which an analysis then numbers by order."""
-    groups = tuple(group * (group != "microbatch") for group in meaning.groups)
-    return replace(meaning, groups=groups) if meaning.works else meaning
+def _sharing(meanings: Sequence[ShapeMeaning], without: str = "") -> list[ShapeMeaning]:
+    """Return meanings in which forward and backward have the same groups, so that they pair.
+
+    Args:
+        meanings: the meanings.
+        without: a group that none has.
+    """
+    every = [set(m.groups) for m in meanings if m.works]
+    shared = set.intersection(*every) - {without} if every else set()
+    kept = [tuple(g * (g in shared or not m.works) for g in m.groups) for m in meanings]
+    return [replace(m, groups=groups) for m, groups in zip(meanings, kept, strict=True)]
 
 
 def _alone(meaning: ShapeMeaning) -> ShapeMeaning:

@@ -29,7 +29,7 @@ _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.
 
 @dataclass(frozen=True)
 class NameMeanings(Table):
-    """What each distinct name means; one row a name, -1 where the name does not say.
+    """What each distinct name means; one row per name, -1 where the name does not say.
 
     ``phase`` is -1 for a name that is not an operation's; such a row can still mark an iteration.
     ``convention`` is the index of the convention that knows it.

@@ -20,10 +20,9 @@ from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.phases import COUNTED, Phase, unnamed
 from bubbleviz.sources.readers import OpenFile
 
-_BACKWARD = (Phase.B, Phase.W, Phase.BW)
 #: A draft that attributes less of the compute time is of use only where it gives a ratio.
 _MOST_OF_IT = 0.5
 #: A draft that attributes as much, and gives a ratio, is the last that is tried.
@@ -44,6 +43,9 @@ def best_draft(
         additions: conventions without patterns, whose kernels and threads count.
     """
     best: tuple[str, DraftTrial, Recordings] | None = None
+    drafted = {d: c for d, c in drafted.items() if not unnamed({p.phase for p in c.patterns})}
+    if not drafted:
+        return None
     try:
         # As an analysis does: names of collectives tell what some kernels are.
         globs = globs_of(with_iterations(tuple(drafted.values())))
@@ -53,7 +55,7 @@ def best_draft(
     for draft, convention in drafted.items():
         last = with_iterations((convention,))
         names = understand(profile.ranges.names, *last)
-        if not among(names.phase, COUNTED).any():
+        if unnamed(names.phase.tolist()):
             continue
         try:
             kinds = extended_kinds((*last, *additions))
@@ -95,8 +97,7 @@ def _trial(read: Recordings, *, parts: bool) -> DraftTrial | None:
     """
     operations, (recording,) = read.operations, read.recordings
     phases = [(p, int(((operations.phase == p) & (operations.has_span == 1)).sum())) for p in Phase]
-    named = {phase for phase, number in phases if number}
-    if Phase.FB not in named and not (Phase.F in named and named & set(_BACKWARD)):
+    if unnamed({phase for phase, number in phases if number}):
         return None
     uneven = _uneven(operations)
     if parts and uneven:

@@ -88,7 +88,7 @@ _UNKNOWN = Ratio(None, None, None, None)
 def in_order(iterations: Iterable[Iteration]) -> Records[Iteration]:
     """Return iterations like a tuple of them, which is a table as well.
 
-    As a table (``polars.DataFrame(report.iterations)``) it has one row an iteration, with the names
+    As a table (``polars.DataFrame(report.iterations)``) it has one row per iteration, and the names
     of the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns, end_ns,
     incomplete, clocks_contradict, clock_set``, the primary ``bubble_ratio``, and for each ratio
     ``window_ns_NAME, bubble_ratio_NAME, bubble_low_NAME, bubble_overhead_NAME``, where it needs a

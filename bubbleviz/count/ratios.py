@@ -142,8 +142,7 @@ def _until_next(extents: Extents) -> Windows:
 
 
 _OVER_CHUNKS = (
-    "share of the ranks' time from the first chunk's start to the last one's end, on any rank, in "
-    "which they run none"
+    "idle share of all ranks between the start of the first chunk and the end of the last"
 )
 #: In display order.
 _RATIOS = (
@@ -153,8 +152,8 @@ _RATIOS = (
         summary="single-iteration window",
         definition="1 - sum of the ranks' compute / (ranks x (last end - first start over all "
         "ranks))",
-        words="share of the ranks' time from an iteration's first F to its last backward, on "
-        "any rank, in which they run none of its F, B and W",
+        words="idle share of all ranks from an iteration's first F to its last backward, only its "
+        "own F, B and W as work",
         windows=lambda extents: _common(extents, extents.last_ns),
         work=CountedWork.ITERATION,
         common_clock=True,
@@ -167,14 +166,14 @@ _RATIOS = (
         summary="longest rank's window",
         definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "
         "rank); arXiv 2401.10241, section 5.3",
-        words="share of the ranks' time, in windows as long as the longest rank's own from "
-        "first F to last backward, in which they run none of the iteration's F, B and W",
+        words="idle share of all ranks in windows as long as the longest rank's, from its first F "
+        "to its last backward",
         windows=_longest,
         work=CountedWork.ITERATION,
         common_clock=False,
         across_ranks=True,
-        forward_words="share of the ranks' time, in windows as long as the longest rank's own from "
-        "its first chunk to its last one, in which they run none",
+        forward_words="idle share of all ranks in windows as long as the longest rank's, from its "
+        "first chunk to its last",
     ),
     # The iteration to the end of its last Optimizer.
     RatioDefinition(
@@ -182,8 +181,8 @@ _RATIOS = (
         summary="to the last Optimizer end",
         definition="1 - sum of the ranks' compute and Optimizer / (ranks x (last end, Optimizer "
         "included - first start over all ranks))",
-        words="share of the ranks' time from an iteration's first F to its last Optimizer end, "
-        "on any rank, in which they run none of its operations",
+        words="idle share of all ranks from an iteration's first F to the end of its last "
+        "Optimizer, only its own as work",
         windows=lambda extents: _common(extents, extents.step_last_ns),
         work=CountedWork.STEP,
         common_clock=True,
@@ -196,8 +195,7 @@ _RATIOS = (
         summary="start to next start",
         definition="1 - sum of all compute / sum of the ranks' times from the iteration's first "
         "start to the next iteration's",
-        words="share of the ranks' time from the start of one iteration to that of the next in "
-        "which they run no operation of any iteration",
+        words="idle share of all ranks from the start of one iteration to the start of the next",
         windows=_until_next,
         work=CountedWork.EVERYTHING,
         common_clock=False,

@@ -44,7 +44,7 @@ class Dependencies(Table):
 
 @dataclass(frozen=True)
 class Inputs(Table):
-    """What each operation waited for on other ranks; one row an operation.
+    """What each operation waited for on other ranks; one row per operation.
 
     Attributes:
         ready_ns: the latest end of its producers on other ranks; ``NEVER`` where it has none, or

@@ -459,8 +459,8 @@ def _left_out(window: Window, counts: Counts) -> Limitation:
     cut = int((window.touches(start_ns, end_ns) & ~counts.inside).sum())
     partly = f" ({cut} of them lie partly in it)" if cut else ""
     reason = (
-        f"--window {window.text} leaves them out{partly}; what is reported of whole profiles, such "
-        "as the share of attributed kernel time, covers the whole capture"
+        f"--window {window.text} leaves them out{partly}; numbers of whole profiles, such as "
+        "coverage, are of the whole capture"
     )
     return Limitation(OUTSIDE, reason, int((~counts.inside).sum()))
 

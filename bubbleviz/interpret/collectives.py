@@ -141,7 +141,7 @@ def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
 
 @dataclass(frozen=True)
 class RecordedCollectives(Table):
-    """What is recorded of kernels, one row a kernel, ascending; -1 unknown.
+    """What is recorded of kernels, one row per kernel, ascending; -1 unknown.
 
     Attributes:
         kernel: row of the activities.

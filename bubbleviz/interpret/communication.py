@@ -77,7 +77,7 @@ def candidates_of(profile: Profile, kinds: Kinds) -> Iterator[Limitation]:
     yield from _limitation(
         "kernels that look like communication", path, activities, by_name, "count as compute"
     )
-    # Where no host launched the work, it is a host's own, or lies on one line a device.
+    # Where no host launched the work, it is a host's own, or lies on one line per device.
     if profile.launches_known:
         beside = _beside_compute(activities, kinds, by_name)
         words = "run beside other kernels almost all the time, and count as compute"

@@ -108,9 +108,9 @@ def check_times(
         notes.append(profile.outside_limitation("kernels and copies", path, beyond, kind))
     if skewed:
         reason = (
-            f"{path}: many start before the call that launched them, by up to "
-            f"{skew_ns / 1e6:,.3f} ms, so the clocks of GPU and host differ; they are "
-            "kept, and what the host did before them is uncertain by as much"
+            f"{path}: many start before their launching call, by up to {skew_ns / 1e6:,.3f} ms, so "
+            "the clocks of GPU and host differ; they are kept, and host activity is uncertain by "
+            "as much"
         )
         notes.append(Limitation("the clock of the GPU", reason, skewed))
     if outside is not None:
@@ -181,8 +181,8 @@ def check_places(
     notes = []
     if count := int(work[left_out].sum()):
         reason = (
-            f"{in_words(left_out)}: no call and no list of devices mentions these, so an "
-            "identifier is damaged; they are left out"
+            f"{in_words(left_out)}: in no call and no list of devices, so an identifier is "
+            "damaged; they are left out"
         )
         what = "kernels and copies of unknown processes or devices"
         notes.append(Limitation(what, reason, count, LimitationKind.COSTS))
@@ -218,13 +218,13 @@ def check_rows(
         of_graphs = calls.beginning(distinct(call[call != NONE]), GRAPH_LAUNCHES)
         repeated = repeated[~np.isin(call, of_graphs)]
     if len(repeated):
-        reason = f"{path}: call, name and times are those of another row; each counts once"
+        reason = f"{path}: same call, name and times as another row; each counts once"
         what, kind = "kernels and copies recorded twice", LimitationKind.COSTS
         notes.append(Limitation(what, reason, len(repeated), kind))
     if lengthless := _lengthless(activities):
         reason = (
-            f"{path}: they end as they begin, though others of their name take long, so the "
-            "profile is damaged: their time counts as idle; export or record it again"
+            f"{path}: they take no time though others of the same name do, so the profile is "
+            "damaged: their time counts as idle; export or record it again"
         )
         kind = LimitationKind.KERNELS_LEFT_OUT
         notes.append(Limitation("kernels without a duration", reason, lengthless, kind))
@@ -452,9 +452,9 @@ def limitations_of_lost(
         where.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
     yield Limitation(
         "kernels that were launched and not recorded",
-        f"{path}: {in_words} of the kernels that the host launched are not in the profile, "
-        f"{' and '.join(where)}: their time counts as idle; profile again with larger "
-        "buffers, or export again",
+        f"{path}: {in_words} of the launched kernels are not in the profile, "
+        f"{' and '.join(where)}: their time counts as idle; profile with larger buffers, or export "
+        "again",
         count,
         LimitationKind.KERNELS_LOST if noticeable else LimitationKind.COSTS,
     )

@@ -9,7 +9,8 @@ import numpy as np
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.range_names import folded, understand
-from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.phase_masks import INFERENCE, run_kind
+from bubbleviz.model.phases import COUNTED, Phase, unnamed
 from bubbleviz.model.profile import Contents
 
 #: How many shapes of names are shown.
@@ -135,12 +136,15 @@ def look_over(
     evidence = tuple(
         e for c in conventions if (e := _evidence(contents, c, c.name in cut)) is not None
     )
-    named = any(phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases)
+    phases = [phase for phase in Phase if any(phase.label in dict(e.phases) for e in evidence)]
+    lacking = unnamed(phases)
+    serves = run_kind(np.array(phases, np.int64)) == INFERENCE
     missing = list(contents.missing)
-    if contents.ranges and contents.readable and not named:
+    if contents.ranges and contents.readable and lacking:
         missing.append(
-            "no range is named as a known convention names F and B: pass your own "
-            "convention with --convention FILE.toml"
+            f"no known convention names its {' and '.join(lacking)}: "
+            + ("if it trains, " if serves else "")
+            + "pass your own convention with --convention FILE.toml"
         )
     if contents.source.session_utc_ns is None and contents.source.session_clock_ns is not None:
         missing.append(
@@ -151,10 +155,10 @@ def look_over(
     return Inspection(
         contents,
         evidence,
-        contents.readable and named,
+        contents.readable and (serves or not lacking),
         tuple(missing),
         folded(sample, _SHAPES),
-        None if named or not contents.readable else draft,
+        draft if lacking and contents.readable else None,
     )
 
 

@@ -90,9 +90,9 @@ def limitations_of(
         *candidates_of_operations(operations, inferred=bool(ranges.unnumbered.any())),
         (
             _UNDIVIDED,
-            "no name gives a microbatch, an iteration or the optimizer's step, so all that the "
-            "capture holds of a rank counts as one iteration, even if it is many steps; name "
-            "iterations in ranges, or give the names of the optimizer's with --convention",
+            "no name gives a microbatch, an iteration or the optimizer step, so the whole capture "
+            "of a rank counts as one iteration; name iterations in ranges, or the optimizer with "
+            "--convention",
             len(_undivided_ranks(operations, ranges)),
         ),
     )
@@ -149,14 +149,14 @@ def candidates_of_operations(
     repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
     yield (
         _WITHOUT_WORK,
-        "others of their rank have some: their kernels are missing, or were left out, so their "
+        "others of the same rank have some: their kernels are missing or were left out, so their "
         "time counts as idle; profile again",
         int(of_pass.sum()),
     )
     lacking = "ranges launched nothing that the profile shows"
     yield (
         "operations without any GPU work",
-        f"their {'rows have no start and no end' if told else lacking}, so they have no device "
+        f"their {'rows have neither start nor end' if told else lacking}, so they have no device "
         "time",
         int((workless & ~of_pass).sum()),
     )
@@ -208,8 +208,8 @@ def linked_profile(
     activities = linked.profile.activities
     if activities.kernels == 0:
         raise NothingToAnalyseError(
-            f"{profile.source.path}: the times of all kernels contradict the calls that launched "
-            "them, or lie outside the capture; export or record the profile again"
+            f"{profile.source.path}: all kernels contradict their launching calls, or lie outside "
+            "the capture; export or record again"
         )
     return replace(linked, profile=replace(profile, activities=activities.uncorrelated()))
 

@@ -143,8 +143,9 @@ def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
     if unseen.any():
         yield Limitation(
             "memory allocated before the capture",
-            f"{path}: up to {memory_text(int(unseen.max()))} are freed that no event allocates, so "
-            "a rank's peak and what it always holds may be more; capture from the start",
+            f"{path}: up to {memory_text(int(unseen.max()))} are freed without a recorded "
+            "allocation, so a rank's peak and its constant memory may be larger; capture from the "
+            "start",
             int((unseen > 0).sum()),
         )
 

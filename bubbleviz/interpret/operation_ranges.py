@@ -224,10 +224,10 @@ def _without_rank(
     if len(stages):
         pids = listed((str(pid_of(number)) for number in stages.tolist()), _LISTED)
         reason = (
-            f"{path}: it holds ranges of forward or backward of "
-            f"process{'' if len(stages) == 1 else 'es'} {pids}, and no kernel of them, so their "
-            f"stages are missing in every number; record {profile.source.api} in all processes of "
-            "the run"
+            f"{path}: it has forward or backward ranges of "
+            f"process{'' if len(stages) == 1 else 'es'} {pids} and none of the kernels, so these "
+            f"stages are missing from every number; record {profile.source.api} in all processes "
+            "of the run"
         )
         kind = LimitationKind.STAGES_WITHOUT_GPU_WORK
         notes.append(Limitation("stages without GPU work", reason, len(stages), kind))

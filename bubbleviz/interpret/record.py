@@ -17,8 +17,7 @@ from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.phases import unnamed
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.progress import Watch, unwatched
@@ -36,6 +35,10 @@ _INSTRUCTION = "hlo_op="
 #: Files by path that a look left open for whoever reads them next: a trace that is decoded as a
 #: whole is then decoded once.
 _KEPT: dict[str, tuple[ExitStack, OpenFile]] = {}
+
+#: How the command ends that a refusal leads to where a draft works; it then needs no other.
+_WITH_DRAFT = "--convention mine.toml"
+_MOST_GIVEN = 400
 
 
 def nothing_drafted(_: OpenFile, __: Mapping[str, int]) -> bool:
@@ -56,6 +59,7 @@ class ReadOptions:
             often they occur in a sample of it, none understands; a function of a module, since it
             travels with the options.
         memory: whether memory events are.
+        given: the paths of the run as a shell reads them; empty for that of each profile.
     """
 
     conventions: tuple[Convention, ...] = ()
@@ -64,6 +68,7 @@ class ReadOptions:
     jobs: int = 1
     drafted: Callable[[OpenFile, Mapping[str, int]], bool] = nothing_drafted
     memory: bool = False
+    given: str = ""
 
 
 def record(
@@ -205,6 +210,8 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
         try:
             return _recorded(file, path, options)
         except NothingToAnalyseError as error:
+            if _WITH_DRAFT in str(error):
+                raise
             others = _other_commands(file, path)
             raise NothingToAnalyseError(f"{error}; {others}") from error
 
@@ -225,7 +232,11 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
         with step("understand names") as rows:
             names = understand(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
-        if among(names.phase[profile.ranges.name_id], COUNTED).any():
+        lacking = unnamed(names.phase[distinct(profile.ranges.name_id)].tolist())
+        if len(lacking) == 1 and not chosen and options.drafted(file, file.sample(("*",))):
+            # One pass alone gives no ratio of training, and a draft names both.
+            break
+        if len(lacking) < 2:
             kinds = convention_file.extended_kinds((*options.conventions, *last))
             linked = linked_profile(profile, names, kinds, cross_thread=options.cross_thread)
             # Of its work that keeps what linking alone needs.
@@ -235,7 +246,8 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]
     why = reasons[0].removeprefix(f"{path}: ") if reasons else ""
-    reason = _nothing_named(file, candidates, path, why, options)
+    tried = " or ".join(c.name for c in candidates) or "any built-in convention"
+    reason = _nothing_named(file, tried, path, why, options, lacking)
     raise NothingToAnalyseError(f"{path}: {reason}")
 
 
@@ -303,16 +315,17 @@ def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()
 
 
 def _nothing_named(
-    file: OpenFile, candidates: Sequence[Convention], path: str, why: str, options: ReadOptions
+    file: OpenFile, known: str, path: str, why: str, options: ReadOptions, lacking: Sequence[str]
 ) -> str:
     """Return the reason why nothing can be analysed, and a remedy.
 
     Args:
         file: the open profile.
-        candidates: conventions that were tried.
+        known: names of the conventions that were tried.
         path: of the profile.
         why: why the profile can name none; empty where that is unknown.
         options: how the profile is read.
+        lacking: which of forward and backward they name nowhere; one alone where a draft does.
     """
     # Most profiles have names that a convention knows.
     from bubbleviz.conventions.range_names import folded
@@ -322,21 +335,19 @@ def _nothing_named(
     if why:
         remedy = why
     elif any(convention.patterns for convention in options.conventions):
-        remedy = "change the patterns of the convention, or leave it"
-    elif options.drafted(file, sample):
+        remedy = "change the patterns of the convention, or leave it out"
+    elif len(lacking) == 1 or options.drafted(file, sample):
+        # In a sentence that is cut, a command of many paths would be cut as well.
+        given = options.given if 0 < len(options.given) <= _MOST_GIVEN else shell_word(path)
         remedy = (
-            f"save the draft of a convention that bubbleviz inspect {shell_word(path)} shows, and "
-            "pass it with --convention FILE.toml"
+            f"draft a convention with bubbleviz inspect {given} -o mine.toml, then run "
+            f"bubbleviz analyze {given} {_WITH_DRAFT}"
         )
     else:
         remedy = (
-            "pass your own convention with --convention FILE.toml, or name operations in the "
-            "training script (bubbleviz guide annotate)"
+            "write a convention and pass it with --convention FILE.toml (bubbleviz guide "
+            "conventions), or name operations in the training script (bubbleviz guide annotate)"
         )
     frequent = ", ".join(f"{one_line(name, _LONGEST_NAME)!r} ({count})" for name, count in shapes)
-    names = " or ".join(c.name for c in candidates) or "any built-in convention"
-    return (
-        f"no range is named as {names} would name forward and backward; the most frequent names "
-        f"(# for numbers) are {frequent or 'none at all'}; "
-        f"{remedy}"
-    )
+    seen = f"; the most frequent names (# for numbers) are {frequent}" if frequent else ""
+    return f"no range names {' and '.join(lacking)} as {known} does; {remedy}{seen}"

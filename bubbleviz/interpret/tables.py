@@ -251,7 +251,7 @@ def _times(
 ) -> tuple[dict[str, Any], list[RankCoverage]]:
     """Return what the ranks did, as tables of a recording, and for how long.
 
-    Of a table an operation is as good as a kernel. The ranks are laid side by side on one line,
+    Of one table per operation is as good as a kernel. The ranks are laid side by side on one line,
     where they are worked out like a single one.
 
     Args:

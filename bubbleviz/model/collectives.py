@@ -263,7 +263,7 @@ class Synchronisation:
 
 @dataclass(frozen=True)
 class Payloads(Table):
-    """Payloads of NCCL's ranges: one row a range that has one; -1 is none.
+    """Payloads of NCCL's ranges: one row per range that has one; -1 is none.
 
     Attributes:
         start_ns: when the range began.

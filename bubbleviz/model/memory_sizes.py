@@ -45,7 +45,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
         amount = math.nan
     if form is None or not 0 <= amount <= _MOST:
         raise UsageError(
-            f"{option} {text}: no amount of memory; give one such as 80GB, 64GiB, or a plain "
+            f"{option} {text}: not an amount of memory; give one such as 80GB, 64GiB, or a plain "
             "number in the unit of the activations"
         )
     prefix, byte = form.group(2) or "", form.group(3)

@@ -6,6 +6,7 @@ the input alone, ``W`` that for the weights, ``BW`` both fused.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import IntEnum
 
 
@@ -57,6 +58,13 @@ TRANSFERS = (Phase.SEND_F, Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_
 RECEIVING = (Phase.RECV_F, Phase.RECV_B, Phase.SEND_RECV)
 
 _BY_LABEL = {phase.label: phase for phase in Phase}
+#: What names a run's forward, and its backward.
+_PASSES = {"forward": {Phase.F, Phase.FB}, "backward": {Phase.B, Phase.W, Phase.BW, Phase.FB}}
+
+
+def unnamed(phases: Collection[int | None]) -> tuple[str, ...]:
+    """Return which of ``"forward"`` and ``"backward"`` none of some phases is."""
+    return tuple(name for name, of_pass in _PASSES.items() if of_pass.isdisjoint(phases))
 
 
 def phase_of_label(label: str) -> Phase | None:

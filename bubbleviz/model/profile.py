@@ -67,7 +67,7 @@ def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
 
 def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return the limitations for rows of some kinds that were left out for their times, if any."""
-    reason = "they lack a start, end before it, or lie years away"
+    reason = "they have no start, end before they start, or are years away"
     return _left_out(path, left_out, "with impossible times", reason, LimitationKind.COSTS)
 
 

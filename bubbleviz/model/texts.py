@@ -91,11 +91,16 @@ def percent(share: float | None) -> str:
 
 
 def rank_name(number: int | None, index: int, label: str) -> str:
-    """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
-    number = index if number is None else number
+    """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``.
+
+    Where that number is unknown, its place in pipeline order: ``node1 GPU 1 (pipeline order 6)``.
+    """
     # Where nothing but the number tells devices apart, labels end with it.
     place = re.sub(r"rank \d+$", "", label).strip(" :")
-    return f"rank {number} ({place})" if place not in {"", "table"} else f"rank {number}"
+    placed = place not in {"", "table"}
+    if number is None:
+        return f"{place} (pipeline order {index})" if placed else f"rank {index} in pipeline order"
+    return f"rank {number} ({place})" if placed else f"rank {number}"
 
 
 def unmarked(text: str) -> str:

@@ -290,7 +290,7 @@ def absence() -> str:
     if not Path(__file__).with_name(FILE).exists():
         return "the compiled reader was not built"
     return (
-        f"{FILE} cannot be loaded, or is of another version; install bubbleviz again, or in a "
+        f"{FILE} cannot be loaded or is of another version; install bubbleviz again, or in a "
         f"checkout run python scripts/build_native.py bubbleviz/native/{FILE}"
     )
 

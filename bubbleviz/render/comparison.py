@@ -37,7 +37,7 @@ def _causes(saved: SavedReport, title: str = "") -> list[str]:
 def gate_markdown(
     saved: SavedReport, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
-    """Return the checks of a report: the verdict, a row a limit, doubts, and the first cause."""
+    """Return the checks of a report: verdict, one row per limit, doubts, and the first cause."""
     failed = [check for check in checks if not check.passed]
     broken = not all(kept for _, kept in promises)
     verdict = f"✅ {counted(len(checks), 'value')} within the limit"
@@ -168,7 +168,7 @@ def as_json(comparison: Comparison) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Return a comparison as CSV: one row a ratio and run, empty cells for what is unknown."""
+    """Return a comparison as CSV: one row per ratio and run, empty cells for what is unknown."""
     rows = []
     for row in document(comparison)["ratios"]:
         for run, own in zip(comparison.runs, row["runs"], strict=True):
@@ -221,7 +221,7 @@ def as_svg(comparison: Comparison, view: View) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown: what changed, a row a ratio and run, notes, and causes."""
+    """Return a comparison as Markdown: what changed, one row per ratio and run, notes, causes."""
     causes = [line for run in comparison.runs for line in _causes(run.saved, f"{run.title}: ")]
     blocks = [*sections(comparison), doc.bullets(causes)]
     return markdown(blocks, "Pipeline bubbles: comparison")

@@ -43,7 +43,7 @@ _ADVICE = {
 }
 #: What may take more time than the bubble, and what to do about it.
 _GAPS = (
-    "Launch gaps inside operations, in which no kernel runs, take",
+    "Launch gaps inside operations take",
     "launch fewer, larger kernels (fused, or as CUDA graphs); bubbleviz idle shows what the host "
     "did in the gaps",
 )
@@ -55,12 +55,12 @@ _UNATTRIBUTED = (
 #: What to do where a rank is missing: without its work, no ratio shows what to change.
 _INCOMPLETE = (
     "Ranks of the run are missing, so its bubble is unknown: analyze the profiles of all ranks "
-    "together"
+    "together (-v coverage names what was left out)"
 )
 #: What to do where one may be: its work would look like transfers between the others.
 _MAYBE_INCOMPLETE = (
-    "Make sure that no profile is missing: between some stages every microbatch is away long "
-    "enough for one more stage. If none is, say so with --parallel; then transfers take that time"
+    "Check for missing profiles: between some stages microbatches take long enough for one more. "
+    "If none is missing, give --parallel, and the time counts as transfers"
 )
 
 
@@ -187,9 +187,9 @@ def _lost_launches(report: Report) -> str | None:
         return None
     mean = report.summary.bubble_ratio[report.headline].mean
     return (
-        "Record again without losses, from before the first iteration on: the launching calls of "
-        f"{lost:,} of {kernels:,} kernels ({percent(lost / kernels)}) are missing, so their "
-        f"operations are unknown, and the ratio lies between {percent(low)} and {percent(mean)}"
+        f"Record again, from before the first iteration on: {lost:,} of {kernels:,} kernels "
+        f"({percent(lost / kernels)}) lack their launching call, so the ratio lies between "
+        f"{percent(low)} and {percent(mean)}"
     )
 
 
@@ -227,9 +227,9 @@ def _heavier_than_bubble(report: Report) -> str | None:
     if (own := time.rank_time) is None:
         return None
     return (
-        f"On {time.rank}, launch gaps inside operations, in which no kernel runs, take "
-        f"{percent(own.gap_ns / own.window_ns)} of the window, and "
-        f"{percent(own.gap_ns / own.work_ns)} of the time that counts as work: {_GAPS[1]}"
+        f"On {time.rank}, launch gaps inside operations take {percent(own.gap_ns / own.window_ns)} "
+        f"of the window, and {percent(own.gap_ns / own.work_ns)} of the time that counts as work: "
+        f"{_GAPS[1]}"
     )
 
 
@@ -251,10 +251,9 @@ def _first_advice(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     name = "?" if path is None else shortened(report.iterations[path.iteration].name)
     ratio = "with a schedule ratio of" if report.no_pipeline is None else "idle for"
     return (
-        f"{_action(report, best)}: iteration {name} would take "
-        f"{in_ms(best.makespan_ns)} instead of {in_ms(measured.makespan_ns)} "
-        f"({-100 * saved:.1f} %) from first F to last backward, {ratio} "
-        f"{percent(best.bubble_ratio)} instead of {percent(measured.bubble_ratio)}"
+        f"{_action(report, best)}: iteration {name} would take {in_ms(best.makespan_ns)} instead "
+        f"of {in_ms(measured.makespan_ns)} ({-100 * saved:.1f} %) from first F to last backward, "
+        f"{ratio} {percent(best.bubble_ratio)} instead of {percent(measured.bubble_ratio)}"
     )
 
 
@@ -286,13 +285,13 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
         )
     elif report.single_stage and ratio >= _WORTH:
         told = (
-            "One stage is no pipeline, so no schedule makes it idle; bubbleviz idle shows what its "
-            "host did then"
+            "A single stage is no pipeline, so no schedule causes its idle time; bubbleviz idle "
+            "shows what its host did"
         )
     elif ratio < _WORTH and between >= _BETWEEN:
         told = (
-            f"Almost no idle time lies inside iterations, but {percent(between)} of the time from "
-            "one to the next does (period); bubbleviz idle shows what hosts did then"
+            f"Iterations have almost no idle time, but {percent(between)} of the period between "
+            "their starts is idle; bubbleviz idle shows what hosts did then"
         )
     elif RANKS_MISSING in report.restrictions and few_lacking(report) is None:
         told = _INCOMPLETE
@@ -302,15 +301,15 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
         told = "There is almost no bubble to remove"
     elif report.kind == INFERENCE:
         told = (
-            f"No change of what ran removes the bubble ({percent(headline)}, {report.headline}): "
-            "more requests, or more chunks in flight, fill it"
+            f"No change to what ran removes the bubble ({percent(headline)}, {report.headline}); "
+            "more requests, or more chunks in flight, would fill it"
         )
     else:
         # Twice the work with the same bubble.
         told = (
-            f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES} would reduce the "
-            f"schedule ratio from {percent(ratio)} to about {percent(ratio / (2 - ratio))}; "
-            "--what-if compares other schedules"
+            f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES}, at the same "
+            f"time per token, would reduce the schedule ratio from {percent(ratio)} to about "
+            f"{percent(ratio / (2 - ratio))}; --what-if compares other schedules"
         )
     return told
 
@@ -445,7 +444,7 @@ def _schedule(report: Report) -> Advice | None:
     saving_ms = same_ms - best.makespan_ms
     action = f"Run the schedule {best.name}, which fits in the same memory"
     what = (
-        f"at the measured times and without delays, {best.makespan_ms:,.3f} ms instead of "
+        f"at the measured times without delays, {best.makespan_ms:,.3f} ms instead of "
         f"{same_ms:,.3f} ms (-{percent(saving_ms / same_ms)}) from first F to last backward"
     )
     return Advice(
@@ -746,8 +745,8 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
     "queue": lambda report, fault, seen: (
         f"Post receives of {_ranks(report, fault.ranks)} in the order in which data comes, or "
         "defer them",
-        f"{counted(int(fault.phases[0][1]), 'receive')} wait queued behind one whose data is not "
-        f"there, in {seen}",
+        f"{counted(int(fault.phases[0][1]), 'receive')} wait behind one whose data has not "
+        f"arrived, in {seen}",
         "",
     ),
     "token": lambda _, fault, seen: (
@@ -767,7 +766,9 @@ def _thread(report: Report, fault: Fault) -> str:
 def _ranks(report: Report, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return numbered_rank(report, ranks[0])
-    return f"ranks {listed([str(number) for number in _numbers(report, ranks)], _NAMED)}"
+    known = all(report.ranks[rank].global_rank is not None for rank in ranks)
+    told = listed([str(number) for number in _numbers(report, ranks)], _NAMED)
+    return f"ranks {told}{'' if known else ' in pipeline order'}"
 
 
 def _numbers(report: Report, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -23,9 +23,9 @@ from bubbleviz.report.saved import Average, SavedRatio, SavedReport, check_one_k
 
 #: Assumptions of every test, for readers.
 ASSUMPTIONS = (
-    "Welch's t-test, two-sided, not corrected for multiple comparisons; it assumes iterations of a "
-    "run to be independent and approximately normal: correlated neighbours make p too small, and "
-    "variation between repeated runs is not included."
+    "Welch's t-test, two-sided, uncorrected for multiple comparisons; assumes independent, about "
+    "normal iterations: correlated ones make p too small, and variation between runs is not "
+    "included."
 )
 
 
@@ -335,8 +335,8 @@ def _per_microbatch(window_ns: Average, run: SavedReport) -> Average:
 def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) -> Iterator[str]:
     yield from _restrictions(runs)
     yield from (
-        f"{run.title}: {one_line(run.saved.kernels, 200)}; much is lost inside operations or "
-        "beside them, which its ratios do not show"
+        f"{run.title}: {one_line(run.saved.kernels, 200)}; much time is lost inside or beside "
+        "operations, which its ratios do not show"
         for run in runs
         if run.saved.kernels is not None
     )
@@ -351,9 +351,8 @@ def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) 
         before, now = runs[0].saved.microbatches, run.saved.microbatches
         if before != now and same_work(runs[0].saved, run.saved) == 1 and before and now:
             yield (
-                f"{run.title}: {counted(now, 'microbatch', 'microbatches')} of about the work of "
-                f"{before:,} of {runs[0].title}, by the times of their operations; whole "
-                "iterations are compared"
+                f"{run.title}: {counted(now, 'microbatch', 'microbatches')} hold about the work of "
+                f"{before:,} of {runs[0].title}, so whole iterations are compared"
             )
     if few := [run.title for run in runs if run.saved.iterations < 2]:
         yield f"a test needs two iterations of each run; too few in {', '.join(few)}"

@@ -108,7 +108,10 @@ class Check:
             parts.append("it needs clocks that contradict each other")
         if self.saved.restrictions:
             reasons = "; ".join(restriction.text for restriction in self.saved.restrictions)
-            parts.append(f"{reasons}, see the report's limitations")
+            parts[0] += f", {'but' if self.within else 'and'} {reasons}"
+            of_part = all(restriction.of_part for restriction in self.saved.restrictions)
+            if self.within and of_part and not self.allow_incomplete:
+                parts.append("--allow-incomplete checks the ranks here")
         if self.saved.kernels is not None:
             parts.append(one_line(self.saved.kernels, 200))
         return "; ".join(parts)
@@ -148,7 +151,7 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
         told = "advises nothing"
         if before.what_to_do_first is not None:
             first = before.what_to_do_first
-            told = f"promises no saving to hold this run to; what to do first: {first}"
+            told = f"promises no saving to check; what to do first: {first}"
         lines = [(f"{path} {told}", True)]
     return tuple(
         (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines

@@ -26,12 +26,12 @@ from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import counted, one_line, percent, rank_name
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
 
 #: A run of more ranks than this is summarised: tables show how numbers are spread and the ranks at
-#: the ends, pictures a row a stage, the interactive page one pipeline at a time.
+#: the ends, pictures one row per stage, the interactive page one pipeline at a time.
 MANY_RANKS = 256
 
 
@@ -120,7 +120,7 @@ def rank_means(report: Report) -> RankMeans:
 
 
 def stages_of(report: Report) -> Records[Any]:
-    """Return a row a stage, with means over its ranks and the averaged iterations.
+    """Return one row per stage, with means over its ranks and the averaged iterations.
 
     Columns: ``stage`` (null unknown), ``ranks``, ``bubble_ratio``, ``bubble_ns``, the work by phase
     as ``busy_ns_F`` and so on, and the idle time by cause as ``idle_ns_warmup`` and so on.
@@ -300,8 +300,8 @@ def _grouped(report: Report, out: Bools) -> Iterator[tuple[str, Ints]]:
                 left[inside] = False
     for rank in np.flatnonzero(left).tolist():
         stage = "" if ranks[rank].stage is None else f", stage {ranks[rank].stage}"
-        label = one_line(ranks[rank].label, 40)
-        yield f"rank {ranks[rank].number} ({label}){stage}", np.array([rank], np.int64)
+        name = rank_name(ranks[rank].global_rank, rank, one_line(ranks[rank].label, 40))
+        yield f"{name}{stage}", np.array([rank], np.int64)
 
 
 def _members(keys: Sequence[str | int | None], out: Bools) -> Iterator[tuple[str | int, Ints]]:

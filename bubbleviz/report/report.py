@@ -540,9 +540,9 @@ def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
     if ranks:
         yield Limitation(
             "operations that some ranks lack",
-            "a backward without a forward of its number, or a microbatch that other stages ran; "
-            "their kernels count as no work, so the true ratio may be smaller; check the names of "
-            f"ranges on {listed((f'{label} ({count:,})' for label, count in ranks), _LISTED)}",
+            "a backward without its forward, or a microbatch that other stages ran; the true ratio "
+            "may be smaller; check the names of ranges on "
+            f"{listed((f'{label} ({count:,})' for label, count in ranks), _LISTED)}",
             sum(count for _, count in ranks),
             LimitationKind.OPERATIONS_LACKING,
         )

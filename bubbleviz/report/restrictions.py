@@ -31,8 +31,8 @@ WITHOUT_GPU_WORK = Restriction(
     "it is incomplete, since the GPU work of some stages was not recorded",
     of_part=True,
     kind=LimitationKind.STAGES_WITHOUT_GPU_WORK,
-    advice="Record the GPU work of all stages: some have ranges and no kernel in the profiles, so "
-    "the bubble is unknown; trace GPU work in every process (-v coverage names them)",
+    advice="Trace GPU work in every process: some stages have ranges and no kernel in the "
+    "profiles, so the bubble is unknown (-v coverage names them)",
 )
 KERNELS_LOST = Restriction(
     "kernels-lost",
@@ -68,8 +68,8 @@ RESTRICTIONS = (
         "incomplete: kernels have invalid timestamps",
         "it is incomplete, since kernels with invalid timestamps were left out",
         kind=LimitationKind.KERNELS_LEFT_OUT,
-        advice="Export or profile again: kernels with invalid timestamps were left out, so idle "
-        "time may be work (-v coverage counts them)",
+        advice="Export or profile again: kernels have invalid timestamps, so idle time may be work "
+        "(-v coverage counts them)",
     ),
     Restriction(
         "ranks-without-operations",
@@ -77,8 +77,8 @@ RESTRICTIONS = (
         "GPUs that computed as long as others take no part in it",
         of_part=True,
         kind=LimitationKind.RANKS_WITHOUT_OPERATIONS,
-        advice="Name the forwards and backwards of all GPUs: some computed as long as the others "
-        "outside every operation, so the bubble is unknown (-v coverage names them)",
+        advice="Name the forwards and backwards of all GPUs: some computed only outside "
+        "operations, so the bubble is unknown (-v coverage names them)",
     ),
     MAYBE_INCOMPLETE,
     Restriction(
@@ -93,8 +93,8 @@ RESTRICTIONS = (
         "incomplete: the GPU work of some operations is not in the profile",
         "it is incomplete, since the GPU work of some operations is not in the profile",
         kind=LimitationKind.OPERATIONS_WITHOUT_WORK,
-        advice="Profile again: some forwards and backwards have no kernels in the profile, so idle "
-        "time may be work (-v coverage counts them)",
+        advice="Profile again: some forwards and backwards have no kernels, so idle time may be "
+        "work (-v coverage counts them)",
     ),
     Restriction(
         "operations-lacking",

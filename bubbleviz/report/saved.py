@@ -534,7 +534,7 @@ def timeline_values(
             convert(tables, dict[str, dict[str, list[int]]]),
         )
     except (KeyError, TypeError, ValidationError) as error:
-        raise no_timeline(path, f"is none ({str(error)[:200]})") from error
+        raise no_timeline(path, f"is invalid ({str(error)[:200]})") from error
 
 
 def no_timeline(path: str, what: str) -> InputError:

@@ -310,7 +310,8 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
     for option, value in (("--memory-limit", limit), ("--memory-b", memory_b)):
         if value is not None and not 0 < value <= _MOST_MEMORY:
             raise UsageError(
-                f"{option}: {value} is no memory; give more than 0, and at most {_MOST_MEMORY:g}"
+                f"{option}: {value} is not an amount of memory; give more than 0, and at most "
+                f"{_MOST_MEMORY:g}"
             )
     backward = 1.0 if memory_b is None else memory_b
     kept = searched.kept if searched else 1.0
@@ -345,7 +346,6 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
         raise UsageError(
             f"{texts.counted(stages, 'stage')} with "
             f"{texts.counted(microbatches, 'microbatch', 'microbatches')} of "
-            f"{texts.counted(chunks, 'chunk')} are up to "
-            f"{count:,} operations; at most {_MOST_OPERATIONS:,} are simulated, give fewer "
-            "microbatches"
+            f"{texts.counted(chunks, 'chunk')} are up to {count:,} operations; at most "
+            f"{_MOST_OPERATIONS:,} are simulated, give fewer microbatches"
         )

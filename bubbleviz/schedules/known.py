@@ -77,7 +77,7 @@ def known_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
 
 
 def placement_of(rule: Schedule, stages: int, chunks: int) -> tuple[int, ...]:
-    """Return the placement of a searched schedule: one chunk a device, or two in a V.
+    """Return the placement of a searched schedule: one chunk per device, or two in a V.
 
     Raises:
         UsageError: it has another number of chunks.
@@ -118,7 +118,7 @@ def _refuse_chunks(name: str, chunks: int, wanted: int, where: str = "a device")
         raise UsageError(f"{name} has {has} {where}, not {chunks}")
 
 
-# Orders of one chunk a device, and of several in rounds: forwards ahead of B, W behind it.
+# Orders of one chunk per device, and of several in rounds: forwards ahead of B, W behind it.
 
 
 def _delayed(
@@ -156,7 +156,7 @@ def _line(
     lag: Callable[[int], int] | None = None,
     hint: str = "",
 ) -> Callable[[int, int, int], Plan]:
-    """Return the ``plan`` of a schedule with one chunk a device.
+    """Return the ``plan`` of a schedule with one chunk per device.
 
     ZB-H1 and ZB-H2 are drawn for m >= 2p; with fewer microbatches the same rule gives a valid
     order, which may idle longer than one that is searched: zb-1p and zb-2p are never worse.
@@ -292,7 +292,7 @@ def _chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     Down and up take turns in slots of either parity, so that no two are in one slot; the next
     group begins 2p slots later, in what the one before leaves free.
     """
-    _refuse_chunks("chimera", chunks, 1, "a device and direction")
+    _refuse_chunks("chimera", chunks, 1, "per device and direction")
     if stages % 2 or microbatches % stages:
         raise UsageError(
             "chimera needs an even number of stages and microbatches in groups of them, "
@@ -314,7 +314,7 @@ def _chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
 
 def _dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     """Return the plan of two replicas, as Chimera has them, each with half of the microbatches."""
-    _refuse_chunks("dualpipe", chunks, 1, "a device and direction")
+    _refuse_chunks("dualpipe", chunks, 1, "per device and direction")
     if stages % 2 or microbatches % 2:
         raise UsageError(
             "dualpipe needs an even number of stages and of microbatches, "

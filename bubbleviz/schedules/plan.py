@@ -142,7 +142,7 @@ class Schedule:
             schedule does not allow.
         searched: the memory of plans that are searched for given times; None where the order is
             always the same.
-        with_one_chunk: name of the schedule that this is with one chunk a device; None where it
+        with_one_chunk: name of the schedule that this is with one chunk per device; None where it
             keeps its own.
         replicas: how many pipelines, each with microbatches of its own, its plans hold.
     """

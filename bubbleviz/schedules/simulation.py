@@ -151,7 +151,7 @@ def _run(plan: Plan, workload: Workload) -> list[tuple[int, int, Phase, int, int
     stuck = [(d, o[n]) for d, (o, n) in enumerate(zip(plan.orders, reached, strict=True)) if o[n:]]
     if stuck:
         raise MismatchError(
-            f"the order deadlocks: device {stuck[0][0]} waits for ever for the inputs of "
+            f"the order deadlocks: device {stuck[0][0]} waits forever for the inputs of "
             f"{stuck[0][1]}"
         )
     return rows
@@ -313,8 +313,8 @@ def outcome_of(plan: Plan, workload: Workload) -> Outcome:
     """
     if plan.placement != workload.placement:
         raise UsageError(
-            f"{plan.name} places {plan.virtual_stages} virtual stages otherwise than the run; "
-            "give a plan of the same placement"
+            f"{plan.name} places {plan.virtual_stages} virtual stages on other devices than the "
+            "run; give a plan with the same placement"
         )
     peaks = peak_memory(plan, workload.activation, workload.kept)
     return Outcome(plan, simulate(plan, workload), peaks, fits(peaks, workload.limit))

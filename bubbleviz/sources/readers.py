@@ -424,10 +424,9 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
     found = next(by_tables, None)
     if found is None and relations:
         raise ProfileError(
-            f"{path}: an SQLite database, but no nsys export, nor a profile of ROCm: it "
-            "has none of their tables (StringIds, CUPTI_ACTIVITY_KIND_KERNEL, "
-            "CUPTI_ACTIVITY_KIND_RUNTIME, NVTX_EVENTS; rocpd_region; rocpd_api); "
-            f"{next_step(path)}"
+            f"{path}: an SQLite database, but no nsys export, nor a profile of ROCm: it has none "
+            "of their tables (StringIds, CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_RUNTIME, "
+            f"NVTX_EVENTS; rocpd_region; rocpd_api); {next_step(path)}"
         )
     return found or next(by_ending, kinds[0])
 

@@ -139,7 +139,7 @@ def block_of(timetable: Timetable, device: int, iteration: int) -> Block:
 def _kernel_times(
     starts: Ints, ends: Ints, count: int, random: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Return starts and ends of the compute kernels, a row an operation, that fill it exactly."""
+    """Return start and end of the compute kernels, one row per operation, that fill it exactly."""
     weights = np.cumsum(random.integers(750, 1_251, (len(starts), count)), axis=1)
     length = (ends - starts)[:, None]
     edges = np.zeros((len(starts), count + 1), dtype=np.int64)

@@ -42,7 +42,7 @@ class Grid:
 
 
 def ratio_grid(outcomes: Sequence[Outcome]) -> Grid:
-    """Return a row a profile, way and yardstick."""
+    """Return one row per profile, way and yardstick."""
     header = (
         "file", "MB", "M rows", "reader", "jobs", "yardstick", "scan s", "bubbleviz s", "CPU s",
         "ratio", "limit", "peak MB", "limit MB",

@@ -63,7 +63,7 @@ class Budget:
         return found
 
     def table(self, counts: Mapping[str, int]) -> str:
-        """Return a line a stage: its count, and how far that is from the budget."""
+        """Return one line per stage: its count, and how far that is from the budget."""
         lines = []
         for name, count in counts.items():
             change = _change(count, self.stages[name]) if name in self.stages else "no budget"

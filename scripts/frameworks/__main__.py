@@ -141,14 +141,14 @@ def _line(row: Row) -> str:
     return (
         f"{row.environment.name}, {what}: {'; '.join(outcome.wrong) or 'holds'} (longer "
         f"{outcome.longer:.2%}, schedule off by {outcome.points:.2f} points, profiler by "
-        f"{outcome.points_of_profiler:.2f}, {outcome.cost_us:.0f} us an operation, load "
+        f"{outcome.points_of_profiler:.2f}, {outcome.cost_us:.0f} us per operation, load "
         f"{os.getloadavg()[0]:.1f})"
     )
 
 
 def _print(rows: list[Row]) -> None:
     """Print the table, in Markdown."""
-    print("| version | schedule | state | times % | `schedule`, points | us an operation | on |")
+    print("| version | schedule | state | times % | `schedule`, points | us per operation | on |")
     print("|---|---|---|---|---|---|---|")
     today = time.strftime("%Y-%m-%d")
     for row in rows:

@@ -137,7 +137,7 @@ def _line(run: Run) -> str:
 
 
 def _print(runs: list[Run]) -> None:
-    """Print a row a run."""
+    """Print one row per run."""
     table = Table(box=None, header_style="")
     for column in ("job", "p", "m", "layout", "order"):
         table.add_column(column)

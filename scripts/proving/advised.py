@@ -149,7 +149,7 @@ def _seconds(job: Job, order: Order) -> float:
 
 
 def _print(rows: list[Followed]) -> None:
-    """Print a row an advice."""
+    """Print one row per advice."""
     table = Table(box=None, header_style="")
     for column in ("job", "advice"):
         table.add_column(column)

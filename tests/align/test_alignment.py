@@ -57,7 +57,7 @@ JOBS = {
     "split backward": replace(SHORT, schedule="zb-h1", drift_ppb=DRIFTS),
     "no transfers seen": replace(SHORT, communication=False),
     "receives inside F": replace(SHORT, nested_receive_ns=100_000, kernels=4),
-    "a file a rank": replace(SHORT, stages=8, files="rank", drift_ppb=DRIFTS),
+    "one file per rank": replace(SHORT, stages=8, files="rank", drift_ppb=DRIFTS),
     "named iterations": replace(SHORT, iteration_ranges=True),
     "iterations shorter than NTP errors": replace(SHORT, microbatches=4, iterations=6),
     "replicas, named": replace(
@@ -256,7 +256,7 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
 
     (reason,) = said(report, "contradict each other")
     assert all(words in reason for words in ("node0", "node1", "needs 'B", "needs 'F"))
-    missed = float(reason.split("misses by ")[1].split(" us")[0].replace(",", ""))
+    missed = float(reason.split("allow this, by ")[1].split(" us")[0].replace(",", ""))
     assert missed == pytest.approx(3_000, rel=0.1)
     for iteration in report.iterations:
         known = {n for n, r in iteration.ratios.items() if r.value is not None}
@@ -456,7 +456,7 @@ def test_bounds_are_those_of_the_events(
     ("changes", "told"),
     [
         ({"iterations": 6, "iteration_ranges": True}, ()),
-        ({"iterations": 6}, ("how long their iterations take", "the next best pairing")),
+        ({"iterations": 6}, ("how long their iterations take", "the next best match")),
         (
             {"iterations": 5, "jitter": 0, "transfer_jitter": 0, "clock_error_ns": ()},
             (
@@ -474,7 +474,7 @@ def test_what_pairs_iterations_without_names_is_told(
 
     report = bubbleviz.analyze(paths)
 
-    reasons = said(report, "how iterations of the hosts")
+    reasons = said(report, "iterations across hosts")
     assert len(reasons) == (len(told) > 0)
     assert all(words in reason for reason in reasons for words in told)
     assert None not in [p.clock_uncertainty_ns for p in report.profiles]
@@ -484,9 +484,9 @@ def test_what_pairs_iterations_without_names_is_told(
     errors = (0, 40_000_000, -40_000_000, 40_000_000)
     paths, _ = planted(replace(SHORT, **changes | {"clock_error_ns": errors}), tmp_path / "off")
     report = bubbleviz.analyze(paths)
-    (reason,) = said(report, "which iterations of the ranks")
+    (reason,) = said(report, "iterations across ranks")
     assert "is off by 1 iteration and moves clocks by" in reason
-    assert "name iterations in the ranges" in reason
+    assert "name iterations in ranges" in reason
     assert [p.clock_uncertainty_ns for p in report.profiles[1:]] == [None] * 3
 
 
@@ -529,5 +529,5 @@ def test_an_order_that_cannot_be_is_taken_and_told(
     report = bubbleviz.analyze(paths, order=order)
 
     assert [r.label for r in report.ranks] == [inferred[n].label for n in order]
-    told = "order given with --order or --parallel contradicts"
+    told = "order of --order or --parallel contradicts"
     assert any(told in n.reason for n in report.limitations)

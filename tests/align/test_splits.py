@@ -72,7 +72,9 @@ def test_the_slow_rank_of_two_pipelines_is_what_to_look_at_first(tmp_path: Path)
 
     assert _is_right(report, truth)
     # Simulated device 10 is stage 2 of the second of two pipelines.
-    assert (first_thing(report) or "").startswith("Find out why rank 10 (node0 GPU 5) is slow")
+    assert (first_thing(report) or "").startswith(
+        "Find out why node0 GPU 5 (pipeline order 10) is slow"
+    )
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

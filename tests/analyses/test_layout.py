@@ -88,7 +88,7 @@ RUNS = {
     "1f1b": BASE,
     "backward on its own thread": replace(BASE, autograd="named"),
     "library ranges": replace(BASE, library_depth=3, text="registered"),
-    "one file a rank": replace(BASE, files="rank", devices="zero"),
+    "one file per rank": replace(BASE, files="rank", devices="zero"),
     "weights apart": replace(BASE, schedule="zb-h1", backward_ns=900_000),
     "V": replace(BASE, schedule="zb-v", stages=2, layer_names="layers.{}.mlp"),
     "interleaved": replace(BASE, schedule="interleaved-1f1b", stages=2, layer_names="Layer {}"),

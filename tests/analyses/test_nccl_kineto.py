@@ -101,7 +101,7 @@ def measured(folder: Path, args: dict[str, Any], name: str = GENERIC) -> Total:
 @pytest.mark.parametrize(
     ("name", "took", "gave", "operation", "size", "algorithm", "bus"),
     [
-        # What one rank hands in or takes, in bytes; then 10^9 bytes a second over 1 ms.
+        # What one rank hands in or takes, in bytes; then 10^9 bytes per second over 1 ms.
         ("allreduce", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
         ("allreduce_coalesced", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
         ("_allgather_base", 1000, 4000, "AllGather", 4000, 0.016, 0.012),

@@ -37,7 +37,7 @@ def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> Non
     path = profile(
         tmp_path, [K(5, 9, 1)], [C(1, 2, 1)], [R(0, 3, "XlaModule:#hlo_module=jit_step#")]
     )
-    with pytest.raises(NothingToAnalyseError, match="names no instructions of XLA"):
+    with pytest.raises(NothingToAnalyseError, match="names no XLA instructions"):
         measure_costs(path)
 
 

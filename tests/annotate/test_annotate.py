@@ -29,7 +29,7 @@ from tests.support.pytorch import ran
 
 
 class Recorder(ranges.Recorders):
-    """What was open when something opened: one line a range, indented by those around it."""
+    """What was open when something opened: one line per range, indented by those around it."""
 
     def __init__(self) -> None:
         super().__init__()

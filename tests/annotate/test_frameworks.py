@@ -234,7 +234,7 @@ GROUPS: tuple[Case, ...] = (
             "interleaved": (replace(V8, schedule="interleaved-1f1b", chunks=2), torch_names("B")),
             "zb-h1": (SPLIT, torch_names("I")),
             "zb-v": (V8, torch_names("I")),
-            "zb-v, a file a rank": (replace(V8, files="rank"), torch_names("I")),
+            "zb-v, one file per rank": (replace(V8, files="rank"), torch_names("I")),
             "without transfers": (replace(PLAIN, communication=False), torch_names("B")),
         },
     ),
@@ -399,10 +399,8 @@ THUNKS = {
     ),
     "newest": Thunks(
         forward="TSL:Thunk:#name=jit(step)/jvp(x)/dot,hlo_op=fusion.{n},unique_hlo_op_id={n}#",
-        backward="TSL:Thunk:#name=jit(step)/transpose(jvp(x))/dot,hlo_op=fusion.{n},"
-        "unique_hlo_op_id={n}#",
-        transfer="TSL:Thunk:#name=jit(step)/ppermute,hlo_op=collective-permute-start.{n},"
-        "unique_hlo_op_id={n}#",
+        backward="TSL:Thunk:#name=jit(step)/transpose(jvp(x))/dot,hlo_op=fusion.{n},unique_hlo_op_id={n}#",
+        transfer="TSL:Thunk:#name=jit(step)/ppermute,hlo_op=collective-permute-start.{n},unique_hlo_op_id={n}#",
         module="TSL:XlaModule:#prefix=jit(step),hlo_module=jit_step,program_id=12#",
     ),
 }

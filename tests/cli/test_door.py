@@ -74,7 +74,7 @@ def test_a_trace_without_names_gets_idle_and_is_decoded_once(
 
     assert code == 0
     assert err.startswith("bubbleviz: idle, since no range of ")
-    assert f"bubbleviz inspect {trace} may draft names" in err
+    assert f"bubbleviz inspect {trace} may draft one" in err
     assert "1 device, idle for" in out
     assert decoded == [str(trace)]
     assert cli("-q", str(trace))[1:] == ("", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -219,9 +220,13 @@ def _inserted(run: Path, glob: str, **columns: str) -> None:
 def _tried(run: Path, folder: Path) -> float | None:
     """Return the ratio of a draft's trial, having compared the trial with an analysis."""
     inspection = bubbleviz.inspect(run)
+    assert not inspection.analysable
     assert inspection.suggestion is not None
     assert inspection.trial is not None
     mine = folder / "mine.toml"
+    told = f"{run} -o mine.toml, then run bubbleviz analyze {run} --convention mine.toml; the"
+    with pytest.raises(bubbleviz.BubblevizError, match=re.escape(f"bubbleviz inspect {told}")):
+        bubbleviz.analyze(run)
     mine.write_text(inspection.suggestion, encoding="utf-8")
     report = bubbleviz.analyze(run, convention=mine)
     ratio = report.summary.bubble_ratio[report.headline].mean
@@ -236,6 +241,14 @@ def _tried(run: Path, folder: Path) -> float | None:
     ("forward", "backward"),
     [
         ("forward_step[#]", "backward_step[#]"),
+        # Of these a built-in convention knows one pass, and reads more numbers in it than the draft
+        # in the other.
+        ("F#.0.0", "my_backward #"),
+        ("F#.0.0", "backward_step"),
+        ("fwd mb=#", "B#.0.0"),
+        ("PP:0F#", "PP bwd #"),
+        ("DeepSpeedEngine.forward", "engine_bwd"),
+        ("execute_context_#(2048)_generation_3(3)", "my backward #"),
         ("_exec_forward_pass", "_exec_backward_pass"),
         ("fwd # 0", "bwd # 0"),
         ("fwd 0 #", "bwd 0 #"),
@@ -314,7 +327,7 @@ def test_a_refusal_shows_each_name_by_itself(
         shown = name if len(name) <= 40 else f"{name[:39].rstrip()}…"
         assert f"{shown!r} (1)" in refusal
     # No draft of these names forward and backward.
-    assert "save the draft" not in refusal
+    assert "mine.toml" not in refusal
 
 
 #: Names, and what the draft of them holds; one in front of a unit counts nothing.

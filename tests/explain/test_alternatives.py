@@ -56,7 +56,7 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
     assert (others.measured, others.rows, others.same) == (None, (), None)
     assert written(theory(report, View()))[:2] == [
         "As measured",
-        "No schedule in theory is shown above it: one stage is no pipeline.",
+        "Without a schedule in theory above it: one stage is no pipeline.",
     ]
 
 
@@ -272,4 +272,4 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     assert max(row.speedup or 0 for row in others.rows) < 0.03
     shown = " ".join(as_text(report, View()).split())
     assert "stage window ms" in shown
-    assert "Consecutive iterations overlap, so the longest rank's own window" in shown
+    assert "Consecutive iterations overlap, so the longest rank's window" in shown

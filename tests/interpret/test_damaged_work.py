@@ -449,9 +449,8 @@ def _periodic(folder: Path, order: tuple[str, ...], count: int, kept: int) -> Pa
     with closing(sqlite3.connect(path)) as database, database:
         ids = dict(database.execute("SELECT value, id FROM StringIds").fetchall())
         ((thread, process, kernel),) = database.execute(
-            "SELECT r.globalTid, k.globalPid, k.demangledName "
-            "FROM CUPTI_ACTIVITY_KIND_RUNTIME AS r JOIN CUPTI_ACTIVITY_KIND_KERNEL AS k "
-            "ON k.correlationId = r.correlationId"
+            "SELECT r.globalTid, k.globalPid, k.demangledName FROM CUPTI_ACTIVITY_KIND_RUNTIME AS "
+            "r JOIN CUPTI_ACTIVITY_KIND_KERNEL AS k ON k.correlationId = r.correlationId"
         ).fetchall()
         places = [
             (i, place)

@@ -130,7 +130,7 @@ def test_graphs_that_cannot_be_read_are_refused(
 
     assert main(["analyze", str(path)]) == 1
     shown = cli.printed("inspect", str(path))
-    assert "analyze cannot run" in shown
+    assert "analyze cannot compute bubble ratios" in shown
     assert "--cuda-graph-trace=node" in shown
     assert f"the export lacks {GRAPH}.correlationId" in shown
 

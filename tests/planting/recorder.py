@@ -39,8 +39,7 @@ KERNEL_NAMES = (
         "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>,"
         " std::array<char *, (unsigned long)3>>(int, T2, T3)",
         "vectorized_elementwise_kernel",
-        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EE"
-        "EEviT0_T1_",
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_",
     ),
     (
         "void multi_tensor_apply_kernel<TensorListMetadata<(int)4>, AdamFunctor<float>>(long, T1)",

@@ -151,7 +151,7 @@ def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
     own = opened(replicas)
     first = own.page.locator("#standing-out tbody tr").first
 
-    assert first.inner_text().startswith("rank 6 (node0 GPU 7), stage 2")
+    assert first.inner_text().startswith("node0 GPU 7 (pipeline order 6), stage 2")
     first.get_by_role("button").click()
     expect(title_of(own)).to_have_text("Timeline: Pipeline 1")
 

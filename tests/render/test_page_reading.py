@@ -65,7 +65,7 @@ def test_the_first_screen_answers_in_order(opened: Open) -> None:
     assert heights[-1] < 900
     assert own.page.locator("#run-date").inner_text() == "recorded 2025-10-09 08:53 UTC"
     assert own.page.locator("#run-title").inner_text() == "node0.sqlite"
-    assert "share of the ranks' time" in own.page.locator("#definition").inner_text()
+    assert "idle share of all ranks" in own.page.locator("#definition").inner_text()
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-v", "zb-h2"])

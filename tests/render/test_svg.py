@@ -88,7 +88,7 @@ def test_the_bracket_is_the_window_of_the_first_row_and_says_so() -> None:
     (bracket,) = re.findall(r"M([0-9.]+) [0-9.]+v8M([0-9.]+) [0-9.]+v8", svg)
     assert [float(x) for x in bracket] == pytest.approx([left, left + width], abs=0.02)
     assert "iteration 0: 25.0\u00a0% of 80.00\u00a0ms" in written(svg)
-    assert any("brackets span the first row's" in text for text in written(svg))
+    assert any("brackets show the first row's" in text for text in written(svg))
     assert not any("brackets" in text for text in written(render(small(), View())))
 
 
@@ -251,7 +251,7 @@ def test_copies_of_a_stage_share_a_row_if_asked() -> None:
         "1 of 2: node1:0 GPU 0",
         "1 of 2: node1:1 GPU 1",
     ]
-    assert "Rows: stages; each is drawn as its first replica ran" in " ".join(texts)
+    assert "Rows: stages, each drawn as its first replica" in " ".join(texts)
     by_rank = written(render(COPIES, View(rows="rank")))
     assert len([text for text in by_rank if "GPU" in text]) == 4
     assert "share a row" not in " ".join(by_rank)

@@ -172,7 +172,7 @@ def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert main(["analyze", *traces, "--memory", "--json", file]) == 0
     for run in ([file], traces):
         plan = cli.json("plan", *run, "--memory-limit", "1GB", "--json", "-")
-        # Stage 1 always holds 902 MB, and 80 MB a microbatch.
+        # Stage 1 always holds 902 MB, and 80 MB per microbatch.
         assert plan["workload"]["memory_in_bytes"]
         held = [stage["memory"] for stage in plan["workload"]["virtual_stages"]]
         assert held == [70e6, 80e6]
@@ -199,11 +199,10 @@ def with_memory_table(export: Path, traces: list[str]) -> None:
             "SELECT globalPid >> 48 FROM CUPTI_ACTIVITY_KIND_KERNEL"
         ).fetchone()
         connection.execute(
-            "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER NOT NULL, "
-            "globalPid INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, "
-            "address INTEGER NOT NULL, pc INTEGER NOT NULL, bytes INTEGER NOT NULL, "
-            "memKind INTEGER NOT NULL, memoryOperationType INTEGER NOT NULL, name TEXT, "
-            "correlationId INTEGER)"
+            "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER NOT NULL, globalPid INTEGER "
+            "NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, address INTEGER NOT "
+            "NULL, pc INTEGER NOT NULL, bytes INTEGER NOT NULL, memKind INTEGER NOT NULL, "
+            "memoryOperationType INTEGER NOT NULL, name TEXT, correlationId INTEGER)"
         )
         connection.executemany(
             "INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES (?, ?, 0, 1, ?, 0, ?, ?, ?, NULL, 0)",

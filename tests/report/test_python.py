@@ -91,8 +91,8 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: own.save("x.svg", "x.md"), "'x.md': is no bubbleviz.View; save takes"),
         (lambda own, to: own.save(to / "x.foo"), "x.foo: its suffix is not one of "),
         (lambda own, _: own.plot(rows="x")._repr_svg_(), "rows 'x': not one of"),
-        (lambda own, _: bubbleviz.compare(own, 3), "3: is no report and no path"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze(None), "None: is no path; give the path of a profile"),  # type: ignore[arg-type]  # as people do
+        (lambda own, _: bubbleviz.compare(own, 3), "3: neither a report nor a path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze(None), "None: not a path; give the path of a profile"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
         (lambda *_: bubbleviz.analyze("x", align="y"), "align 'y': not one of"),
     ],

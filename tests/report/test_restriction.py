@@ -162,7 +162,7 @@ def test_stages_that_may_be_missing_are_marked_and_come_first() -> None:
     assert not report.incomplete
     assert report.restriction == "maybe incomplete: stages may be missing"
     assert f"! ({report.restriction})" in text_of(report).splitlines()[0]
-    assert str(first_thing(report)).startswith("Make sure that no profile is missing")
+    assert str(first_thing(report)).startswith("Check for missing profiles")
     stated = bubbleviz.analyze(
         [FIXTURES / f"zb-v/rank{rank}.sqlite" for rank in (0, 1, 3)],
         parallel=Parallel(tp=1, pp=3, dp=1),
@@ -202,7 +202,7 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_pa
     head = " ".join(text_of(report).split("\n\n")[0].split())
     assert all(f"! ({text})" in head for text in words)
     assert "since the GPU work of some stages was not recorded" in methods(report)
-    assert str(first_thing(report)).startswith("Record the GPU work of all stages")
+    assert str(first_thing(report)).startswith("Trace GPU work in every process")
     notes = {note.what: note for note in report.limitations}
     assert notes["stages without GPU work"].count == 1
     assert "ranges without GPU work whose device is unknown" not in notes
@@ -218,7 +218,7 @@ def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
         (note,) = (note for note in report.limitations if note.what == "stages without GPU work")
         pids = ", ".join(str(whole.ranks[rank].pid) for rank in ranks)
 
-        assert f"processes {pids}, and no kernel" in note.reason
+        assert f"processes {pids} and none of the kernels" in note.reason
         assert "record CUDA in all processes" in note.reason
         assert report.schedule is not None
         assert report.schedule.reason.startswith("the profiles hold one stage") == single

@@ -378,7 +378,7 @@ def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str)
 
     assert "-t cuda,nvtx" in bench.refused(path)
     assert (outcome.code, outcome.err) == (0, "")
-    assert "analyze cannot run" in outcome.out
+    assert "analyze cannot compute bubble ratios" in outcome.out
     assert "-t cuda,nvtx" in outcome.out
 
 

@@ -47,7 +47,7 @@ def small(folder: Path, *statements: str) -> Path:
 def test_a_process_that_is_no_number_is_refused(table: str, value: str, tmp_path: Path) -> None:
     path = small(tmp_path, f"UPDATE {table} SET globalPid = {value} WHERE rowid = 1")
 
-    with pytest.raises(ProfileError, match="something else than a whole number"):
+    with pytest.raises(ProfileError, match="something other than a whole number"):
         idle([path])
 
 

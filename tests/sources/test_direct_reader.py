@@ -320,7 +320,8 @@ def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str)
         assert KERNEL in told
     if "where a number belongs" in name and not name.startswith("no"):
         assert told == (
-            f"compiled reader, then SQLite (a page of {KERNEL} is not plain, or memory was short)"
+            f"compiled reader, then SQLite (a page of {KERNEL} cannot be read directly, or memory "
+            "was short)"
         )
 
 

@@ -488,7 +488,7 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
     assert (report.devices, report.activities) == ((), ())
     assert (report.idle_ns, report.span_ns) == (0, 0)
     assert title_of(report) == ("1 host without a device: operators, and no work of any device")
-    assert advice(report)[0].startswith("no work of any device was recorded")
+    assert advice(report)[0].startswith("no device work was recorded")
     document = json.loads(as_json(report, 5))
     assert document["ranks"][0]["device"] == "host"
     assert document["ranks"][0]["duty_cycle"] is None

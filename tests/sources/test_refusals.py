@@ -125,7 +125,7 @@ def test_a_trace_of_pytorch_has_no_costs(tmp_path: Path) -> None:
     events = [*kernels, {**call, **args, "pid": 1, "tid": 1}]
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     sentence = _refusal(measure_costs, path)
-    assert "names no instructions of XLA" in sentence
+    assert "names no XLA instructions" in sentence
     assert ".xplane.pb" in sentence
     assert "bubbleviz idle" in sentence
 
@@ -233,7 +233,7 @@ def test_operators_of_a_cut_trace_are_said_to_lack_their_work(
     path = tmp_path / "trace.json"
     path.write_bytes(_torch_trace(device=False)[:5_000])
     text = _shown("idle", path, cli)
-    assert "GPU work is written last, so that it may be missing; copy the file again" in text
+    assert "GPU work, which is written last, may be missing; copy the file again" in text
 
 
 @pytest.mark.parametrize("length", [12, 100])

@@ -101,7 +101,7 @@ def outcome_of(job: Job) -> Outcome:
 
 def compared(report: Report, truth: Truth, whole: range) -> Outcome:
     """Return how a report compares with the truth; ratios of these true iterations."""
-    unpaired = [n for n in report.limitations if n.what.startswith("which iterations of the")]
+    unpaired = [n for n in report.limitations if n.what.startswith("iterations across ranks")]
     known = _known_offsets(report)
     own = _true_iterations(report, truth)
     pairs = {

@@ -56,7 +56,7 @@ RUNS = {
     "mixed ranges": replace(BASE, ranges="mixed", autograd="named"),
     "unnamed autograd thread": replace(BASE, autograd="unnamed", watchdog=True),
     "library ranges": replace(BASE, library_depth=4, text="registered"),
-    "one file a rank": replace(BASE, files="rank", devices="zero"),
+    "one file per rank": replace(BASE, files="rank", devices="zero"),
     "two servers": replace(BASE, servers=2, stages=8, devices="zero"),
     "two streams": replace(BASE, two_streams=True, kernels=5),
     "copies": replace(BASE, copies=True),

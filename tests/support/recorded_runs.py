@@ -99,7 +99,7 @@ def record_run(
     iterations: int = 1,
     limit_bytes: int = 1 << 20,
 ) -> None:
-    """Record a planted run, a file a rank.
+    """Record a planted run, one file per rank.
 
     Args:
         truth: the run.

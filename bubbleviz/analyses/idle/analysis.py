@@ -413,8 +413,8 @@ def _evidence_of(
     events = host.host_events_of(ranges, calls, call, profile, lookup, numbers, waiting.hosts)
     lost = Limitation(
         f"short {profile.source.api} API calls in gaps",
-        f"{profile.source.path}: they are too many; those of less than {shortest_ns:,} ns count as "
-        "part of what is around them",
+        f"{profile.source.path}: too many to attribute; those under {shortest_ns:,} ns count as "
+        "part of what surrounds them",
     )
     limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
     launched_ns = linked.links.launched_ns
@@ -604,8 +604,7 @@ def _limitations(
     if single:
         yield Limitation(
             "duty cycle",
-            f"{path}: a device ran a single kernel or copy, which gives no window to be idle in; "
-            "it counts in no sum",
+            f"{path}: a device ran a single kernel or copy, so it has no window and is in no sum",
             single,
         )
     if 2 * waiting.unrecorded > waiting.asked:
@@ -619,15 +618,15 @@ def _limitations(
     unlinked = [total for total in totals if total.activity == known.UNLINKED]
     if unlinked:
         yield Limitation(
-            "who launched the work after gaps",
-            f"{path}: the calls that launched it are not in the profile (API calls not "
-            "recorded, or cut off); its idle time is not attributed",
+            "launches after gaps",
+            f"{path}: the launching calls are not in the profile, so this idle time is not "
+            "attributed",
             sum(total.gaps for total in unlinked),
         )
     untraced = any(total.activity == known.UNTRACED for total in totals)
     if untraced and len(evidence.ranges) == 0:
         yield Limitation(
             "what hosts did outside of API calls",
-            f"{path}: no range of a launching thread touches idle time (NVTX, ROCTx, "
-            "record_function, operators); such time counts as no host trace",
+            f"{path}: no range (NVTX, ROCTx, record_function, operators) touches idle time, which "
+            "counts as no host trace",
         )

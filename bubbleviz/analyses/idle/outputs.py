@@ -174,7 +174,7 @@ def _gaps(rank: RankIdle, rows: Ints, text: Callable[[str], str]) -> Iterator[tu
 
 
 def csv_of_gaps(report: IdleReport) -> str:
-    """Return the attributed gaps as CSV, one row a gap; a cell holds its chunks as JSON."""
+    """Return the attributed gaps as CSV, one row per gap; a cell holds its chunks as JSON."""
 
     def rows() -> Iterator[tuple[object, ...]]:
         for index, rank in enumerate(report.ranks):
@@ -374,7 +374,7 @@ def _table(
 
 
 def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
-    """Return a row a device: its span, and the shares of it."""
+    """Return one row per device: its span, and the shares of it."""
     rows = []
     for rank in report.ranks[:top]:
         queue = rank.measured and rank.queued is not None
@@ -419,9 +419,8 @@ def _side_by_side(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     yield _table(title, rows, len(order), top, "", ("device",))
     most, least = order[0], order[-1]
     yield blocks.Sentence(
-        f"idle: {percent(float(idle[least]))} ({labels[least]}) to "
-        f"{percent(float(idle[most]))} ({labels[most]}), median "
-        f"{percent(float(np.median(idle)))} of {len(order)} devices"
+        f"idle: {percent(float(idle[least]))} ({labels[least]}) to {percent(float(idle[most]))} "
+        f"({labels[most]}), median {percent(float(np.median(idle)))} of {len(order)} devices"
     )
 
 
@@ -511,7 +510,7 @@ def _idlest(report: IdleReport) -> str:
         return ""
     step = max(steps, key=lambda own: own.idle_ns)
     return (
-        f"most idle of {len(steps):,} steps: {one_line(step.name or '', _NAME)}, "
+        f"the idlest of {len(steps):,} steps: {one_line(step.name or '', _NAME)}, "
         f"{blocks.milliseconds(step.idle_ns)} of {blocks.milliseconds(step.length_ns)} ms"
     )
 

@@ -1,4 +1,4 @@
-"""The picture of idle time: a strip a device, what it ran, and what its host did meanwhile.
+"""The picture of idle time: one strip per device, what it ran, and what its host did meanwhile.
 
 A strip is cut into slices about as wide as a pixel, and each is filled from the top by the shares
 of its time: compute, communication, copies, then the activities of idle time. Below it lie the
@@ -43,8 +43,8 @@ def draw_idle(report: IdleReport) -> str:
     page.heading(page.title)
     page.y += 4
     page.paragraph(
-        "Each slice of a strip is filled from the top by what the device ran, then by what its "
-        "host did while it was idle. Steps lie below. Duty: share of time in which anything ran.",
+        "Each slice: from the top what the device ran, then what its host did while it was idle. "
+        "Steps lie below. Duty: share of time in which anything ran.",
         10.5,
     )
     page.y += 12
@@ -177,7 +177,7 @@ def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> Non
 def _draw_side_by_side(
     page: Page, report: IdleReport, colours: dict[str, str], left: float, right: float
 ) -> None:
-    """Draw a bar a device, as long as all others, divided as its time was; none for one alone."""
+    """Draw one bar per device, all equally long, divided as its time was; none for one alone."""
     ranks, names, shares = report.device_shares(_COLOURED)
     idle = shares[:, len(BUSY) :].sum(axis=1)
     count = min(len(ranks), _MOST_BARS)

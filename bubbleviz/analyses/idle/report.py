@@ -26,8 +26,8 @@ DEFINITIONS = {
     "exposed_copy": "copies and memsets with no kernel beside them",
     "overlap": "communication with compute beside it / communication",
     "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
-    "blocked": "a stream's next work was launched, the work before it on the stream was done, and "
-    "an event that the stream waited for had not completed, as CUDA events prove",
+    "blocked": "a stream's next work was launched, the work before it done, and an event that it "
+    "waited for had not completed, as CUDA events prove",
     "queued": "kernels and copies that were launched and have not begun, mean over the span",
     "step": "a range of the host, clipped to the span; its device work can lag behind",
 }
@@ -386,8 +386,8 @@ _LITTLE = 0.01
 _SHARE = 0.1
 #: What is said of busy devices that compute nothing.
 _WAITING = (
-    "of the time only send and receive kernels run, which wait for other ranks: in a pipeline this "
-    "is its bubble; bubbleviz inspect shows how to measure it"
+    "of the time only send and receive kernels run, waiting for other ranks: in a pipeline, its "
+    "bubble; bubbleviz inspect shows how to measure it"
 )
 _COMMUNICATION = (
     "of the time is exposed communication, which may only wait for other ranks: overlap it with "
@@ -420,7 +420,7 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
         if report.span_ns - report.idle_ns - compute_ns >= _SHARE * report.span_ns:
             devices += f" and computing for {written(compute_ns / report.span_ns)}"
     else:
-        devices += " with a single kernel or copy, which gives no time to be idle in"
+        devices += " with a single kernel or copy, which leaves no time to be idle"
     return f"{devices}{window}" + (f"; {beside}" if beside else "")
 
 
@@ -434,9 +434,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
                 "XLA ran on CPUs: run the program on its accelerator (jax.devices() lists those "
                 "that JAX finds), and record it again"
             )
-        return (
-            f"no work of any device was recorded: how long devices were idle is unknown; {record}",
-        )
+        return (f"no device work was recorded, so idle time is unknown; {record}",)
     if not span_ns:
         return (
             "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
@@ -461,7 +459,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         found.append((report.idle_ns, _advice_on_idle_devices(report)))
     # The sort is stable: what stands first in a list goes first among equals.
     found.sort(key=lambda part: -part[0])
-    little = "devices are idle for less than 1 % of the time: there is little to win here"
+    little = "devices are idle for less than 1 % of the time: there is little to gain"
     return tuple(sentence for _, sentence in found) or (little,)
 
 

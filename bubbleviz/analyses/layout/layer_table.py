@@ -130,7 +130,7 @@ def read_layers(path: str) -> MeasuredModel:
         kept = _amounts(path, "memory_weight", cells["memory_weight"], units)
     if (kept > held).any():
         at = int(np.flatnonzero(kept > held)[0])
-        raise _wrong(path, at, "memory_weight", "more than memory, of which it is a part")
+        raise _wrong(path, at, "memory_weight", "more than memory, which includes it")
     layers = Layers(
         forward_ns=forward,
         backward_ns=fused - weight,
@@ -204,7 +204,7 @@ def _amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> 
             if units and size.in_bytes not in units:
                 kinds = "in bytes", "a plain number"
                 this, others = kinds if size.in_bytes else kinds[::-1]
-                what = f"{texts.one_line(cell, 40)!r} is {this}, and what comes before {others}"
+                what = f"{texts.one_line(cell, 40)!r} is {this}, and the rows before are {others}"
                 raise _wrong(path, at, column, what)
             units.add(size.in_bytes)
         found.append(size.amount)
@@ -218,7 +218,7 @@ def _kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[Layer
         known = None if given else layer_of(name)
         kind = given.lower() or (LAYER if known is None else known.kind)
         if kind not in (known_kinds := [each.value for each in LayerKind]):
-            what = f"{texts.one_line(kind, 40)!r} is none of {known_kinds}"
+            what = f"{texts.one_line(kind, 40)!r} is not one of {known_kinds}"
             raise _wrong(path, at, "kind", what)
         found.append(LayerKind(kind))
     return tuple(found)
@@ -241,8 +241,8 @@ def table_text(layers: Layers, further: Mapping[str, Sequence[object]]) -> str:
 # Memory of layers: what stages hold, divided among their layers as their allocations are.
 
 
-_RESIDENT = "what each layer always holds: an equal part of what its device does"
-_HELD = "the activations of each layer: those of its stage are divided as forwards are"
+_RESIDENT = "constant memory of each layer: an equal share of its device's"
+_HELD = "the activations of each layer: those of its stage, divided as its forward"
 
 
 def with_layer_memory(

@@ -3,7 +3,7 @@
 ::
 
     1f1b: 329.8 ms -> 245.9 ms
-    device 0  before │E│0 1 2│          one bar a device: F, B and W of one microbatch
+    device 0  before │E│0 1 2│          one bar per device: F, B and W of one microbatch
               after  │E│0 1 2│3│
 """
 
@@ -153,6 +153,6 @@ def _draw_legend(page: Page, layers: Layers) -> None:
             page.elements.append(drawsvg.Path(box(x, page.y, x + 12, page.y + 12), fill=colour))
             page.text(_WORDS[kind], x + 17, page.y + 10, 10.5)
             x += text_width(_WORDS[kind], 10.5) + 36
-    text = "numbers: layers of a stage"
+    text = "numbers: layers per stage"
     page.text(text, x, page.y + 10, 10.5, ink="quiet")
     page.y += 18

@@ -360,9 +360,8 @@ def _limitations(
         (
             "operations of unknown duration",
             (table.duration_ns < 0).sum(),
-            "neither the GPU nor a proxy thread recorded their end; record kernel events "
-            "(NCCL_PROFILE_EVENT_MASK=4095; TORCH_NCCL_ENABLE_TIMING=1 of flight recorders), give "
-            "a profile, and end the job in order",
+            "their end was not recorded; record kernel events (NCCL_PROFILE_EVENT_MASK=4095; "
+            "TORCH_NCCL_ENABLE_TIMING=1 of flight recorders), give a profile, and let the job end",
         ),
         (
             "operations that kernels match at several offsets",
@@ -445,9 +444,7 @@ def _within(
             f"{first:.6f} s to {last:.6f} s of the report's clock"
         )
     lost = int((~timed).sum())
-    reason = (
-        "their times are unknown, or on a clock that is not aligned; the window leaves them out"
-    )
+    reason = "their times are unknown or on an unaligned clock, so the window leaves them out"
     limitation = Limitation("operations outside the window", reason, lost)
     return replace(
         communication,

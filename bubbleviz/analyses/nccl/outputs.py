@@ -30,19 +30,17 @@ DEFINITIONS = (
     "seen plus one",
     "MB, ms, waiting, moving: sums over the operations, (k) over k of them where the others' are "
     "unknown",
-    "bytes: elements times their size, as one rank hands in or takes them (an AllGather's: of one "
+    "bytes: number of elements times their size, sent or received by one rank (AllGather: one "
     "rank's part)",
     "ms: from start to end, over all ranks; operations that share a kernel each have all its time",
-    "busy: ms in which GPUs run any of these operations, each instant of a GPU once (an operation "
-    "without a known start counts whole); rows that share kernels, or run at one time, overlap: "
-    "they add up to more than is busy in all",
-    "waiting: from a rank's own start to the start of the operation's last member; where no other "
-    "member is known, while a step of its proxy thread waits for the peer (SendPeerWait, RecvWait) "
-    "and none moves data (SendWait, RecvFlushWait)",
+    "busy: ms in which GPUs run any of these operations, each instant of a GPU once; rows that "
+    "share kernels or run at the same time overlap, so they can add up to more than the total",
+    "waiting: from a rank's start to that of the operation's last member; without other members, "
+    "while its proxy thread waits for the peer (SendPeerWait, RecvWait) and moves no data",
     "moving: the rest of the operation's time, where its end is known",
     "waited for: a rank that entered an operation last, by the time that all others waited in it; "
     "of flight recorders lengths alone are exact, and all members are taken to end together",
-    "GB/s: 10^9 bytes a second; alg: bytes over time, all ranks' parts together; bus: times "
+    "GB/s: 10^9 bytes per second; alg: bytes over time, all ranks' parts together; bus: times "
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
 )
@@ -274,7 +272,7 @@ def _values(total: Total, names: Sequence[str]) -> dict[str, object]:
 
 
 def csv_of_operations(communication: Communication) -> str:
-    """Return communication as CSV, one row an operation; empty cells for what is unknown.
+    """Return communication as CSV, one row per operation; empty cells for what is unknown.
 
     Times are on the report's clock; on that of ``clock`` where it names one.
     """

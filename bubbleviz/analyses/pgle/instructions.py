@@ -66,7 +66,7 @@ class RangeKind(IntEnum):
 
 @dataclass(frozen=True)
 class XlaNames(Table):
-    """The parsed names of XLA's ranges, one row a name; -1 is none.
+    """The parsed names of XLA's ranges, one row per name; -1 is none.
 
     Attributes:
         kind: code of :class:`RangeKind`.
@@ -329,15 +329,15 @@ def measure(
                 OVERLAP,
                 overlapped_ns > _OVERLAPPED * collectives_ns,
                 f"{100 * overlapped_ns / max(collectives_ns, 1):.1f} % of their time beside "
-                "compute kernels, so that both take longer than alone; record with the "
-                "latency-hiding scheduler and asynchronous collectives off",
+                "compute kernels, which slows both; record with the latency-hiding scheduler and "
+                "asynchronous collectives off",
                 LimitationKind.WRONG_COSTS,
             ),
             (
                 PAIRS,
                 apart,
-                "other instructions run between their start and done, as the latency-hiding "
-                "scheduler puts them; costs would be wrong: record with it off",
+                "the latency-hiding scheduler put other instructions between their start and done, "
+                "so costs would be wrong: record with it off",
                 LimitationKind.WRONG_COSTS,
             ),
             (
@@ -382,9 +382,9 @@ def without_instructions(profile: Profile) -> NothingToAnalyseError:
     path = profile.source.path
     others = record.other_commands(profile, path)
     return NothingToAnalyseError(
-        f"{path}: names no instructions of XLA (TSL:Thunk:#...hlo_op=...), as any program without "
-        "it; give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx, or the .xplane.pb of "
-        f"one that computes on a device{f'; {others}' if others else ''}"
+        f"{path}: names no XLA instructions (TSL:Thunk:#...hlo_op=...); give a JAX run on GPUs, "
+        "recorded with nsys profile -t cuda,nvtx, or the .xplane.pb of one on a "
+        f"device{f'; {others}' if others else ''}"
     )
 
 

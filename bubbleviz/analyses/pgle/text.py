@@ -27,8 +27,7 @@ _OF_COSTS = (
 #: docs.nvidia.com/jax-toolbox/performance-profiling/pgle-profile-guided-latency-estimation.
 PROFILE_FLAGS = (
     "--xla_gpu_enable_latency_hiding_scheduler=false",
-    "--xla_gpu_disable_async_collectives=allreduce,allgather,reducescatter,"
-    "collectivebroadcast,alltoall,collectivepermute",
+    "--xla_gpu_disable_async_collectives=allreduce,allgather,reducescatter,collectivebroadcast,alltoall,collectivepermute",
     "--xla_gpu_enable_command_buffer=",
 )
 USE_FLAGS = (

@@ -326,13 +326,13 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
     if planned.run.overlaps:
         yield (
             "iterations of the run overlap, and orders are compared by one iteration; simulate "
-            "--from prints the cost of each, the longest window of a device"
+            "--from prints the longest window of a device"
         )
     if planned.own is not None and planned.run.ran_ns is not None and planned.off is not None:
         yield (
             f"the run took {milliseconds(planned.run.ran_ns)} ms, its order simulated "
-            f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}); with the same "
-            f"error the plan takes {milliseconds(planned.expected_ns)} ms"
+            f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}); with the same error "
+            f"the plan would take {milliseconds(planned.expected_ns)} ms"
         )
     if best.other is not None:
         saved = best.other.makespan_ns / best.best.makespan_ns

@@ -350,7 +350,7 @@ class Watcher:
                 host = rank.host or f"rank {rank.header.rank}"
                 self._events.append(
                     f"the clock of {host} was put by {(after_ns - before_ns) / 1e9:+.3f} s; "
-                    "iterations are timed by another"
+                    "iterations are timed by another clock"
                 )
 
     def _judge(self, now_s: float) -> None:

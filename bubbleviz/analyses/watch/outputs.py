@@ -42,7 +42,7 @@ def opened(
 
     Args:
         folder: that is watched.
-        jsonl: file to which a line an iteration is added.
+        jsonl: file to which one line per iteration is added.
         listen: ``HOST:PORT`` on which Prometheus may ask.
         tensorboard: directory for scalars.
 
@@ -65,7 +65,7 @@ def opened(
 
 @contextmanager
 def _json_lines(path: str) -> Iterator[Take]:
-    """Yield what adds a line an iteration to those that are in a file.
+    """Yield what adds one line per iteration to those that are in a file.
 
     Raises:
         OutputError: it cannot be written.
@@ -211,9 +211,9 @@ def _gauges(own: WatchedIteration, silent: int) -> Iterator[_Gauge]:
     """Yield the metrics of an iteration, with so many silent ranks."""
     for name, text, value in (
         ("", "Number of the newest iteration.", own.number),
-        ("_duration_seconds", "First start to last end of it on any rank.", own.length_ns / 1e9),
+        ("_duration_seconds", "First start to last end on any rank.", own.length_ns / 1e9),
         ("_timestamp_seconds", "When it was written, in seconds since 1970.", own.utc_ns / 1e9),
-        ("_pause_seconds", "Last end of the one before to its first start.", own.pause_ns / 1e9),
+        ("_pause_seconds", "From the previous iteration's end to its start.", own.pause_ns / 1e9),
     ):
         if value >= 0:
             yield f"iteration{name}", text, (), [((), value)]
@@ -222,7 +222,7 @@ def _gauges(own: WatchedIteration, silent: int) -> Iterator[_Gauge]:
         for name, value in own.ratios.items()
         if value is not None
     ]
-    text = "Bubble ratio of the newest iteration; headline is the one to quote."
+    text = "Bubble ratio of the newest iteration; headline is the primary one."
     yield "bubble_ratio", text, ("ratio", "headline"), ratios
     text = "What the bubble is made of, as shares of the headline's window."
     parts = [((part.name,), part.share) for part in own.parts]
@@ -244,7 +244,7 @@ def _gauges(own: WatchedIteration, silent: int) -> Iterator[_Gauge]:
     yield "rank_compute_excess_ratio", text, ("rank", "host", "stage"), slow
 
 
-# Text: a running job as one line an iteration, and as a page of the terminal.
+# Text: a running job as one line per iteration, and as a page of the terminal.
 
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -289,9 +289,8 @@ def _slow(slow: RankPace) -> str:
     place = ", ".join(filter(None, (stage, slow.host)))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
-        f"rank {slow.rank}{f' ({place})' if place else ''} computes "
-        f"{texts.percent(slow.excess)} longer, since iteration {slow.since} "
-        f"({clock:%H:%M:%S} UTC)"
+        f"rank {slow.rank}{f' ({place})' if place else ''} computes {texts.percent(slow.excess)} "
+        f"longer, since iteration {slow.since} ({clock:%H:%M:%S} UTC)"
     )
 
 

@@ -61,7 +61,7 @@ def _wrap(annotations: Annotations) -> None:
     def counted(name: str) -> wrapping.RangeOfCall:
         def range_of_call(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
             if args[0]._INSTRUCTION_MAP is not named:
-                # Engines with instructions of their own hold several stages a rank.
+                # Engines with instructions of their own hold several stages per rank.
                 return NO_RANGE
             done[name] += 1
             return phase(name, microbatch=done[name] - 1, stage=args[0].stage_id)

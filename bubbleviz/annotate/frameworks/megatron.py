@@ -38,7 +38,7 @@ _TRANSFERS = {
     "recv_backward": "RECV_B",
 }
 
-#: Chunk (None with one chunk a rank) and microbatch.
+#: Chunk (None with one chunk per rank) and microbatch.
 Place = tuple[int | None, int]
 
 

@@ -52,6 +52,8 @@ def inspect(
 
     seen, unreadable = _looked_over(files, convention or ())
     given = " ".join(map(shell_word, profiles))
+    named = (evidence for own in seen if own.analysable for evidence in own.evidence)
+    known = {evidence.convention: "" for evidence in named if "F" in dict(evidence.phases)}
 
     def printed() -> None:
         alike: dict[tuple[object, ...], list[Inspection]] = {}
@@ -59,7 +61,7 @@ def inspect(
             kind = (number,) if everything else kind_of(inspection)
             alike.setdefault(kind, []).append(inspection)
         for first, *others in alike.values():
-            show(inspection_parts(first, given, everything=everything))
+            show(inspection_parts(first, given, known, everything=everything))
             show(others_like_it(others))
 
     outputs.deliver(lambda *_: _draft(seen), printed, inputs=inputs)
@@ -118,7 +120,7 @@ def _say(made: Bundle, file: str, *_: str) -> None:
     if made.differing:
         complain(
             f"{', '.join(made.differing)}: the bundle gives another number than the profiles, so "
-            "what is wrong lies in how they are read; say which profiler wrote them",
+            "the error is in how they are read; say which profiler wrote them",
             0,
         )
 

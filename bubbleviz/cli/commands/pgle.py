@@ -38,14 +38,14 @@ def pgle(
         "FILE", "Compare estimates in a file with the costs.", "Selection"
     ),
     csv: str | None = option("FILE", "The comparison with --against as CSV.", "Outputs"),
-    modules: bool = flag("One file a module: costs.jit_step.pbtxt.", "Outputs", "--modules"),
+    modules: bool = flag("One file per module: costs.jit_step.pbtxt.", "Outputs", "--modules"),
     aggregate: str = option(
         *("STAT", "max, median, mean, min, or pNN.", "Cost"),
         default="p90",
         complete=_STATISTICS,
     ),
     aggregate_collectives: str | None = option(
-        "STAT", "The same for collectives, if another.", "Cost", complete=_STATISTICS
+        "STAT", "The same for collectives, if different.", "Cost", complete=_STATISTICS
     ),
     module: list[str] | None = option("NAME", "Only this module; repeat for several.", "Selection"),
     skip: int = option("N", "Leave out the first N executions.", "Selection", default=1, min=0),

@@ -42,9 +42,11 @@ def watch(
     ),
     tensorboard: str | None = option("DIR", "Write scalars for TensorBoard.", "Options"),
     interval: float = option(
-        "SECONDS", "Look for new iterations so often.", "Options", default=1.0
+        "SECONDS", "Seconds between looks for new iterations.", "Options", default=1.0
     ),
-    stop_after: float | None = option("SECONDS", "End after so long without new data.", "Options"),
+    stop_after: float | None = option(
+        "SECONDS", ("Stop after this long without new data."), "Options"
+    ),
     max_bubble: list[str] | None = option(
         *("RATIO=LIMIT", "Highest ratio allowed: schedule=20% or =0.2.", "Limits"),
         complete=limit_beginnings,
@@ -52,14 +54,14 @@ def watch(
     for_: int = option(
         "N", "Consecutive iterations above the limit.", "Limits", "--for", default=1
     ),
-    run: str | None = option("COMMAND", "Run this, once, in place of ending.", "Limits"),
+    run: str | None = option("COMMAND", "Run this once instead of ending.", "Limits"),
 ) -> None:
     """Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.
 
     Ranks record with annotate.megatron(record="run/") and the like (bubbleviz guide record). The
-    page needs a terminal; elsewhere it is a line an iteration. Ctrl-C ends it. Exit codes: 0 ended,
-    3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets the reason
-    in the environment variable BUBBLEVIZ_LIMIT.
+    page needs a terminal; elsewhere one line per iteration is printed. Ctrl-C ends it. Exit codes:
+    0 ended, 3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets
+    the reason in the environment variable BUBBLEVIZ_LIMIT.
     """
     from bubbleviz.analyses.watch.measurement import Watcher, limit_watch
     from bubbleviz.analyses.watch.outputs import opened

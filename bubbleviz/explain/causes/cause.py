@@ -59,13 +59,13 @@ class Cause(IntEnum):
     )
     TOKEN = (
         11,
-        "the last stage had not given the token that the next step needs",
-        "the last stage has not given the token that the next step needs",
+        "the last stage had not produced the token that the next step needs",
+        "the last stage has not produced the token that the next step needs",
     )
     REQUESTS = (
         12,
-        "the pipeline was empty for longer than a chunk takes: no request was there",
-        "the pipeline is empty, and no request is there",
+        "the pipeline was empty for longer than a chunk takes: no requests",
+        "the pipeline is empty: no requests",
     )
 
     @property

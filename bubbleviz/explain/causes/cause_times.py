@@ -33,7 +33,7 @@ from bubbleviz.model.operations import HostActivities, Operations
 
 @dataclass(frozen=True, repr=False)
 class Bubbles(Table, ArrowTable):
-    """Idle intervals in the windows of one ratio, one row a cause; -1 for none.
+    """Idle intervals in the windows of one ratio, one row per cause; -1 for none.
 
     In order of (rank, iteration, start). Rows of one idle interval have the same ``interval``.
     For Arrow's libraries (``polars.DataFrame(report.bubbles)``) a row is the same, with the columns

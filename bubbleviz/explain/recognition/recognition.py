@@ -185,9 +185,9 @@ def _split_share(orders: Sequence[Ints]) -> float:
 # Structure: names of searched orders by how they are built, not operation by operation.
 #
 # A scheduler that is given times and a memory limit returns another order for other times. Its
-# orders keep a structure: W split from the backward and delayed, one chunk a device or two in a V,
-# and the most microbatches that a device holds from F to its backward: the peak that each searched
-# schedule states. By source:
+# orders keep a structure: W split from the backward and delayed, one chunk per device or two in
+# a V, and the most microbatches that a device holds from F to its backward: the peak that each
+# searched schedule states. By source:
 #
 # - ``zb-1p``, ``zb-2p``: one chunk, p and 2p (Qi et al., Zero Bubble Pipeline Parallelism, arXiv
 #   2401.10241, section 4; a microbatch whose W remains counts M_W of M_B there, so that only those

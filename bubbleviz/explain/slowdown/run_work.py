@@ -601,7 +601,7 @@ def computing_rows(operations: Operations, included: Bools) -> Ints:
 def outside_operations(
     collectives: CollectiveIntervals, operations: Operations, included: Bools
 ) -> CollectiveIntervals:
-    """Return collectives of some iterations that run beside what computes, one row a rank and one.
+    """Return collectives of some iterations that run beside compute, one row per rank and one.
 
     What runs inside the span of its own operation is a part of that. Pieces become one.
 

@@ -1,4 +1,4 @@
-"""CSV: one row an operation, in order of (rank, start), or one row an idle interval and cause.
+"""CSV: one row per operation, in order of (rank, start), or one row per idle interval and cause.
 
 Behind the columns of operations that people read stand those by which the table can be analysed
 again. Idle intervals are those in the windows of the primary ratio.

@@ -21,19 +21,19 @@ from bubbleviz.report.view import View
 
 
 def operations(report: Report, view: View) -> bytes:
-    """Return one row an operation."""
+    """Return one row per operation."""
     del view
     return parquet_bytes(written_operations(report))
 
 
 def bubbles(report: Report, view: View) -> bytes:
-    """Return one row an idle interval."""
+    """Return one row per idle interval."""
     del view
     return parquet_bytes(report.bubbles)
 
 
 def iterations(report: Report, view: View) -> bytes:
-    """Return one row an iteration."""
+    """Return one row per iteration."""
     del view
     return parquet_bytes(report.iterations)
 

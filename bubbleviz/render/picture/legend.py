@@ -191,7 +191,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),
         (
             brackets and max(windows) > 1,
-            "Rows have different windows: brackets span the first row's and give the mean length.",
+            "Windows differ by row: brackets show the first row's and the mean length.",
         ),
         (
             timeline.critical,
@@ -201,8 +201,8 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         (spanless, f"Hollow mark: {spanless:,} without GPU work and so without device time."),
         (
             rows.merged_words,
-            f"Dotted below: {rows.merged_words} narrower than {page.length(rows.narrower)}, "
-            "merged by phase; the height of a colour is its share of time, the rest is bubble.",
+            f"Dotted below: {rows.merged_words} narrower than {page.length(rows.narrower)}, merged "
+            "by phase; height: share of time, the rest is bubble.",
         ),
         (shows_lower_bound(ratio), "The lower ratio counts unattributed compute as work."),
         (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
@@ -211,9 +211,9 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         (bounds, f"Clock bounds: {' to '.join(bounds)}."),
         (
             spread,
-            "Rows: stages; each is drawn as the copy with the median ratio ran, beside the least "
-            "and the most of its copies' ratios and their mean; the height of the area below is "
-            "the share of the copies at work.",
+            "Rows: stages, each drawn as its replica with the median ratio, beside the minimum, "
+            "maximum and mean ratio of all its replicas; the area below shows the share of "
+            "replicas at work.",
         ),
         (
             spread and any(row.why for row in selection.rows),
@@ -221,8 +221,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         ),
         (
             copies and not spread,
-            "Rows: stages; each is drawn as its first replica ran, and its ratio is the mean of "
-            "its replicas.",
+            "Rows: stages, each drawn as its first replica; its ratio is the mean of its replicas.",
         ),
     )
     return [sentence for told, sentence in sentences if told]

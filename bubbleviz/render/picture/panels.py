@@ -141,7 +141,7 @@ def theory(report: Report, view: View) -> str:
     same = None if others is None else others.same
     if others is None or (same is None and others.ideal is None):
         why = others.reason if others is not None and others.reason else "no schedule recognised"
-        why = f"No schedule in theory is shown above it: {why}."
+        why = f"Without a schedule in theory above it: {why}."
         return draw_panels([("measured", report, view)], "As measured", why)
     measured, view = _of_one_iteration(report, view)
     above: list[Panel] = []

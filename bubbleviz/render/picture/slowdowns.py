@@ -55,9 +55,9 @@ def slowdowns(report: Report, view: View) -> str:
     page.heading(page.title)
     page.y += 4
     page.paragraph(
-        f"An iteration takes {duration(found.original_ns)}, and an ideal one, in which every kind "
-        f"of operation takes its mean, {duration(found.ideal_ns)}. A rank's slowdown is the "
-        "smaller of its stage's and its replica's.",
+        f"An iteration takes {duration(found.original_ns)}, an ideal one, with mean times "
+        f"everywhere, {duration(found.ideal_ns)}. A rank's slowdown is the smaller of its stage's "
+        "and its replica's.",
         10.5,
     )
     page.y += 14

@@ -93,12 +93,11 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bl
 
 #: The columns of communication.
 _COMMUNICATION = (
-    "wait: a receive runs, its input is not ready on the peer, or a collective, its last member "
+    "wait: a receive runs whose input is not ready on the peer, or a collective whose last member "
     "has not entered; transfer: from then to its end; exposed: transfer while the rank runs "
-    "nothing, and time in which a collective and no compute kernel runs inside operations (≥: of "
-    "the other communication nothing tells waiting from transfer); "
-    "kernels: communication kernels in the window, and from the iteration's first receive on; "
-    "overlap: the share of that in which compute kernels run"
+    "nothing, and collectives inside operations while no compute kernel runs (≥: for the rest, "
+    "waiting and transfer cannot be separated); kernels: communication kernels in the window, and "
+    "from the iteration's first receive on; overlap: the share of that in which compute kernels run"
 )
 
 

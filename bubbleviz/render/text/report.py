@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.phase_masks import EVALUATION
+from bubbleviz.model.phases import unnamed
 from bubbleviz.model.texts import capitalised, counted, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
@@ -102,6 +104,8 @@ def _advice_sentence(report: Report, first: str | None) -> str | None:
         return one_line(first, 600)
     if report.summary.iterations > 0:
         return None
+    if lacking := unnamed(distinct(report.operations.phase).tolist()):
+        return f"no range names {' or '.join(lacking)}; name it in ranges, or with --convention"
     skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
     remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
     return f"no advice, since no iteration is averaged; {remedy}"

@@ -115,8 +115,8 @@ def memory(report: Report) -> Iterator[doc.Block]:
     if rows:
         yield doc.Table("Memory of a microbatch", rows)
         yield doc.Sentence(
-            "held to B, kept to W: activations; needs: beside what it leaves, at its fullest "
-            "moment (bubbleviz guide memory)"
+            "held to B, kept to W: activations; needs: the most it takes beside what it leaves "
+            "(bubbleviz guide memory)"
         )
 
 
@@ -167,11 +167,9 @@ def slowdowns(report: Report) -> Iterator[doc.Block]:
     error = found.replay_error
     errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
     notes.append(
-        "replayed, iterations are {} % off on average and {} % at most, since launch delays and "
-        "waits for an earlier iteration that still runs are left out (-v operations counts an "
-        "iteration from its first F on); with these {} % and {} %".format(
-            *map(doc.in_percent, errors)
-        )
+        "replay error: {} % on average, {} % at most, without launch delays and waits for an "
+        "earlier iteration (-v operations counts an iteration from its first F on); with these {} "
+        "% and {} %".format(*map(doc.in_percent, errors))
     )
     yield doc.bullets(notes)
 
@@ -380,19 +378,11 @@ def critical_path(report: Report) -> Iterator[doc.Block]:
         for part in path.parts[:_PARTS]
     ]
     if path.collectives:
-        passed = listed(
-            [
-                f"{own.what} (rank {report.ranks[own.last_rank].number} entered last"
-                + (
-                    f", on to rank {report.ranks[own.rank].number})"
-                    if own.rank != own.last_rank
-                    else ")"
-                )
-                for own in path.collectives
-            ],
-            _PARTS,
-        )
-        lines.append(f"it passes {passed}")
+        passed = []
+        for own in path.collectives:
+            on_to = f", on to {rank_label(report, own.rank)}" if own.rank != own.last_rank else ""
+            passed.append(f"{own.what} ({rank_label(report, own.last_rank)} entered last{on_to})")
+        lines.append(f"it passes {listed(passed, _PARTS)}")
     yield doc.bullets(lines)
 
 
@@ -487,17 +477,16 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
         )
     if by_stage:
         yield doc.Sentence(
-            "Consecutive iterations overlap, so the longest rank's own window (stage) is compared, "
-            "below which no period can be; a makespan is that of one iteration alone"
+            "Consecutive iterations overlap, so the longest rank's window (stage) is compared: no "
+            "period is shorter"
         )
     yield doc.Sentence(
         f"Times of {counted(measured.stages, 'stage')} and "
         f"{counted(measured.microbatches, 'microbatch', 'microbatches')} are the means of the "
-        "pipeline that takes longest; "
-        f"a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "
-        "microbatches that a stage holds, each from F to W; fits in the same memory: no more "
-        "activations than measured, and the weights once. Searched orders are those of the "
-        f"shortest {'window' if by_stage else 'iteration'}."
+        f"pipeline that takes longest; a transfer takes {measured.times.transfer_ms:,.3f} ms; "
+        "activations: the most microbatches that a stage holds, each from F to W; fits in the same "
+        "memory: no more activations than measured, and the weights once. Searched orders are "
+        f"those of the shortest {'window' if by_stage else 'iteration'}."
         + (
             ""
             if measured.split

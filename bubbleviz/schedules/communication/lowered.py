@@ -1,4 +1,4 @@
-"""A lowered plan: one line a device, of what it computes, sends and receives.
+"""A lowered plan: one line per device, of what it computes, sends and receives.
 
 ::
 

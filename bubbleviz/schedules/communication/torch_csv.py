@@ -1,4 +1,4 @@
-"""PyTorch's CSV: one row per rank, one cell an operation, no header, an empty cell is idle.
+"""PyTorch's CSV: one row per rank, one cell per operation, no header, an empty cell is idle.
 
 ::
 
@@ -134,8 +134,8 @@ def write(plan: Plan | model.LoweredPlan) -> str:
     lines = model.steps_of(plan) if isinstance(plan, Plan) else plan.lines
     if any(step.awaited or len(step.transfers) > 1 for line in lines for step in line):
         raise UsageError(
-            f"PyTorch's CSV cannot say that transfers of {bare.name} are batched or waited "
-            "for in a place of their own; lower the plan for its runtime"
+            f"PyTorch's CSV cannot hold batched transfers or separate waits of {bare.name}; lower "
+            "the plan for its runtime"
         )
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([_text(step) for step in line] for line in lines)
@@ -312,7 +312,7 @@ def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.S
             ends = transfer.virtual_stage, transfer.other_stage
             outside = next((end for end in ends if not 0 <= end < plan.virtual_stages), None)
             if outside is not None:
-                raise InputError(f"{cell} has no other end, there is no stage {outside}")
+                raise InputError(f"{cell} has no other end: there is no stage {outside}")
             own, other = (plan.placement[end] for end in ends)
             if own != device:
                 raise InputError(

@@ -117,7 +117,7 @@ def best_layouts(
     Args:
         question: what is sought.
         names: of schedules; empty for all that have one order, whatever the times.
-        chunks: model chunks a device, v, of schedules that have several; None for their usual.
+        chunks: model chunks per device, v, of schedules that have several; None for their usual.
         watch: called with the share that is done.
 
     Raises:

@@ -240,7 +240,7 @@ class Partition:
 
 #: Why no layout was found.
 NONE_FITS = "no layout fits the memory"
-BROKEN_OFF = "none that fits the memory was found before the search was broken off"
+BROKEN_OFF = "the search found no layout that fits the memory"
 
 
 def best_partition(

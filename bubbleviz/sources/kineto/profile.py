@@ -61,7 +61,7 @@ def with_devices(
     device = work.device.copy()
     process = process_of(threads[work.thread[lacking]])
     device[lacking] = np.where(process < _MOST_DEVICES, process, 0)
-    reason = f"{path}: they count as those of the device that their process (pid) names, else of 0"
+    reason = f"{path}: counted on the device that their process (pid) names, else on device 0"
     note = Limitation(
         "devices of some kernels and copies", reason, len(lacking), LimitationKind.COSTS
     )
@@ -87,7 +87,7 @@ def with_operators(
     rows = ranges.take(operators[first[at]])
     kind = np.full(len(rows), kineto.CALL, np.int64)
     rows = replace(rows, end_ns=rows.start_ns, correlation=work.correlation[lost], kind=kind)
-    reason = f"{path}: the operators with their External id stand for the calls"
+    reason = f"{path}: operators with the same External id are used as the calls"
     note = Limitation(
         "CUDA API calls of some kernels and copies", reason, len(lost), LimitationKind.COSTS
     )
@@ -234,12 +234,12 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
         device = HOST
         work, calls = operators_as_work(ranges, threads)
         lost = (
-            "the file is cut short, and GPU work is written last, so that it may be missing; copy "
-            "the file again"
+            "the file is cut short, and GPU work, which is written last, may be missing; copy the "
+            "file again"
         )
         reason = (
             f"{file.path}: {lost if file.cut else 'no device recorded any'}; the outermost "
-            "operators of each thread stand for kernels, and the host for the device"
+            "operators of each thread are used as kernels, and the host as the device"
         )
         limitations.append(Limitation("GPU work", reason))
     plain = {
@@ -306,8 +306,8 @@ def _losses(
     if file.cut and work:
         # PyTorch writes kernels last.
         reason = (
-            f"{path}: the file's end is missing, and kernels are written in no order of time, so "
-            "that any may be missing; device activity is a lower bound"
+            f"{path}: the end of the file is missing, and with it maybe any kernel; device "
+            "activity is a lower bound"
         )
         what = "kernels and copies of some launches"
         yield Limitation(what, reason, workless, LimitationKind.COSTS)

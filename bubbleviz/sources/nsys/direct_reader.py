@@ -66,10 +66,10 @@ class DirectReader:
     def account(self) -> str:
         """Return what reads the file, as far as is known, and why where that is SQLite."""
         if self._odd:
-            reason = f"a page of {self._odd} is not plain, or memory was short"
+            reason = f"a page of {self._odd} cannot be read directly, or memory was short"
             return f"compiled reader, then SQLite ({reason})"
         if not self._tables:
-            return "SQLite (the file has none of the large tables that is plain)"
+            return "SQLite (no large table of the file can be read directly)"
         left = f", and SQLite ({', '.join(self._left)})" if self._left else ""
         return f"compiled reader{left}"
 

@@ -293,7 +293,7 @@ def _unrecorded_graphs(
         ranks = np.flatnonzero(activities.ranks[:, 0] == pid)
         recorded = activities.correlation_id[np.isin(activities.rank, ranks)]
         lost += int((~np.isin(correlation_id[process == pid], recorded)).sum())
-    reason = f"{export.path}: record what graphs run with nsys profile --cuda-graph-trace=node"
+    reason = f"{export.path}: record graphs' work with nsys profile --cuda-graph-trace=node"
     what = "CUDA graph launches without recorded work"
     return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()
 

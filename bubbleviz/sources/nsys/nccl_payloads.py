@@ -70,11 +70,11 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
     unread = int((table[_READ] == 0).sum())
     payloads = _payloads(table[:, table[_READ] != 0])
     if not blocks:
-        reason = f"{path}: its ranges carry none; bytes, peers and communicators are unknown"
+        reason = f"{path}: its ranges have none; bytes, peers and communicators are unknown"
         return payloads, (Limitation("payloads of NCCL's ranges", reason),)
     if not unread:
         return payloads, ()
-    reason = f"{path}: cannot be read, as no layout of theirs is known"
+    reason = f"{path}: cannot be read, since their layout is unknown"
     return payloads, (Limitation("payloads of ranges", reason, unread),)
 
 
@@ -152,7 +152,7 @@ def _are(values: npt.NDArray[np.object_], kind: type) -> Bools:
 
 
 def _bytes_of(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[Ints, Bytes]:
-    """Return which texts of so many bytes are hexadecimal, and their bytes, one row a text."""
+    """Return which texts of so many bytes are hexadecimal, and their bytes, one row per text."""
     try:
         content = bytes.fromhex("".join(texts[rows]))
     except ValueError:

@@ -25,12 +25,12 @@ from bubbleviz.timing import note_way, step
 
 #: The remedy where a table is absent or empty.
 _RECORD_AGAIN = {
-    KERNEL: "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx "
-    "(and --cuda-graph-trace=node where CUDA graphs are used)",
+    KERNEL: "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx (with "
+    "CUDA graphs, --cuda-graph-trace=node)",
     RUNTIME: "no CUDA API calls were recorded, so kernels cannot be linked to ranges; "
     "profile again with: nsys profile -t cuda,nvtx",
-    NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, "
-    "with ranges switched on in the training framework",
+    NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, with "
+    "ranges on in the framework",
 }
 #: Words of warnings of nsys: plain ones, numbers of versions, CUPTI's error codes.
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
@@ -119,8 +119,8 @@ def _check_ranges(export: Export) -> None:
     lacking = export.lacks("ranges/named")
     if lacking:
         raise SchemaError(
-            f"{export.path}: the export lacks {', '.join(lacking)}, and no range is named "
-            f"without; {EXPORT_AGAIN}"
+            f"{export.path}: the export lacks {', '.join(lacking)}, without which ranges have no "
+            f"names; {EXPORT_AGAIN}"
         )
 
 
@@ -136,7 +136,7 @@ def _name_limitations(
         reason = f"{export.path} lacks {', '.join(names)}"
         notes.append(Limitation("names of ranges", reason, kind=lost))
     if len(names) < len(lacking) and bool(ranges.start_end.any()):
-        reason = f"{export.path} lacks {NVTX}.endGlobalTid, so their starting thread is taken"
+        reason = f"{export.path} lacks {NVTX}.endGlobalTid, so they count on their starting thread"
         notes.append(Limitation("start/end ranges that another thread ended", reason))
     if any(name.startswith("<string ") for name in kernel_names):
         reason = f"{export.path} has none for them in StringIds"
@@ -304,8 +304,8 @@ def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAn
     if not left_out:
         return _nothing(export, KERNEL)
     return NothingToAnalyseError(
-        f"{export.path}: no kernel has times that can be ({', '.join(left_out)}); profile again "
-        "with: nsys profile -t cuda,nvtx"
+        f"{export.path}: no kernel has valid times ({', '.join(left_out)}); profile again with: "
+        "nsys profile -t cuda,nvtx"
     )
 
 

@@ -121,8 +121,8 @@ def target_limitations(export: Export) -> tuple[Limitation, ...]:
 
     for name, what in _LOSSES.items():
         lose(what, name, empty=name != "target/threads" and export.value(name) is None)
-    lose("what the GPUs are", _GPUS, empty=export.value(_GPUS) is None)
+    lose("GPU models", _GPUS, empty=export.value(_GPUS) is None)
     rows = export.rows_if_any(_CUDA_DEVICES)
     unknown = all(row[2] == NONE for row in rows)
-    lose("which GPU is which", _CUDA_DEVICES, empty=unknown, column=".gpuId" if rows else "")
+    lose("GPU ids", _CUDA_DEVICES, empty=unknown, column=".gpuId" if rows else "")
     return tuple(Limitation(what, f"{export.path} {reason}") for what, reason in losses)

@@ -247,8 +247,8 @@ def table_of(session: RecordedSession) -> OperationTable:
     rows = np.flatnonzero(known & ~recorded.launches)
     if len(rows) == 0:
         raise NothingToAnalyseError(
-            f"{session.path}: a recording of iterations without any operation; name forwards and "
-            "backwards with annotate.phase, or annotate the framework"
+            f"{session.path}: a recording without operations; name forwards and backwards with "
+            "annotate.phase, or annotate the framework"
         )
     own = with_parts_joined(recorded.take(rows), meanings.phase)
     name, count = own.name_id, len(own)
@@ -412,8 +412,8 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
         (
             _ENDLESS,
             session.tail_bytes,
-            f"{session.tail_bytes:,} bytes behind the last whole iteration are left out; the "
-            "process was ended, or still writes",
+            f"{session.tail_bytes:,} bytes after the last whole iteration are left out; the "
+            "process was killed or is still writing",
         ),
         (
             "operations that were recorded too late",
@@ -428,8 +428,7 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
         (
             "operations without times of the device",
             int(stretch.operations.times_lost.sum()),
-            "the GPU had not done them when the recording ended, or they were captured as a CUDA "
-            "graph",
+            "the GPU had not finished them when the recording ended, or a CUDA graph captured them",
         ),
     ):
         if count:
@@ -439,22 +438,21 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
     if _repeated_numbers(session):
         yield limitations.Limitation(
             "numbers of iterations",
-            f"{path}: they do not go up, so iterations are counted in their order",
+            f"{path}: they do not increase, so iterations are counted in order",
         )
     if header.every:
         # Of any number of ranks once, and so without a path.
         yield limitations.Limitation(
             "iterations that were not recorded",
-            f"{header.iterations} of every {header.every} were, as asked for; the period of the "
-            "last one before a pause is unknown",
+            f"{header.iterations} of every {header.every} are recorded, as requested; the period "
+            "of the last one before a pause is unknown",
         )
     stem, number = recorded.rank_and_number(path) or ("", 0)
     beside = (n for n in (number - 1, number + session.parts) if stem and n >= 0)
     if any(_header_or_none(_numbered(stem, n)) for n in beside):
         yield limitations.Limitation(
             "other recordings",
-            "beside these files lie those of other runs, which are left out; name one of them to "
-            "analyze it",
+            "files of other runs in the directory are left out; name one to analyze it",
         )
 
 
@@ -462,11 +460,12 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
 _UNTOLD = (
     (
         "iteration",
-        "no range names iterations: repeated microbatches and optimizer steps tell them apart",
+        "no range names iterations: they are inferred from repeated microbatches and optimizer "
+        "steps",
     ),
-    ("virtual_stage", "no range names a stage: waiting times tell them"),
+    ("virtual_stage", "no range names a stage: stages are inferred from waiting times"),
     ("microbatch", "no range names a microbatch: they are counted by order"),
-    ("launched_ns", "times are the host's, so nothing shows when it launched late"),
+    ("launched_ns", "times are the host's, so late launches are unknown"),
 )
 
 

@@ -170,8 +170,8 @@ class Part:
         rows = self._database.rows(query)
         if any(not isinstance(value, int) for row in rows for value in row[:whole]):
             raise ProfileError(
-                f"{self.path}: {query.path} gives something else than a whole number where "
-                f"one belongs, so the file is damaged or was edited; {query.maker.again}"
+                f"{self.path}: {query.path} gives something other than a whole number, so the file "
+                f"is damaged or was edited; {query.maker.again}"
             )
         return rows
 

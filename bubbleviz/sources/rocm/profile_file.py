@@ -118,7 +118,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
         but = f", but {counted(count, 'HIP API call')}" if count else ""
         lacking = f"no kernels were recorded{but}; {again}"
         if left_out:
-            lacking = f"no kernel has times that can be ({', '.join(left_out)}); {again}"
+            lacking = f"no kernel has valid times ({', '.join(left_out)}); {again}"
     if not count:
         unlinked = f"no HIP API calls were recorded, so kernels cannot be linked to ranges; {again}"
     elif not len(ranges) and recording.nameless:

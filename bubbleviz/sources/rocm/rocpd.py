@@ -252,7 +252,7 @@ _NAMED = 4
 _LOSSES = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
     "target/nodes": "the hostname; the file stands for a host of its own, --same-clock joins files",
-    "target/agents": "what the GPUs are",
+    "target/agents": "GPU models",
     "target/processes": "process ids",
     "calls/all": "kinds of calls, or what launched what",
     "ranges/text_ids": "names of ranges",
@@ -301,8 +301,8 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         # Of several hosts, whose clocks differ.
         told = listed(sorted(host or "without a name" for host, _ in hosts), _NAMED)
         raise ProfileError(
-            f"{path}: merges processes of {len(hosts)} hosts ({told}), and one "
-            "profile has one clock; give the files that were merged, or merge those of each host"
+            f"{path}: merges processes of {len(hosts)} hosts ({told}), but a profile has one "
+            "clock; give the files that were merged, or merge those of each host"
         )
     host, machine = next(iter(hosts), ("", ""))
     hostless = _LOSSES["target/nodes"]
@@ -375,9 +375,9 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     numbers = {own: number for own, number, _ in agents if number != NONE}
     device, lost = mapped(work[3], numbers)
     if part.has("target/agents") and work.shape[1] and not agents:
-        lose("what the GPUs are", "has none in rocpd_info_agent")
+        lose("GPU models", "has none in rocpd_info_agent")
     elif lost and agents:
-        lose("which GPU is which", "has none for some kernels in rocpd_info_agent", lost)
+        lose("GPU ids", "has none for some kernels in rocpd_info_agent", lost)
     block = np.stack((work[0], work[1], device, above[0], correlations[0]))
     recording.add_work(block, *_kernel_names(recording, part, work[4]))
     device, _ = mapped(copies[3], numbers)

@@ -45,7 +45,7 @@ _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query:
 #: How SQLite and the driver report that there is no memory.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: What is wrong with a column that holds something else than whole numbers.
-NO_NUMBER = "there is something else than a whole number where one belongs"
+NO_NUMBER = "something other than a whole number was found"
 HEADER_BYTES = 100
 #: How a file stores columns: rows of schema.sql.
 StoredColumns: TypeAlias = Sequence[tuple[object, ...]]
@@ -126,8 +126,8 @@ class Database:
             connection = sqlite3.connect(_uri_of(self.path), uri=True)
         except sqlite3.Error as error:
             raise ProfileError(
-                f"{self.path}: cannot be opened ({error}); it may be that too many files are open: "
-                "give a smaller --jobs"
+                f"{self.path}: cannot be opened ({error}); too many files may be open: give a "
+                "smaller --jobs"
             ) from error
         self._opened.callback(connection.close)
         # Text that is not UTF-8 is read as far as it is.
@@ -155,8 +155,8 @@ class Database:
             except adbc.Error as error:
                 # The driver's reason is not the real one.
                 raise ProfileError(
-                    f"{self.path}: cannot be opened; it may be that too many files are open, or "
-                    "that there is too little memory: give a smaller --jobs"
+                    f"{self.path}: cannot be opened; too many files may be open, or memory too "
+                    "small: give a smaller --jobs"
                 ) from error
             self._opened.push(stack.pop_all())
         return connection

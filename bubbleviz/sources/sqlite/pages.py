@@ -137,9 +137,7 @@ def opened_pages(path: str) -> Iterator[Pages | str]:
         return
     try:
         file = _shape_of(descriptor)
-        yield (
-            "the file is not as plain as nsys writes it" if file is None else Pages(functions, file)
-        )
+        yield ("the file is not laid out as expected" if file is None else Pages(functions, file))
     finally:
         with suppress(OSError):
             os.close(descriptor)

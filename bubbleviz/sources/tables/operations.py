@@ -350,11 +350,11 @@ def _refuse_twice(cells: Cells, keys: model.OperationKeys, span: tuple[Ints, Int
 _UNTOLD = (
     (
         "iteration",
-        "no column iteration: iterations are told apart by repeated microbatches and steps",
+        "no column iteration: iterations are inferred from repeated microbatches and steps",
     ),
-    ("stage", "no column stage: stages are worked out by waiting times"),
+    ("stage", "no column stage: stages are inferred from waiting times"),
     ("microbatch", "no column microbatch: microbatches are counted by order"),
-    ("launched_ns", "no column launched_ns: nothing shows when the host launched late"),
+    ("launched_ns", "no column launched_ns: late launches are unknown"),
 )
 
 
@@ -400,8 +400,8 @@ class OpenTable:
         del globs, partial
         table = self.operations()
         raise NothingToAnalyseError(
-            f"{self.path}: a {table.noun}, which holds no kernels, calls or ranges; "
-            f"bubbleviz analyze {texts.shell_word(self.path)} gives its bubbles"
+            f"{self.path}: a {table.noun}, without kernels, calls or ranges; bubbleviz analyze "
+            f"{texts.shell_word(self.path)} gives its bubbles"
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:

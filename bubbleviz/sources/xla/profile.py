@@ -446,13 +446,13 @@ def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limita
     if planes.on_host and work.activities.kernels:
         yield Limitation(
             "devices",
-            f"{path}: no device plane: a CPU run, in which instructions on host threads stand for "
-            "kernels; they do not name forward and backward, so use idle instead of analyze",
+            f"{path}: no device plane: a CPU run, in which instructions on host threads are used "
+            "as kernels, without forward and backward; use idle instead of analyze",
             kind=LimitationKind.WITHOUT_DEVICE,
         )
     if not work.launched and work.activities.kernels:
         yield Limitation(
             "launches",
-            f"{path}: none were recorded, so no bubble is attributed to the host, and host times "
-            "are device times",
+            f"{path}: not recorded, so no bubble is attributed to the host, and host times are "
+            "device times",
         )

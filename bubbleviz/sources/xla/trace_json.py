@@ -149,18 +149,18 @@ def _load(file: TraceFile[XlaArgs]) -> Decoded:
         raise ProfileError(
             f"{file.path}: cut short before the first process of XLA; copy it again"
             if file.cut
-            else f"{file.path}: no process has a name that XLA gives; give the file that the "
+            else f"{file.path}: no process is named as XLA names them; give the file that the "
             "profiler wrote"
         )
     limitations = [
         *file.limitations(),
         Limitation(
             "the hostname and the start of the session, which align profiles",
-            f"{file.path}: the format has none; the .xplane.pb of the same run has them",
+            f"{file.path}: this format lacks them; the .xplane.pb of the same run has them",
         ),
     ]
     if trace.strays:
-        reason = f"{file.path}: nothing shows where they ran; they are left out"
+        reason = f"{file.path}: where they ran is unknown, so they are left out"
         what = "events of processes without a name"
         limitations.append(Limitation(what, reason, trace.strays))
     source = Source(file.path, Path(file.path).name, host_known=False, format="xla-trace")

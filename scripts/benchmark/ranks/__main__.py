@@ -114,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dask", type=int, default=0, metavar="N", help="read with N Dask workers")
     parser.add_argument("--profile", metavar="FILE", help="write a profile of cProfile")
     parser.add_argument("--screen", action="store_true", help="print the first screen, too")
-    parser.add_argument("--json", metavar="FILE", help="append all that was found, a line a run")
+    parser.add_argument(
+        "--json", metavar="FILE", help="append all that was found, one line per run"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "ranks")
     return parser
 

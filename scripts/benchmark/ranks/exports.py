@@ -1,4 +1,4 @@
-"""Planted runs as nsys SQLite exports: a file a server, with kernels, calls and ranges."""
+"""Planted runs as nsys SQLite exports: one file per server, with kernels, calls and ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted runs as ``bubbleviz.annotate`` records them: a file a rank, encoded as columns."""
+"""Planted runs as ``bubbleviz.annotate`` records them: one file per rank, encoded as columns."""
 
 from __future__ import annotations
 

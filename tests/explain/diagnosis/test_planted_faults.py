@@ -55,7 +55,7 @@ def _first(planting: Planting) -> Advice:
 
 #: A run, what is planted in it, and the kind of the first advice, with words of it.
 FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
-    (BASE, {"slow_rank": 6}, "rank", "rank 6 (node1 GPU 1) is slow"),
+    (BASE, {"slow_rank": 6}, "rank", "node1 GPU 1 (pipeline order 6) is slow"),
     (BASE, {"slow_rank": 6, "slow_rank_factor": 1.1}, "rank", "x the other ranks of stage 2"),
     (
         BASE,
@@ -70,38 +70,38 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         BASE,
         {"pause_device": 9, "pause_every": 2},
         "iteration",
-        "single operations of rank 9 (node0 GPU 6) are slow in 2 iterations (0, 2)",
+        "single operations of node0 GPU 6 (pipeline order 9) are slow in 2 iterations (0, 2)",
     ),
     (BASE, {"slow_link": 1, "slow_link_factor": 30}, "link", "link between stages 1 and 2 is slow"),
     (
         BASE,
         {"late_stage": 1, "late_ns": 400_000},
         "launch",
-        "Launch earlier on rank 1 (node0 GPU 4) and 3 more",
+        "Launch earlier on node0 GPU 4 (pipeline order 1) and 3 more",
     ),
     (
         APART,
         {"late_optimizer": 0, "late_optimizer_ns": 2_000_000},
         "launch",
-        "Launch earlier on rank 0 (node0 GPU 0)",
+        "Launch earlier on node0 GPU 0 (pipeline order 0)",
     ),
     (
         NORMED,
         {"late_optimizer": 0, "late_optimizer_ns": 2_000_000},
         "launch",
-        "Launch earlier on rank 0 (node0 GPU 0)",
+        "Launch earlier on node0 GPU 0 (pipeline order 0)",
     ),
     (
         REDUCING,
         {"late_reducer": 1, "late_reduce_ns": 2_000_000, "stall_range": "gc.collect"},
         "launch",
-        "Launch ReduceScatter earlier on rank 4 (node0 GPU 1), its thread is inside 'gc.collect'",
+        "Launch ReduceScatter earlier on node0 GPU 1 (pipeline order 4), its thread is ",
     ),
     (
         REDUCING,
         {"late_reducer": 1, "late_reduce_ns": 2_000_000},
         "launch",
-        "Launch ReduceScatter earlier on rank 4 (node0 GPU 1) (-",
+        "Launch ReduceScatter earlier on node0 GPU 1 (pipeline order 4) (-",
     ),
     (
         BASE,
@@ -125,7 +125,7 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
     ),
     (SIX, {"drift": 0.3}, "drift", "all ranks become slower and slower"),
     (SIX, {"slow_iteration": 2}, "iteration", "slows all ranks in 1 iteration (2)"),
-    (WITHOUT_PIPELINE, {"slow_rank": 2}, "rank", "rank 2 (node0 GPU 2) is slow"),
+    (WITHOUT_PIPELINE, {"slow_rank": 2}, "rank", "node0 GPU 2 (pipeline order 2) is slow"),
     (
         replace(BASE, stages=1, replicas=1, servers=1),
         {"slow_iteration": 2},
@@ -251,7 +251,7 @@ def test_two_faults_are_told_apart() -> None:
     first = _first(planted)
     # The slow stage hides behind the slow rank, so it saves nothing on its own.
     assert first.kind == "rank+stage"
-    assert "rank 6 (node1 GPU 1) is slow" in first.text
+    assert "node1 GPU 1 (pipeline order 6) is slow" in first.text
     assert "layers off stage 1" in first.text
     fixed = _spread(BASE, {"slow_stage": 1, "slow_factor": 1.3})
     truth_ns = _diagnosis(planted).length_ns - _diagnosis(fixed).length_ns

@@ -102,4 +102,4 @@ def test_another_order_of_receives_saves_what_is_promised(seed: int, tmp_path: P
     assert ("queue" in advice) == (saved > 0)
     if saved:
         assert advice["queue"].saving_ratio == pytest.approx(saved, abs=1e-3)
-        assert "queued behind one" in advice["queue"].text
+        assert "wait behind one" in advice["queue"].text

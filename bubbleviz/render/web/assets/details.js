@@ -130,13 +130,13 @@ function showWindow(run, range) {
     found.map((own) => [own.name, share(own.ratio), time(own.workNs, unit), time(own.windowNs, unit)]), { id: "window-ratios" });
   const idleUnit = commonUnit(sums);
   const told = run.data.idle ? "" : whole.length
-    ? `Whole in here: iteration ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios are of ${whole.length > 1 ? "their windows together" : "its windows, as in the report"}.`
-    : "No whole iteration in here: the ratios are of the part of each window that is.";
+    ? `Whole iterations here: ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios are of ${whole.length > 1 ? "their windows together" : "its windows, as in the report"}.`
+    : "No whole iteration here: ratios are of the visible part of each window.";
   const shown = run.data.shards ? " Of the ranks that the timeline shows." : "";
   place.replaceChildren(...[
     element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${told}${shown}`),
     ...(found.length ? explained("selected window", ratios) : []),
-    ...(idle.length ? explained("idle time in the selected window", table(run.data.idle ? "Idle in here" : "Idle in here, in the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
+    ...(idle.length ? explained("idle time in the selected window", table(run.data.idle ? "Idle time here" : "Idle time here, in the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
     element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),
   ]);
   byId("live").textContent = found.map((own) => `${own.name} ${percent(own.ratio)}`).join("; ");

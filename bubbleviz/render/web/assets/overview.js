@@ -1,4 +1,4 @@
-// The overview of a run of many ranks: a cell a stage of a pipeline, by colour; a click shows it.
+// The overview of a run of many ranks: one cell per stage of a pipeline, by colour; a click shows it.
 
 const CELL_WIDTH = [5, 16];
 const CELL_HEIGHT = [2, 10];
@@ -291,7 +291,7 @@ function farthest(run) {
   return away.filter((own) => own.score > 0).sort((a, b) => b.score - a.score || a.rank - b.rank).slice(0, LISTED);
 }
 
-// How ranks are spread, a row a quantity; and the ratio of each stage.
+// How ranks are spread, one row per quantity; and the ratio of each stage.
 function spreadTable(run) {
   const { means } = run;
   const times = [...Object.entries(means.busy).map(([phase, values]) => [`${phase} time`, values]), ["bubble", means.bubble]];

@@ -4,7 +4,7 @@ function bubbleParts(run) {
   return (run.report.summary.bubble_parts ?? []).map((own) => ({ ...own, colour: run.data.part_colours[own.name] }));
 }
 
-// A bar as wide as the bubble, a box a part, wide enough to be seen.
+// A bar as wide as the bubble, one box per part, wide enough to be seen.
 function partsBar(parts) {
   const total = parts.reduce((all, own) => all + own.share, 0);
   const words = parts.map((own) => `${own.name} ${percent(own.share)}`).join(", ");

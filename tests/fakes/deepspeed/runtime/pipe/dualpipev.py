@@ -1,4 +1,4 @@
-"""The engine of two stages a rank: its passes run the other engine's."""
+"""The engine of two stages per rank: its passes run the other engine's."""
 
 from __future__ import annotations
 
