@@ -219,10 +219,6 @@ class Recorder:
         self._files: PartFiles | None = None
         _recorders.add(self)
         atexit.register(self.stop)
-        # A child of multiprocessing ends without atexit.
-        util = sys.modules.get("multiprocessing.util")
-        if util is not None:
-            util.Finalize(None, self.stop, exitpriority=0)
 
     def __enter__(self) -> Recorder:
         return self
@@ -314,6 +310,10 @@ class Recorder:
     def _next(self, number: int | None) -> Block:
         """Begin an iteration; the one before is over."""
         before = self._block
+        # A child of multiprocessing ends without atexit, and forgets what its parent registered.
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None and not self._count:
+            util.Finalize(None, self.stop, exitpriority=0)
         self._seal()
         self._write_ready()
         ordinal = self._count if number is None else number

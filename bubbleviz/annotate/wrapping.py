@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,9 +18,9 @@ from bubbleviz.errors import AnnotationError
 
 #: Opens around a call without a range.
 NO_RANGE: AbstractContextManager[object] = nullcontext()
-#: Positional and keyword arguments of a call.
+#: Positional and keyword arguments of a call; others may take the place of the latter.
 Args = tuple[Any, ...]
-Kwargs = Mapping[str, Any]
+Kwargs = dict[str, Any]
 #: Returns the range of a call; ``self`` is the first argument of a method.
 RangeOfCall = Callable[[Args, Kwargs], AbstractContextManager[object]]
 #: Of recordings; None for none.

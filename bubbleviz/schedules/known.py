@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bubbleviz.errors import UsageError
@@ -222,6 +222,18 @@ def in_rounds(
 def _interleaved(name: str, backward: Phase, stages: int, microbatches: int, chunks: int) -> Plan:
     _refuse_rests(name, stages, microbatches)
     return in_rounds(name, stages, microbatches, chunks, stages, backward)
+
+
+def _combined(stages: int, microbatches: int, chunks: int) -> Plan:
+    """Return interleaved 1F1B's plan with one forward more ahead; others run beside a backward."""
+    plan = _interleaved("combined-1f1b", _BW, stages, microbatches, chunks)
+    orders, together = [], set[PlannedOperation]()
+    for order in plan.orders:
+        forwards, backwards = ([op for op in order if op.phase is phase] for phase in (_F, _BW))
+        ahead = next((n for n, op in enumerate(order) if op.phase is _BW), 0) + 1
+        orders.append(_delayed(forwards, backwards, (), ahead, 0))
+        together.update(forwards[ahead - 1 :])
+    return replace(plan, orders=tuple(orders), together=frozenset(together))
 
 
 def _refuse_rests(name: str, stages: int, microbatches: int) -> None:
@@ -453,6 +465,13 @@ SCHEDULES = (
         1,
         _chimera,
         replicas=2,
+    ),
+    Schedule(
+        "combined-1f1b",
+        "Interleaved 1F1B with one more forward ahead, each of the steady ones beside a backward.",
+        "NVIDIA, Megatron-Core, megatron/core/pipeline_parallel/combined_1f1b.py",
+        2,
+        _combined,
     ),
     Schedule(
         "dualpipe",

@@ -105,8 +105,8 @@ _MEGATRON = (
     Case(
         "interleaved 1F1B, forward beside backward",
         MEGATRON,
-        _TWO,
-        "interleaved-1f1b",
+        _LONG_TWO,
+        "combined-1f1b",
         options=(*_P2P, (OVERLAP, True)),
         since=(0, 14),
     ),
@@ -120,9 +120,9 @@ _TORCH = (
     Case("interleaved 1F1B", TORCH, _TWO, "interleaved-1f1b", "Interleaved1F1B"),
     Case("looped BFS", TORCH, _TWO, "looped-bfs", "LoopedBFS"),
     Case("interleaved zero bubble", TORCH, _LONG_TWO, "interleaved-zb", "InterleavedZeroBubble"),
-    # Before 2.9 a rank sends to itself where a V turns, which gloo refuses.
-    Case("ZB-V", TORCH, _LONG_V, "zb-v", "ZBVZeroBubble", since=(2, 9)),
-    Case("DualPipeV", TORCH, _LONG_V, "dualpipev", "DualPipeV", since=(2, 9)),
+    # Up to 2.10 a rank sends to itself where a V turns, which gloo refuses.
+    Case("ZB-V", TORCH, _LONG_V, "zb-v", "ZBVZeroBubble", since=(2, 11)),
+    Case("DualPipeV", TORCH, _LONG_V, "dualpipev", "DualPipeV", since=(2, 11)),
     Case("GPipe, forward only", TORCH, _ONE, "", "GPipe", forward_only=True, since=(2, 8)),
     Case("plan of ZB-H1 (CSV)", TORCH, _LONG, "zb-h1", "", planned="zb-h1", since=(2, 6)),
     Case(

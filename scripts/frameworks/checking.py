@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 
 import bubbleviz
+from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
+from bubbleviz.progress import unwatched
 from bubbleviz.recording_layout import HEADER, KIND_OPERATION, RECORD_BYTES
+from bubbleviz.sources.recordings.operations import read_session
 from scripts.frameworks.cases import Case
 
 #: Points of the ratio ``schedule`` between truth and report, and between report and profiler.
@@ -85,6 +89,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
         if said
     ]
     wrong += _named(report, worked)
+    wrong += _transferred(case, folder / "recording", worked)
     wrong += _recognised(case, report, len(ranks[0]["spans"]))
     wrong += _iterations(report, ranks)
     points = _points(report, worked)
@@ -148,6 +153,83 @@ def _named(report: bubbleviz.Report, worked: list[_Work]) -> Iterator[str]:
     lost = [part for part in worked if held[part] != 1]
     if lost:
         yield f"{len(lost)} of {len(worked)} parts are in no operation, or several: {lost[0]}"
+
+
+@dataclass(frozen=True)
+class _Transfer:
+    """A recorded transfer; ``places`` are its (virtual stage, microbatch), one or two."""
+
+    phase: Phase
+    places: tuple[tuple[int, int], ...]
+    launches: bool
+    start_ns: int
+    end_ns: int
+
+
+def _transfers(recording: Path) -> Iterator[tuple[int, int, list[_Transfer]]]:
+    """Yield rank, iteration and transfers of each recorded iteration, also without any."""
+    for file in recording.iterdir():
+        session = read_session(str(file), unwatched)
+        own, named = session.stretch.operations, understand(session.names, built_in()["bubbleviz"])
+        found: list[list[_Transfer]] = [[] for _ in session.stretch.iterations.number]
+        for row in np.flatnonzero(np.isin(named.phase[own.name_id], TRANSFERS)).tolist():
+            name = own.name_id[row]
+            places = (
+                (int(named.stage[name]), int(named.microbatch[name])),
+                (int(named.second_stage[name]), int(named.second_microbatch[name])),
+            )
+            found[own.iteration[row]].append(
+                _Transfer(
+                    Phase(int(named.phase[name])),
+                    tuple(place for place in places if min(place) >= 0),
+                    bool(own.launches[row]),
+                    int(own.host_start_ns[row]),
+                    int(own.host_end_ns[row]),
+                )
+            )
+        for number, transfers in enumerate(found):
+            yield session.header.rank, number, transfers
+
+
+def _transferred(case: Case, recording: Path, worked: list[_Work]) -> Iterator[str]:
+    """Say which transfers are named after what they do not carry, and which inputs none brings.
+
+    What a transfer sends was made by one of the last two operations before it; what it brings is
+    worked on later, and where it waits was sent before it ended.
+    """
+    at, ends = case.job.placement, {"F": 0, "B": len(case.job.placement) - 1}
+    # A gradient is there once B is done, whether W follows or not.
+    parts = [part for part in worked if part.phase != "W"]
+    runs = {(p.iteration, p.phase, p.stage, p.microbatch): p for p in parts}
+    for rank, number, transfers in _transfers(recording):
+        mine = [p for p in parts if (p.rank, p.iteration) == (rank, number)]
+        lacking = {
+            (p.phase, p.stage, p.microbatch)
+            for p in mine
+            if p.stage != ends[p.phase] and at[p.stage + (-1 if p.phase == "F" else 1)] != rank
+        }
+        wanted = frozenset(lacking)
+        for transfer in transfers:
+            ended = sorted(p.end_ns for p in mine if p.end_ns <= transfer.start_ns)[-2:]
+            made = {(f"SEND_{p.phase}", p.stage, p.microbatch) for p in mine if p.end_ns in ended}
+            for stage, microbatch in transfer.places or [(-1, -1)]:
+                brought = set()
+                for way, step in (("F", -1), ("B", 1)):
+                    input_ = way, stage, microbatch
+                    if input_ in wanted and transfer.phase.label in {f"RECV_{way}", "SEND_RECV"}:
+                        user = runs[(number, *input_)]
+                        sent_ns = runs[number, way, stage + step, microbatch].end_ns
+                        if transfer.start_ns <= user.start_ns and (
+                            transfer.launches or sent_ns <= transfer.end_ns <= user.start_ns
+                        ):
+                            brought.add(input_)
+                lacking -= brought
+                both = transfer.phase is Phase.SEND_RECV
+                kinds = ("SEND_F", "SEND_B") if both else (transfer.phase.label,)
+                if not brought and not made & {(kind, stage, microbatch) for kind in kinds}:
+                    yield f"rank {rank}: {transfer} carries nothing of microbatch {microbatch}"
+        for way, stage, microbatch in sorted(lacking):
+            yield f"rank {rank}: no transfer brings {way}{microbatch} of stage {stage} its input"
 
 
 def _recognised(case: Case, report: bubbleviz.Report, iterations: int) -> Iterator[str]:
@@ -234,7 +316,8 @@ def _beside_the_profiler(
     """Return how far both recordings of the same iterations are apart, and what else differs."""
     recorded = bubbleviz.analyze(folder / "twice", plan=plan)
     traces = [folder / f"trace{rank}.json" for rank in range(case.job.ranks)]
-    traced = bubbleviz.analyze(traces, plan=plan)
+    # Older versions do not say that they are of one host.
+    traced = bubbleviz.analyze(traces, plan=plan, align="utc")
     wrong = []
     if _order(recorded) != _order(traced):
         wrong.append("PyTorch's profiler saw another order than the recording")

@@ -451,9 +451,10 @@ def test_megatron_one_forward_one_backward(recorded: Recorder, tells: bool) -> N
 
     assert recorded.lines == [
         "iteration 0",
-        *("  RECV_F", "  F mb=0 stage=1", "  SEND_F"),
-        *("  F mb=1 stage=1", "  SEND_RECV", "  BW mb=0 stage=1"),
-        *("  BW mb=1 stage=1", "  SEND_B"),
+        *("  RECV_F mb=0 stage=1", "  F mb=0 stage=1", "  SEND_F mb=0 stage=1"),
+        *("  RECV_F mb=1 stage=1", "  F mb=1 stage=1", "  SEND_RECV mb=1 stage=1 mb2=0 stage2=1"),
+        *("  BW mb=0 stage=1", "  SEND_B mb=0 stage=1"),
+        *("  RECV_B mb=1 stage=1", "  BW mb=1 stage=1", "  SEND_B mb=1 stage=1"),
     ]
 
 
@@ -480,13 +481,19 @@ def test_megatron_interleaved_and_overlapped(recorded: Recorder, tells: bool) ->
     schedules = _megatron(rank=1, ranks=2, tells=tells)
 
     order = ["F0", "F0", "F1", "B1", "F1B0", "B0", "B1"]
-    schedules.forward_backward_pipelining_with_interleaving(order)
+    schedules.forward_backward_pipelining_with_interleaving(
+        order, model=[None, None], num_microbatches=2
+    )
 
     first, second = "chunk=0 stage=1", "chunk=1 stage=3"
     assert recorded.lines == [
         "iteration 0",
-        *(f"  F mb=0 {first}", f"  F mb=1 {first}", f"  F mb=0 {second}", f"  BW mb=0 {second}"),
+        *(f"  RECV_F mb=0 {first}", f"  F mb=0 {first}"),
+        *(f"  SEND_RECV mb=0 {first} mb2=1 chunk2=0 stage2=1", f"  F mb=1 {first}"),
+        *(f"  SEND_RECV mb=1 {first} mb2=0 chunk2=1 stage2=3", f"  F mb=0 {second}"),
+        *(f"  RECV_F mb=1 {second}", f"  BW mb=0 {second}"),
         f"  FB mb=1 {second} mb2=0 chunk2=0 stage2=1",
+        *(f"    RECV_F mb=1 {second}", f"    RECV_B mb=0 {first}"),
         *(f"  BW mb=1 {first}", f"  BW mb=1 {second}"),
     ]
 

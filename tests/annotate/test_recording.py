@@ -418,17 +418,23 @@ def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
 
 
 CHILD = """
-import multiprocessing, sys
+import sys
 from bubbleviz import annotate
 
-def train(folder):
+begin, folder = sys.argv[1:]
+if begin == "before it is forked":
     annotate.record(folder)
+import multiprocessing
+
+def train():
+    if begin == "in it":
+        annotate.record(folder)
     for number in range(3):
         with annotate.iteration(number), annotate.phase("F", microbatch=0):
             pass
 
 if __name__ == "__main__":
-    child = multiprocessing.get_context("fork").Process(target=train, args=(sys.argv[1],))
+    child = multiprocessing.get_context("fork").Process(target=train)
     child.start()
     child.join()
     sys.exit(child.exitcode)
@@ -436,9 +442,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
-def test_a_child_of_multiprocessing_writes_its_last_iteration(tmp_path: Path) -> None:
-    file = tmp_path / "train.py"
-    file.write_text(CHILD, encoding="utf-8")
-    subprocess.run([sys.executable, str(file), str(tmp_path / "run")], cwd=CHECKOUT, check=True)
+@pytest.mark.parametrize("begin", ["in it", "before it is forked"])
+def test_a_child_of_multiprocessing_writes_its_last_iteration(begin: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CHILD, begin, str(tmp_path / "run")]
+    subprocess.run(command, cwd=CHECKOUT, check=True)
 
     assert session(tmp_path / "run").stretch.iterations.number.tolist() == [0, 1, 2]

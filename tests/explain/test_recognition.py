@@ -220,7 +220,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         {"name": None, "exact": False, "distance": None, "deviations": ()}
         | {"reason": "no known schedule has this order"},
     ),
-    (overlapped(planned("dualpipev")), {"name": "dualpipev", "exact": True}),
+    *((overlapped(planned(n)), {"name": n, "exact": True}) for n in ("dualpipev", "combined-1f1b")),
     (
         each("1f1b", numbered(-1, 0)),
         {"name": None, "reason": "range names hold no microbatches"},

@@ -15,13 +15,13 @@ import importlib.util
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 from bubbleviz.annotate import wrapping
-from bubbleviz.annotate.ranges import Range, iteration, phase
-from bubbleviz.annotate.wrapping import Annotations, Args, Kwargs
+from bubbleviz.annotate.ranges import Range, iteration, name_of, phase
+from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs
 from bubbleviz.errors import AnnotationError
 
 _CORE = "megatron.core"
@@ -31,12 +31,8 @@ _SCHEDULES = (
     "forward_backward_pipelining_without_interleaving",
 )
 _TRANSFER = re.compile(r"(?:send|recv)_(?:forward|backward)")
-_TRANSFERS = {
-    "send_forward": "SEND_F",
-    "recv_forward": "RECV_F",
-    "send_backward": "SEND_B",
-    "recv_backward": "RECV_B",
-}
+#: Ways that data goes, by words of functions: phase, and what tells that some is received.
+_WAYS = {"forward": ("F", "recv_prev"), "backward": ("B", "recv_next")}
 
 #: Chunk (None with one chunk per rank) and microbatch.
 Place = tuple[int | None, int]
@@ -55,7 +51,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 
 
 class _Batch:
-    """Chunk and microbatch of the forwards and backwards of the running batch."""
+    """Chunk and microbatch of the forwards, backwards and transfers of the running batch."""
 
     def __init__(self, state: Any) -> None:
         self._state = state
@@ -64,23 +60,69 @@ class _Batch:
         self._stages: tuple[int, int] | None = None
         #: The forward that runs, until its output is known.
         self.forward: Place | None = None
+        #: By way (F, B): the place that went last, those that interleaved inputs still come for,
+        #: and the virtual stages at which the way begins and ends.
+        self._latest: dict[str, Place] = {}
+        self._coming: dict[str, Iterator[Place]] = {}
+        self._ends = {"F": (0, 0), "B": (0, 0)}
 
-    def begin(self) -> None:
-        """Forget the batch before."""
+    def begin(self, model: object, microbatches: int) -> None:
+        """Forget the batch before; this one is of a model, or of a list of a rank's chunks."""
         self._place_of_output.clear()
         self._done.clear()
+        self._latest.clear()
+        self._coming.clear()
         self._stages = None
         if self._state.model_parallel_is_initialized():
-            self._stages = (
-                self._state.get_pipeline_model_parallel_rank(),
-                self._state.get_pipeline_model_parallel_world_size(),
-            )
+            ranks = self._state.get_pipeline_model_parallel_world_size()
+            self._stages = self._state.get_pipeline_model_parallel_rank(), ranks
+            chunks = model if isinstance(model, list) else [model]
+            last = ranks * len(chunks) - 1
+            self._ends = {"F": (0, last), "B": (last, 0)}
+            if len(chunks) > 1:
+                # A group of microbatches runs one chunk before the next.
+                config = getattr(chunks[0], "config", None)
+                group = getattr(config, "microbatch_group_size_per_vp_stage", None) or ranks
+                order = [
+                    (chunk, first + number)
+                    for first in range(0, microbatches, group)
+                    for chunk in range(len(chunks))
+                    for number in range(min(group, microbatches - first))
+                ]
+                back = [(len(chunks) - 1 - chunk, number) for chunk, number in order]
+                for way, places in (("F", order), ("B", back)):
+                    self._coming[way] = iter([at for at in places if self.comes(way, at)])
+
+    def comes(self, way: str, place: Place) -> bool:
+        """Tell whether the input of a place comes from another one."""
+        return self.stage(place[0]) not in {None, self._ends[way][0]}
+
+    def received(self, way: str, told: bool | None) -> Place | None:
+        """Return the place that the next input comes for; None where the call brings none.
+
+        Args:
+            way: F or B.
+            told: whether the call receives; None where it says nothing, and the ends do not.
+        """
+        rank, ranks = self._stages or (0, 1)
+        if not (rank != self._ends[way][0] % ranks if told is None else told):
+            return None
+        if way in self._coming:
+            return next(self._coming[way], None)
+        # One after the other: several tensors may come for one.
+        return None, self._done[way, None]
+
+    def sent(self, way: str) -> Place | None:
+        """Return the place whose result goes to another one; None where it stays."""
+        place = self._latest.get(way)
+        return None if place is None or self.stage(place[0]) == self._ends[way][1] else place
 
     def forwards(self, chunk: int | None, microbatch: int | None) -> Place:
         """Return the place of a forward that begins; None for what the call does not pass."""
         chunk = self._current() if chunk is None else chunk
         counted = self._count("F", chunk)
         self.forward = (chunk, counted if microbatch is None else int(microbatch))
+        self._latest["F"] = self.forward
         return self.forward
 
     def finish_forward(self, result: object) -> None:
@@ -94,8 +136,9 @@ class _Batch:
         """Return the place of a backward that begins, by the output of its forward."""
         place = self._place_of_output.pop(id(output), None)
         chunk = self._current() if place is None else place[0]
-        counted = self._count("BW", chunk)
-        return (chunk, counted) if place is None else place
+        counted = self._count("B", chunk)
+        self._latest["B"] = place = (chunk, counted) if place is None else place
+        return place
 
     def stage(self, chunk: int | None) -> int | None:
         """Return the virtual stage of a chunk of this rank; None where it is unknown."""
@@ -121,13 +164,14 @@ def _wrap(annotations: Annotations) -> None:
     _wrap_steps(annotations, schedules, batch)
     _wrap_overlapped(annotations, batch)
 
-    def of_schedule(_args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
-        batch.begin()
+    def of_schedule(_args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
+        # They take nothing by place.
+        batch.begin(kwargs.get("model"), kwargs.get("num_microbatches", 0))
         return iteration()
 
     for name in _SCHEDULES:
         annotations.wrap(schedules, name, of_schedule)
-    _wrap_transfers(annotations)
+    _wrap_transfers(annotations, batch)
     _wrap_optimizers(annotations)
 
 
@@ -170,23 +214,23 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
         if first is None or second is None:
             place = first or second
             return _range("BW" if first is None else "F", batch, place or (None, 0))
-        return phase(
-            "FB",
-            microbatch=first[1],
-            chunk=first[0],
-            stage=batch.stage(first[0]),
-            second_microbatch=second[1],
-            second_chunk=second[0],
-            second_stage=batch.stage(second[0]),
-        )
+        # It waits for its inputs inside itself.
+        for wait, way, place in (("pre_forward", "F", first), ("pre_backward", "B", second)):
+            if kwargs.get(wait) is not None and batch.comes(way, place):
+                kwargs[wait] = _range(f"RECV_{way}", batch, place)(kwargs[wait])
+        return _range("FB", batch, first, second)
 
     name = "combined_forward_backward_step"
     annotations.wrap(module, name, range_of_call, batch.finish_forward)
 
 
-def _range(name: str, batch: _Batch, place: Place) -> Range:
-    chunk, microbatch = place
-    return phase(name, microbatch=microbatch, chunk=chunk, stage=batch.stage(chunk))
+def _range(
+    name: str, batch: _Batch, place: Place, other: Place | None = None, *, launches: bool = False
+) -> Range:
+    (chunk, number), (chunk2, number2) = place, other or (None, None)
+    stage, stage2 = batch.stage(chunk), batch.stage(chunk2) if other else None
+    numbers = number, chunk, stage, None, number2, chunk2, stage2
+    return Range(name_of(name, *numbers), launches=launches)
 
 
 def _optional(annotations: Annotations, function: Any, name: str) -> Callable[[Args, Kwargs], Any]:
@@ -196,7 +240,7 @@ def _optional(annotations: Annotations, function: Any, name: str) -> Callable[[A
     return lambda _args, _kwargs: None
 
 
-def _wrap_transfers(annotations: Annotations) -> None:
+def _wrap_transfers(annotations: Annotations, batch: _Batch) -> None:
     """Name every transfer between stages: of a communicator (since 0.14), else of the module."""
     module = annotations.module(f"{_CORE}.pipeline_parallel.p2p_communication")
     owner = getattr(module, "P2PCommunicator", module)
@@ -204,7 +248,34 @@ def _wrap_transfers(annotations: Annotations) -> None:
     if not names:
         annotations.attribute(owner, "send_forward")
     for name in names:
-        annotations.wrap(owner, name, wrapping.always(phase, _TRANSFERS.get(name, "SEND_RECV")))
+        annotations.wrap(owner, name, _transfers(annotations, batch, owner, name))
+
+
+def _transfers(
+    annotations: Annotations, batch: _Batch, owner: Any, name: str
+) -> wrapping.RangeOfCall:
+    """Return the ranges of a function that moves results and inputs: at most two of them."""
+    function = annotations.attribute(owner, name)
+    goes, _, comes = name.partition("recv")
+    # What is sent are the first arguments.
+    tensors = [each for each in inspect.signature(function).parameters if each != "self"]
+    ways = [way for word, (way, _) in _WAYS.items() if word in goes]
+    sends = [(w, annotations.argument(function, t)) for w, t in zip(ways, tensors, strict=False)]
+    flags = [_WAYS[word] for word in _WAYS if word in comes]
+    receives = [(way, _optional(annotations, function, flag)) for way, flag in flags]
+    starts = _optional(annotations, function, "overlap_p2p_comm")
+
+    def of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
+        sent = [(f"SEND_{w}", batch.sent(w)) for w, t in sends if t(args, kwargs) is not None]
+        come = [(f"RECV_{w}", batch.received(w, told(args, kwargs))) for w, told in receives]
+        moved = [(name, place) for name, place in (*sent, *come) if place is not None][-2:]
+        if not moved:
+            return NO_RANGE
+        both = moved[0][0] if len(moved) == 1 else "SEND_RECV"
+        places = [place for _, place in moved]
+        return _range(both, batch, *places, launches=bool(starts(args, kwargs)))
+
+    return of_call
 
 
 def _wrap_optimizers(annotations: Annotations) -> None:

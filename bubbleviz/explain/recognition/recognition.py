@@ -201,7 +201,7 @@ def _split_share(orders: Sequence[Ints]) -> float:
 _PREFERRED = (
     *("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"),
     *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb"),
-    *("zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera"),
+    *("zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera", "combined-1f1b"),
 )
 _PLACE = {name: place for place, name in enumerate(_PREFERRED)}
 #: Share of backwards that must have a W of their own. Some schedulers fuse the last ones.

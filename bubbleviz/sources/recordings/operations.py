@@ -15,11 +15,11 @@ import numpy as np
 from bubbleviz import recording_layout as layout
 from bubbleviz.conventions import convention_file, range_names
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
-from bubbleviz.model import collectives, grouping, limitations
+from bubbleviz.model import collectives, grouping, intervals, limitations
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
-from bubbleviz.model.phases import WORK
+from bubbleviz.model.phases import RECEIVING, WORK
 from bubbleviz.model.profile import Source
 from bubbleviz.progress import Watch
 from bubbleviz.sources.recordings import parts as recorded
@@ -273,6 +273,14 @@ def table_of(session: RecordedSession) -> OperationTable:
     start_ns = np.where(device, own.start_ns, np.where(spanned, own.host_start_ns, NONE))
     end_ns = np.where(device, own.end_ns, np.where(spanned, own.host_end_ns, NONE))
     end_ns = np.maximum(start_ns, end_ns)
+    # Receives inside the range of work are when it waits for its inputs.
+    around = np.where(np.isin(keys.phase, WORK) & spanned, np.arange(count), NONE)
+    around = np.maximum.accumulate(around)
+    inside = np.isin(keys.phase, RECEIVING) & spanned & (around != NONE)
+    rows = np.flatnonzero(inside & (own.host_end_ns <= own.host_end_ns[around]))
+    waits = model.BusyIntervals(around[rows], start_ns[rows], end_ns[rows])
+    received_ns = intervals.group_extents(waits.operation, count, waits.start_ns, waits.end_ns)[1]
+    waited_ns = intervals.group_sum(waits.operation, count, waits.end_ns - waits.start_ns)
     # The host launched what ran on the device when it entered the range, about.
     operations = model.RankOperations.of(
         keys,
@@ -280,9 +288,9 @@ def table_of(session: RecordedSession) -> OperationTable:
         end_ns=end_ns,
         has_span=spanned.astype(np.int64),
         kernels=np.zeros(count, np.int64),
-        active_ns=end_ns - start_ns,
+        active_ns=np.maximum(end_ns - start_ns - waited_ns, 0),
         busy_ns=end_ns - start_ns,
-        received_ns=none,
+        received_ns=received_ns,
         launched_ns=np.where(device, own.host_start_ns, NONE),
         receive_start_ns=none,
         receive_launched_ns=none,
@@ -316,7 +324,7 @@ def table_of(session: RecordedSession) -> OperationTable:
         group=grouping.CodedTexts(none, ()),
         paired=paired,
         told=frozenset(told),
-        waits=model.BusyIntervals.none(),
+        waits=waits,
         unattributed=model.BusyIntervals.none(),
         exposed=model.BusyIntervals.none(),
         overheads=model.BusyIntervals.none(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 def combined_forward_backward_step(
     forward_step_func: object,
@@ -17,5 +19,10 @@ def combined_forward_backward_step(
     config: object,
     f_model_chunk_id: int | None = None,
     current_microbatch: int | None = None,
+    pre_forward: Callable[[], None] | None = None,
+    pre_backward: Callable[[], None] | None = None,
 ) -> tuple[object, int, object]:
+    for wait in (pre_forward, pre_backward):
+        if wait is not None:
+            wait()
     return (None if f_model is None else [object()]), 0, object()

@@ -62,18 +62,28 @@ def forward_backward_pipelining_without_interleaving(
         communicator.recv_forward([], first)
         waiting.append(_forward(microbatch))
         communicator.send_forward(waiting[-1], last)
+    communicator.recv_forward([], first)
     for microbatch in range(warmup, num_microbatches):
         waiting.append(_forward(microbatch))
         communicator.send_forward_recv_backward(waiting[-1], last)
-        backward_step(None, waiting.pop(0), None, None, None)
+        gradient = backward_step(None, waiting.pop(0), None, None, None)
+        if microbatch + 1 < num_microbatches:
+            communicator.send_backward_recv_forward(gradient, first)
+    communicator.send_backward(gradient, first)
     while waiting:
+        communicator.recv_backward([], last)
         communicator.send_backward(backward_step(None, waiting.pop(0), None, None, None), first)
 
 
 def forward_backward_pipelining_with_interleaving(
-    order: Sequence[str], forward_only: bool = False
+    order: Sequence[str], model: list[object], num_microbatches: int, forward_only: bool = False
 ) -> None:
-    """Run an order such as ``F0 F1 B1``: what is done, and the chunk; ``F1B0`` is overlapped."""
+    """Run an order such as ``F0 F1 B1``: what is done, and the chunk; ``F1B0`` is overlapped.
+
+    Behind each forward starts what sends its result and receives the next input.
+    """
+    communicator = P2PCommunicator()
+    communicator.recv_forward([], parallel_state.rank == 0)
     waiting: dict[int, list[object]] = {0: [], 1: []}
     done = [0, 0]
     for step in order:
@@ -86,6 +96,8 @@ def forward_backward_pipelining_with_interleaving(
                 *(None, None),
                 f_model_chunk_id=chunk,
                 current_microbatch=done[chunk],
+                pre_forward=lambda: None,
+                pre_backward=lambda: None,
             )
             waiting[chunk].append(output)
         elif forward:
@@ -93,3 +105,5 @@ def forward_backward_pipelining_with_interleaving(
         else:
             backward_step(None, waiting[back].pop(0), None, None, None)
         done[chunk] += bool(forward)
+        if forward:
+            communicator.send_forward_recv_forward([], recv_prev=True, overlap_p2p_comm=True)
