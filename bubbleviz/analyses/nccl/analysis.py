@@ -144,11 +144,11 @@ def merge_communication(
     dumped = np.array([*(file.rank != NONE for file in recorded), *(False for _ in profiles)])
     of_dumps = {*distinct(table.clock[dumped[table.source]]).tolist()}
     added, bases = _clock_bases(event_clocks, table, machines, profiles, of_dumps)
-    instance = members.instances_of(table)
-    rolled = np.array([*(file.rolled_over for file in recorded), *(False for _ in profiles)])
     # Which of the sends between two ranks are left in one ring buffer, and not in the other?
-    uncounted = (table.peer != NONE) & np.isin(instance, instance[rolled[table.source]])
-    instance = np.where(uncounted, NONE, instance)
+    rolled = any(file.rolled_over for file in recorded)
+    epoch = members.epochs_of(table) if rolled else constant(NONE, len(table))
+    uncounted = (epoch == NONE) & (table.peer != NONE) & rolled
+    instance = np.where(uncounted, NONE, members.instances_of(table, epoch))
     table = hangs.with_run_ranks(table, dumped[table.source])
     table = members.ended_together(table, instance, dumped[table.source])
     table, all_clocks = members.aligned_by_ends(
@@ -171,7 +171,8 @@ def merge_communication(
     )
     faults = hangs.faults_of(table, {file.rank for file in recorded})
     communication = Communication(table, ranks, all_clocks, files, (), faults)
-    limitations = _limitations(recorded, profiles, communication, ambiguous, instance)
+    counts = ambiguous, instance, int(uncounted.sum())
+    limitations = _limitations(recorded, profiles, communication, *counts)
     return replace(communication, limitations=tuple(limitations))
 
 
@@ -318,6 +319,7 @@ def _limitations(
     communication: Communication,
     ambiguous: int,
     instance: Ints,
+    uncounted: int,
 ) -> Iterator[Limitation]:
     """Yield what event files and profiles do not show of communication, and why.
 
@@ -327,6 +329,7 @@ def _limitations(
         communication: what is known of it.
         ambiguous: operations whose clock several offsets put onto kernels equally well.
         instance: a number that the members of each operation share; -1 unknown.
+        uncounted: sends and receives of which nobody knows which is which.
 
     """
     for file in recorded:
@@ -397,8 +400,8 @@ def _limitations(
         ),
         (
             "sends and receives that cannot be paired",
-            sum(file.rolled_over * (file.events.peer != NONE).sum() for file in recorded),
-            "flight recorders have dropped their first entries; set a larger TORCH_FR_BUFFER_SIZE",
+            uncounted,
+            "flight recorders have dropped what comes before; set a larger TORCH_FR_BUFFER_SIZE",
         ),
         (
             "operations paired by their order alone",

@@ -247,8 +247,28 @@ def communications(
 _TOGETHER = 0.95
 
 
-def instances_of(table: Communications) -> Ints:
-    """Return a number for each operation that its members share; -1 where they are unknown."""
+def epochs_of(table: Communications) -> Ints:
+    """Return for each operation the last collective of the largest group that its file has before.
+
+    That is its number; -1 for none. Ranks call those in one order, so that sends and receives are
+    counted from there where what a file begins with is lost.
+    """
+    sizes = np.array([*(len(getattr(own, "ranks", ())) for own in table.communicators), 0])
+    size = np.where((table.peer == NONE) & (table.sequence >= 0), sizes[table.communicator], 0)
+    anchors = (size > 0) & (table.communicator == table.communicator[size.argmax()])
+    # Numbers grow within a file, and files follow one another, far apart.
+    begin = table.source << 40
+    last = np.maximum.accumulate(begin + np.where(anchors, table.sequence % (1 << 40) + 1, 0))
+    return np.asarray(last - begin - 1, np.int64)
+
+
+def instances_of(table: Communications, epoch: Ints | int = NONE) -> Ints:
+    """Return a number for each operation that its members share; -1 where they are unknown.
+
+    Args:
+        table: operations.
+        epoch: of each, from which sends and receives are counted.
+    """
     send, receive = (
         np.array([name == passing for name in (*table.names, "")], bool)[table.name]
         for passing in ("Send", "Recv")
@@ -266,7 +286,7 @@ def instances_of(table: Communications) -> Ints:
         np.where(p2p, NONE, table.name[rows]),
         np.where(p2p, np.where(sends, rank, peer), NONE),
         np.where(p2p, np.where(sends, peer, rank), NONE),
-        np.where(p2p, NONE, table.sequence[rows]),
+        np.where(passing, epoch, table.sequence)[rows],
     )
     # The place of each among those of its rank with the same key; where the start is unknown, which
     # is earlier than all times, the order of the file counts.

@@ -42,11 +42,7 @@ def nccl(
 
     with progress_bars() as bars:
         report = measure_communication(
-            files,
-            anchors=anchor or (),
-            convention=convention or (),
-            progress=bars,
-            **settings,
+            files, anchors=anchor or (), convention=convention or (), progress=bars, **settings
         )
     report = anonymous(report)
     written = {"csv": csv_of_operations, "json": as_json}

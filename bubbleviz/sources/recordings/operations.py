@@ -485,12 +485,7 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
     def session() -> RecordedSession:
         return read_session(path, watch)
 
-    yield OpenTable(
-        path,
-        lambda: table_of(session()),
-        _UNTOLD,
-        lambda: tuple(_facts(session())),
-    )
+    yield OpenTable(path, lambda: table_of(session()), _UNTOLD, lambda: tuple(_facts(session())))
 
 
 def _facts(session: RecordedSession) -> Iterator[tuple[str, str]]:

@@ -315,10 +315,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
 
 
 def _parts(
-    path: str,
-    stored: Mapping[str, StoredColumns],
-    maker: Queries,
-    every: Sequence[dict[str, str]],
+    path: str, stored: Mapping[str, StoredColumns], maker: Queries, every: Sequence[dict[str, str]]
 ) -> list[tuple[dict[str, str], str]]:
     """Return the tables and the GUID of each part, of which tables without one may hold several."""
     parts = []

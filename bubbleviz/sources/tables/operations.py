@@ -160,12 +160,7 @@ def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[Any]:
 
 
 def _refuse_two(
-    cells: Cells,
-    name: str,
-    group: Ints,
-    rows: Ints,
-    values: Ints,
-    told: Callable[[int], str],
+    cells: Cells, name: str, group: Ints, rows: Ints, values: Ints, told: Callable[[int], str]
 ) -> None:
     """Refuse rows of one group that hold two values.
 

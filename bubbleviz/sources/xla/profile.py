@@ -427,11 +427,7 @@ def profile_of(
     lacking = f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
     if cut:
         lacking = "cut short before the first complete kernel or instruction; copy it again"
-    return in_memory.Decoded(
-        profile,
-        counts,
-        "" if activities.kernels else lacking,
-    )
+    return in_memory.Decoded(profile, counts, "" if activities.kernels else lacking)
 
 
 def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
