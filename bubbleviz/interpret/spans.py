@@ -25,7 +25,6 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
-from bubbleviz.native.columns import operation_spans
 from bubbleviz.native.library import library
 
 # Device work: what ran on devices, each kernel and copy with its rank and its range.
@@ -169,11 +168,19 @@ def extents_of(phase: Codes, ran: RankWork) -> tuple[Ints, Ints, Ints, Codes]:
         others                    compute, copies
     """
     work, communicates = ran.work, among(phase, COMMUNICATION)
-    if native := library():
-        kinds, times = (work.compute, work.communication), (work.start_ns, work.end_ns)
-        owner = ran.owner.astype(np.int32, copy=False)
-        return operation_spans(native, owner, kinds, times, communicates)
-    return _chosen_extents(work, ran.owner, communicates)
+    native = library()
+    if native is None:
+        return _chosen_extents(work, ran.owner, communicates)
+    count, owner = len(phase), ran.owner.astype(np.int32, copy=False)
+    start_ns, end_ns, kernels = (np.empty(count, np.int64) for _ in range(3))
+    first, best = np.empty(count, np.int32), np.empty(count, np.uint8)
+    rows = owner, work.compute, work.communication, work.start_ns, work.end_ns, len(work)
+    strays = native.call(
+        "spans", rows, communicates, (start_ns, end_ns, kernels, first, best, count)
+    )
+    if strays:
+        raise IndexError(f"{strays} rows have an owner beyond the {count} operations")
+    return start_ns, end_ns, kernels, first
 
 
 def _chosen_extents(

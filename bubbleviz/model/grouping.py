@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.native import columns as compiled
-from bubbleviz.native.columns import places
 from bubbleviz.native.library import library
 
 # Sorting: rows in the order of some columns.
@@ -42,7 +40,8 @@ def sorted_rows(*keys: Key) -> Ints:
         return np.lexsort(keys[::-1])
     order: Ints = np.arange(len(keys[0]))
     for word in _words([key.astype(np.int64, copy=False) for key in keys]):
-        if not compiled.sort(native, word, order):
+        if native.call("sort", word, len(word), order):
+            # Memory is short.
             return np.lexsort(keys[::-1])
     return order
 
@@ -318,11 +317,9 @@ class BlockNumbering:
         return code
 
     def _searched(self, values: Ints) -> Codes:
-        known = self._sorted
-        native = library()
-        place = places(native, known, values) if native else None
-        if place is not None:
-            found: Codes = self._code[place]
+        known, found = self._sorted, np.empty(len(values), np.int32)
+        numbers = known, self._code, len(known)
+        if (native := library()) and native.call("codes", *numbers, values, len(values), found):
             return found
         at = np.minimum(np.searchsorted(known, values), max(len(known) - 1, 0))
         if len(known) == 0 or not np.array_equal(known[at], values):

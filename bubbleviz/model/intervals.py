@@ -13,8 +13,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import places_in, sorted_rows
-from bubbleviz.native import columns
-from bubbleviz.native.library import library
+from bubbleviz.native.library import cut, library
 
 Intervals = tuple[Ints, Ints]
 #: Group, start and end of sets that several groups have, group by group.
@@ -41,10 +40,11 @@ def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Interval
         end_ns: of each.
         chosen: which of them to look at; None for all.
     """
-    native = library()
-    ready = columns.union(native, start_ns, end_ns, chosen) if native else None
-    if ready is not None:
-        return ready
+    if native := library():
+        out = np.empty(len(start_ns), np.int64), np.empty(len(start_ns), np.int64)
+        count = native.call("union", start_ns, end_ns, chosen, len(start_ns), *out)
+        if count >= 0:
+            return cut(out[0], count), cut(out[1], count)
     if chosen is not None:
         start_ns, end_ns = start_ns[chosen], end_ns[chosen]
     real = end_ns > start_ns
@@ -76,7 +76,10 @@ def _covered(intervals: Intervals, points: Ints) -> Bools:
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the times that ``a`` covers and ``b`` does not."""
     if native := library():
-        return columns.difference(native, a, b)
+        room = len(a[0]) + len(b[0])
+        start_ns, end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
+        count = native.call("difference", *a, len(a[0]), *b, len(b[0]), start_ns, end_ns)
+        return cut(start_ns, count), cut(end_ns, count)
     # Mostly a few intervals of many touch the others.
     near = np.searchsorted(a[1], b[0], side="right") < np.searchsorted(a[0], b[1], side="left")
     if not near.any():
@@ -98,10 +101,11 @@ def within(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
 
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     """Return for each window [low, high] how much of it the set covers."""
-    native = library()
-    ready = columns.measure_within(native, intervals, low_ns, high_ns) if native else None
-    if ready is not None:
-        return ready
+    if native := library():
+        covered_ns = np.empty(len(low_ns), np.int64)
+        windows = low_ns, high_ns, len(low_ns)
+        if not native.call("measure_within", *intervals, len(intervals[0]), *windows, covered_ns):
+            return covered_ns
     whole = np.zeros(len(intervals[0]), np.int64), *intervals
     return GroupCover(whole, 1).within(np.zeros_like(low_ns), low_ns, high_ns)
 
@@ -181,9 +185,12 @@ def group_union(
         chosen: which of them to look at; None for all.
     """
     if native := library():
-        ready = columns.group_union(native, group, groups, (start_ns, end_ns), chosen)
-        if ready is not None:
-            return ready
+        rows = group.astype(np.int32, copy=False), start_ns, end_ns, chosen, len(group)
+        scratch = [np.empty(groups, np.int64) for _ in range(3)]
+        out = [np.empty(len(group), np.int64) for _ in range(3)]
+        count = native.call("group_union", *rows, groups, *scratch, *out)
+        if count >= 0:
+            return cut(out[0], count), cut(out[1], count), cut(out[2], count)
     if chosen is not None:
         group, start_ns, end_ns = group[chosen], start_ns[chosen], end_ns[chosen]
     packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
@@ -198,9 +205,10 @@ def group_measure(
 ) -> Ints:
     """Return the length of the union of each group's intervals; arguments of ``group_union``."""
     if native := library():
-        ready = columns.group_measure(native, group, groups, (start_ns, end_ns), chosen)
-        if ready is not None:
-            return ready
+        rows = group.astype(np.int32, copy=False), start_ns, end_ns, chosen, len(group)
+        scratch, length_ns = np.empty(2 * groups, np.int64), np.empty(groups, np.int64)
+        if native.call("group_measure", *rows, groups, scratch, length_ns) >= 0:
+            return length_ns
     owner, low_ns, high_ns = group_union(group, groups, start_ns, end_ns, chosen)
     return group_sum(owner, groups, high_ns - low_ns)
 

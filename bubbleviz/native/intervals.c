@@ -205,10 +205,9 @@ EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *e
     return 0;
 }
 
-/* The places of values among ascending ones; returns how many were found before one that is not
- * among them. */
-EXPORTED int64_t bubbleviz_places(const int64_t *known, int64_t count, const int64_t *values,
-                                  int64_t wanted, int64_t *place)
+/* The codes of values among known ones, which ascend; returns whether all are among them. */
+EXPORTED int64_t bubbleviz_codes(const int64_t *known, const int32_t *code, int64_t count,
+                                 const int64_t *values, int64_t wanted, int32_t *found)
 {
     int64_t low = 0;
 
@@ -224,9 +223,9 @@ EXPORTED int64_t bubbleviz_places(const int64_t *known, int64_t count, const int
                     high = middle;
             }
             if (low >= count || known[low] != values[i])
-                return i;
+                return 0;
         }
-        place[i] = low;
+        found[i] = code[low];
     }
-    return wanted;
+    return 1;
 }

@@ -1,6 +1,9 @@
 """Library: the functions of the C files here, with numpy columns in place of pointers.
 
-Every function gives None where the file is not plain, or memory is short; see the C source.
+Every function of pages gives None where the file is not plain, or memory is short; see the C
+source. What others give, their callers give without them, too: the search of orders
+(:mod:`bubbleviz.schedules.search.orders`), links and spans (:mod:`bubbleviz.interpret`),
+intervals, numbers and sorting (:mod:`bubbleviz.model`).
 """
 
 from __future__ import annotations
@@ -247,6 +250,17 @@ def pointer(column: npt.NDArray[Any]) -> ctypes.c_void_p:
     """Return the address of a contiguous column."""
     # The attribute "ctypes" takes ten times as long.
     return ctypes.c_void_p(column.__array_interface__["data"][0])
+
+
+def cut(column: _Ints, count: int) -> _Ints:
+    """Return the first values of a column that nothing else uses, so that the rest is freed.
+
+    Many of them stay where they are; few would lie in the way of the next column as long as this.
+    """
+    if 2 * count < len(column):
+        return column[:count].copy()
+    column.resize(count, refcheck=False)
+    return column
 
 
 def _passed(argument: Argument, kept: list[Any]) -> Any:

@@ -30,8 +30,7 @@ from itertools import product
 
 import numpy as np
 
-from bubbleviz.native.columns import improved_orders
-from bubbleviz.native.library import library
+from bubbleviz.native.library import Argument, library
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.plan import v_placement
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
@@ -81,20 +80,17 @@ def improve(
         return Improvement(problem, codes).improved(trials, memory, rise, seed, enough)
     offset = np.cumsum([0, *map(len, codes)]).astype(np.int32)
     columns = (problem.lengths, problem.down, problem.up, problem.held, problem.kept, problem.limit)
-    found = improved_orders(
-        compiled,
+    code = np.array([code for row in codes for code in row], np.int32)
+    sizes: tuple[int, ...] = problem.devices, len(problem.placement), problem.microbatches
+    pipeline: tuple[Argument, ...] = (
         np.array(problem.placement, np.int32),
-        [np.array(column, np.int64) for column in columns],
-        problem.microbatches,
-        np.array([code for row in codes for code in row], np.int32),
-        offset,
-        (trials, memory, rise, seed, enough),
-        of_cost=not problem.makespan,
+        *(np.array(column, np.int64) for column in columns),
+        *sizes,
+        not problem.makespan,
     )
-    if found is None:
-        return None
-    length, flat = found
-    return length, [row.tolist() for row in np.split(flat, offset[1:-1])]
+    search = trials, memory, rise, seed, enough
+    length = compiled.call("orders_improved", pipeline, (code, offset), *search)
+    return None if length < 0 else (length, [row.tolist() for row in np.split(code, offset[1:-1])])
 
 
 class Improvement:
