@@ -101,7 +101,7 @@ def measure_coverage(
     places = _launch_places(linked, [longest for _, longest in unattributed])
     return Coverage(
         kernels=kernels,
-        linked_kernels=int((links.call[:kernels] >= 0).sum()),
+        linked_kernels=int((rule != LinkRule.UNLINKED).sum()),
         attributed_kernels=int((links.range[:kernels] >= 0).sum()),
         cross_thread_kernels=int((rule == LinkRule.CROSS_THREAD).sum()),
         ambiguous_kernels=int((rule == LinkRule.AMBIGUOUS).sum()),
@@ -120,7 +120,7 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
     # Named ranges of a thread may overlap in any way; most runs leave no kernel unattributed.
     tree_of = cache(partial(_tree_of, linked.named))
     for activity in activities:
-        if links.call[activity] == NONE:
+        if links.rule[activity] == LinkRule.UNLINKED:
             yield "launching call not in the profile"
             continue
         thread = int(links.threads[links.thread[activity]])

@@ -26,7 +26,7 @@ from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import work_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, constant
 from bubbleviz.model.grouping import distinct, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals, RankOperations
@@ -241,16 +241,20 @@ def interpret(
         work, receives = work_of(activities, links, named, names, kinds)
         placed, homeless = operation_ranges_of(profile, named, names, work)
         keys, hints = keys_of(named, names, placed)
+        around = enclosing_ranges(receives, links, profile.calls, named, phase)
+        collectives = recorded_collectives(linked, activities, work.communication, kinds)
+        links = replace(links, call=constant(NONE, len(links)))
+        linked = replace(linked, links=links)
+        if not profile.launches_known:
+            links = replace(links, rule=np.full(len(links), LinkRule.UNLINKED, np.int8))
         every = ProfileWork(
             activities=activities,
             work=work,
-            links=links
-            if profile.launches_known
-            else replace(links, call=np.full(len(links), NONE, np.int32)),
+            links=links,
             ranges=len(named),
             placed=placed,
-            receives=enclosing_ranges(receives, links, profile.calls, named, phase),
-            collectives=recorded_collectives(linked, activities, work.communication, kinds),
+            receives=around,
+            collectives=collectives,
         )
         tables, coverage, unattributed = record_ranks(every, keys, kinds)
         operations = tables["operations"]
@@ -280,10 +284,10 @@ def interpret(
                 *profile.limitations,
                 *candidates_of(profile, kinds),
                 *homeless,
-                *limitations_of(profile, links, operations, placed),
+                *limitations_of(profile, linked.links, operations, placed),
                 *(() if used is None else limitations_of_memory(profile.source.path, used)),
             ),
-            layers=layer_times(LayerRanges(profile.ranges, named), work, links, placed, keys)
+            layers=layer_times(LayerRanges(profile.ranges, named), work, linked.links, placed, keys)
             if layers
             else None,
             memory=used,

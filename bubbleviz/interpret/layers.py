@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bubbleviz.conventions.range_names import LayerName, layer_of
-from bubbleviz.interpret.linking import Links
+from bubbleviz.interpret.linking import LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -103,7 +103,7 @@ def layer_times(
     rows, operation = _in_operations(work, placed, keys)
     launched_ns, thread = links.launched_ns[rows], links.threads[links.thread[rows]]
     layer = ranges.around(thread, launched_ns)
-    layer[links.call[rows] == NONE] = NONE
+    layer[links.rule[rows] == LinkRule.UNLINKED] = NONE
     columns = keys.rank[operation], keys.chunk[operation], keys.phase[operation], layer
     groups = groups_of(*columns)
     kernel_ns = np.zeros(len(groups.first), np.int64)

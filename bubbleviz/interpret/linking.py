@@ -73,6 +73,8 @@ class LinkRule(IntEnum):
 class Links(Table):
     """For each activity (kernel or copy): its call and its range; -1 is none.
 
+    What is ``UNLINKED`` has no call. Which call it is takes memory, and is let go early.
+
     Attributes:
         call: row of the launching call.
         launched_ns: when that began; means nothing where there is none.
@@ -96,7 +98,7 @@ class Links(Table):
 
     def launch_times_ns(self, rows: Codes) -> Ints:
         """Return when the host launched some activities; the end of time where that is unknown."""
-        known = self.call[rows] != NONE
+        known = self.rule[rows] != LinkRule.UNLINKED
         return np.where(known, self.launched_ns[rows], NEVER)
 
 

@@ -20,7 +20,7 @@ from bubbleviz.interpret.collectives import (
 )
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
 from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
-from bubbleviz.interpret.linking import NEVER, Links
+from bubbleviz.interpret.linking import NEVER, LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import (
     DeviceWork,
@@ -345,7 +345,7 @@ def _line_of(ran: RankWork, links: Links, keys: OperationKeys) -> Line:
     if len(ran.ranks) == 1:
         return Line.of(ran.ranks)
     work = ran.work
-    launched = np.flatnonzero(links.call[ran.rows] != NONE)
+    launched = np.flatnonzero(links.rule[ran.rows] != LinkRule.UNLINKED)
     launched_ns = links.launched_ns[ran.rows[launched]]
     return Line.of(
         ran.ranks,
@@ -367,7 +367,7 @@ def _launched_by(rows: Codes, which: Codes, links: Links) -> tuple[Ints, Ints]:
     thread = launched_ns.copy()
     known = np.flatnonzero(which != NONE)
     activity = rows[which[known]]
-    called = links.call[activity] != NONE
+    called = links.rule[activity] != LinkRule.UNLINKED
     known, activity = known[called], activity[called]
     launched_ns[known] = links.launched_ns[activity]
     thread[known] = links.threads[links.thread[activity]]

@@ -178,13 +178,20 @@ int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t want
     return low;
 }
 
-/* How much of a set lies before a time; before: how much lies before each of its intervals. */
+enum { STRIDE = 64 };
+
+/* How much of a set lies before a time; before: how much lies before each STRIDE-th interval. */
 static int64_t measure_before(const int64_t *start, const int64_t *end, int64_t count,
                               const int64_t *before, int64_t *near, int64_t time)
 {
     int64_t at = *near = last_at(start, count, *near, time);
 
-    return at < 0 ? 0 : before[at] + (time < end[at] ? time : end[at]) - start[at];
+    if (at < 0)
+        return 0;
+    int64_t sum = before[at / STRIDE] + (time < end[at] ? time : end[at]) - start[at];
+    for (int64_t i = at / STRIDE * STRIDE; i < at; i++)
+        sum += end[i] - start[i];
+    return sum;
 }
 
 /* How much of each window a set covers. Returns 0, or SHORT_OF_MEMORY. */
@@ -192,15 +199,19 @@ EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *e
                                           const int64_t *low, const int64_t *high, int64_t windows,
                                           int64_t *covered)
 {
-    int64_t *before = malloc(((size_t)count + 1) * sizeof *before), sum = 0, near = -1;
+    int64_t *before = malloc(((size_t)count / STRIDE + 1) * sizeof *before), sum = 0, near = -1;
 
     if (!before)
         return SHORT_OF_MEMORY;
-    for (int64_t i = 0; i < count; i++)
-        before[i] = sum, sum += end[i] - start[i];
-    for (int64_t i = 0; i < windows; i++)
-        covered[i] = -measure_before(start, end, count, before, &near, low[i]),
-        covered[i] += measure_before(start, end, count, before, &near, high[i]);
+    for (int64_t i = 0; i < count; i++) {
+        if (i % STRIDE == 0)
+            before[i / STRIDE] = sum;
+        sum += end[i] - start[i];
+    }
+    for (int64_t i = 0; i < windows; i++) {
+        int64_t until = measure_before(start, end, count, before, &near, low[i]);
+        covered[i] = measure_before(start, end, count, before, &near, high[i]) - until;
+    }
     free(before);
     return 0;
 }
