@@ -261,8 +261,7 @@ class Numbering(Generic[Value]):
 
     def __init__(self, values: Iterable[Value] = ()) -> None:
         self._numbers: dict[Value, int] = {}
-        for value in values:
-            self.number(value)
+        self.numbers(values)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -278,7 +277,11 @@ class Numbering(Generic[Value]):
 
     def numbers(self, values: Iterable[Value]) -> Ints:
         """Return the numbers of some values, shape (values,)."""
-        return np.fromiter(map(self.number, values), np.int64)
+        values, known = [*values], self._numbers
+        # Of millions most are known.
+        for value in dict.fromkeys(values):
+            self.number(value)
+        return np.array([known[value] for value in values], np.int64)
 
 
 class BlockNumbering:

@@ -93,10 +93,10 @@ def columns_of(
     start_ns = times_ns([event.ts for event in events])
     return np.stack(
         (
-            threads.numbers((event.pid, event.tid) for event in events),
+            threads.numbers([(event.pid, event.tid) for event in events]),
             start_ns,
             start_ns + times_ns([event.dur for event in events]),
-            names.numbers(event.name for event in events),
+            names.numbers([event.name for event in events]),
         )
     )
 
@@ -120,7 +120,7 @@ def global_threads(threads: Numbering[ThreadName]) -> Ints:
 
 def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
     """Return times, given in microseconds, rounded to nanoseconds; None is 0."""
-    if any(isinstance(us, Decimal) for us in times_us):
+    if Decimal in {*map(type, times_us)}:
         return np.array([0 if us is None else _exact_ns(Decimal(us)) for us in times_us], np.int64)
     us = np.array(times_us, float)
     known = np.abs(us) < _LONGEST_US
@@ -136,7 +136,7 @@ def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
 
 def _exact_ns(us: Decimal) -> int:
     # NaN, which may be written as a text, cannot be compared; abs() would round, and so overflow.
-    if not us.is_finite() or us.copy_abs() >= _LONGEST_US:
+    if not us.is_finite() or not -_LONGEST_US < us < _LONGEST_US:
         return _NO_TIME_NS
     return round(us * 1000)
 
@@ -288,6 +288,8 @@ class TraceFile(Generic[ArgsT]):
         self._rest, self._ended = b"", False
         self._head = self._tail = b""
         self._malformed, self._too_deep = 0, False
+        # Whether times need decimals, once any did.
+        self._exact = False
 
     def blocks(self) -> Iterator[Sequence[TraceEvent[ArgsT]]]:
         """Yield the events, in the order of the file.
@@ -410,11 +412,15 @@ class TraceFile(Generic[ArgsT]):
         """Return the events of a list; None where it is none, or they do not fit their struct."""
         kind = next((more for mark, more in self._marks if mark in block), self._args)
         try:
-            events: Sequence[TraceEvent[ArgsT]] = _decoder(TraceEvent, kind).decode(block)
+            events: Sequence[TraceEvent[ArgsT]]
+            events = _decoder(ExactEvent if self._exact else TraceEvent, kind).decode(block)
+            if self._exact:
+                return events
             times = [event.ts for event in events if event.ts is not None]
             if max(times, default=0.0) >= _INEXACT_US and any(
                 not float(ts).is_integer() for ts in times
             ):
+                self._exact = True
                 events = _decoder(ExactEvent, kind).decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None

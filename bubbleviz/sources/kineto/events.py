@@ -166,6 +166,7 @@ class EventCollector:
         self.records: list[KinetoEvent] = []
         self.devices: set[str] = set()
         self.untimed = self.endless = 0
+        self._kinds: dict[str | None, int] = {}
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def add(self, events: Sequence[KinetoEvent]) -> None:
@@ -174,18 +175,17 @@ class EventCollector:
         # JSON gives an object an event, so that each must be looked at.
         for event in events:
             if event.ph == "X":
-                kind, device = CATEGORIES.get((event.cat or "").lower(), (NONE, ""))
-                if kind == NONE:
-                    continue
-                if device:
-                    self.devices.add(device)
-                if event.ts is not None:
-                    by_kind[kind].append(event)
-                self.untimed += event.ts is None
-                self.endless += kind in LASTING and event.dur is None
+                kind = self._kinds.get(event.cat)
+                by_kind[self._kind(event.cat) if kind is None else kind].append(event)
             elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
                 thread = self.threads.number((event.pid, event.tid))
                 self.thread_names[thread] = event.args.name or ""
+        by_kind.pop(NONE, None)
+        for kind, of_kind in by_kind.items():
+            self.endless += kind in LASTING and [event.dur for event in of_kind].count(None)
+            if untimed := [event.ts for event in of_kind].count(None):
+                self.untimed += untimed
+                by_kind[kind] = [event for event in of_kind if event.ts is not None]
         self.waits.extend(by_kind.pop(WAIT, ()))
         self.records.extend(by_kind.pop(RECORD, ()))
         for kind, of_kind in by_kind.items():
@@ -198,6 +198,13 @@ class EventCollector:
             if kind in (KERNEL, OPERATOR) and {*map(type, args)} != {KinetoArgs}:
                 self._add_collectives(kind, columns, args)
 
+    def _kind(self, category: str | None) -> int:
+        """Return the kind of a category that is new."""
+        kind, device = CATEGORIES.get((category or "").lower(), (NONE, ""))
+        self.devices.update((device,) if device else ())
+        self._kinds[category] = kind
+        return kind
+
     def _add_collectives(self, kind: int, columns: Ints, args: Sequence[KinetoArgs]) -> None:
         for row, own in enumerate(args):
             if isinstance(own, CollectiveArgs) and own.collective is not None:
@@ -209,8 +216,11 @@ class EventCollector:
 
     def _numbers(self, *ids: Sequence[int | None]) -> Ints:
         """Return identifiers as columns; those of more than 64 bits are none."""
-        fitting = [[NONE if n is None or abs(n) >> 63 else n for n in column] for column in ids]
-        return np.array(fitting, np.int64)
+        known = [[NONE if n is None else n for n in column] for column in ids]
+        try:
+            return np.array(known, np.int64)
+        except OverflowError:
+            return np.array([[NONE if abs(n) >> 63 else n for n in c] for c in known], np.int64)
 
     def count(self, kind: int) -> int:
         """Return how many events a category has."""
