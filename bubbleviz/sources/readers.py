@@ -333,7 +333,7 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
             f"{path}: recorded operations of NCCL, not a profile; give them to bubbleviz nccl, "
             "alone or together with profiles"
         )
-    if is_json(head) and ("trace_view" in Path(path).name or b'"Ascend Hardware"' in head):
+    if is_json(head) and ("trace_view." in Path(path).name or b'"Ascend Hardware"' in head):
         raise ProfileError(
             f"{path}: a timeline of Ascend's profiler, which names no kernels as such; write a row "
             "for each operation (bubbleviz guide tables)"

@@ -246,7 +246,7 @@ def test_gzip_data_that_is_cut_is_called_cut(length: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", '{"a": 1} {'])
 def test_whole_json_is_not_called_cut(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
+    path = tmp_path / "jax.trace_viewer.json"  # that of Ascend is trace_view.json
     path.write_text(text, encoding="utf-8")
     with pytest.raises(bubbleviz.BubblevizError, match="JSON without") as caught:
         bubbleviz.analyze(path)
