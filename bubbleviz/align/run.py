@@ -21,19 +21,12 @@ from bubbleviz.align.timebase import Timebase, timebase
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
+from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, places_in, sorted_rows
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import (
-    BusyIntervals,
-    HostActivities,
-    Operations,
-    Rank,
-    RankIntervals,
-    RunningTimes,
-)
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import pid_of
@@ -41,7 +34,7 @@ from bubbleviz.model.texts import natural_key, some_of
 
 #: Ranks that a limitation names; it counts all.
 _NAMED = 32
-IntervalsT = TypeVar("IntervalsT", RankIntervals, RunningTimes, CollectiveIntervals)
+IntervalsT = TypeVar("IntervalsT", tables.RankIntervals, tables.RunningTimes, CollectiveIntervals)
 
 # Placed tables: those of the joined recordings in the order of the ranks of the run.
 #
@@ -55,8 +48,8 @@ def _placed(table: IntervalsT, place: Ints) -> IntervalsT:
 
 
 def _placed_operations(
-    operations: Operations, busy: BusyIntervals, hosts: HostActivities
-) -> tuple[Operations, BusyIntervals, HostActivities, Ints]:
+    operations: tables.Operations, busy: tables.BusyIntervals, hosts: tables.HostActivities
+) -> tuple[tables.Operations, tables.BusyIntervals, tables.HostActivities, Ints]:
     """Return operations by (rank, start), those without a span by their host start.
 
     With them come their busy intervals, what launching threads did before them, and the new row of
@@ -80,7 +73,9 @@ def _placed_operations(
         moved = place[busy.operation]
         rows = _nearly_sorted(moved, busy.start_ns)
         owner = moved[rows]
-    busy = BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows]).sharing_with(operations)
+    busy = tables.BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows]).sharing_with(
+        operations
+    )
     hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
     return operations, busy, hosts.take(sorted_rows(hosts.operation)), place
 
@@ -119,7 +114,7 @@ def places_of(joined: JoinedRecordings, staging: Staging) -> Ints:
     return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
-def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[Rank, ...]:
+def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[tables.Rank, ...]:
     """Return the ranks in pipeline order."""
     labels = _labels(joined)
     placed = []
@@ -127,7 +122,7 @@ def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[R
         rank, first = joined.ranks[number], int(staging.stage_of_rank[number])
         pipeline, device = int(staging.pipeline[number]), rank.local.device
         placed.append(
-            Rank(
+            tables.Rank(
                 index=int(place[number]),
                 label=labels[number],
                 host=rank.host,
@@ -236,21 +231,21 @@ class Run:
         layers: what layers took on each virtual stage; empty where ranges tell none.
     """
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[tables.Rank, ...]
     clocks: tuple[ProfileClock, ...]
     timebase: Timebase
-    operations: Operations
-    busy: BusyIntervals
+    operations: tables.Operations
+    busy: tables.BusyIntervals
     active_ns: Ints
     kernel_ns: Ints
     gap_ns: Ints
     collective_gap_ns: Ints
-    running: RunningTimes
-    unattributed: RankIntervals
-    exposed: RankIntervals
+    running: tables.RunningTimes
+    unattributed: tables.RankIntervals
+    exposed: tables.RankIntervals
     collectives: CollectiveIntervals
-    overheads: RankIntervals
-    hosts: HostActivities
+    overheads: tables.RankIntervals
+    hosts: tables.HostActivities
     iteration_names: tuple[str, ...]
     paired: bool
     stages_missing: bool
@@ -258,7 +253,7 @@ class Run:
     pipeline_unproven: bool
     limitations: tuple[Limitation, ...]
     rank_of_local: tuple[Ints, ...]
-    pauses: RankIntervals = field(default_factory=RankIntervals.none)
+    pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     layers: tuple[StageLayers, ...] = ()
 
 
@@ -321,7 +316,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     ranks = ranks_of(joined, place, staging)
     collectives = met(joined, staging, time, hints.parallel)
     operations, busy, hosts, row = _placed_operations(
-        Operations.of(
+        tables.Operations.of(
             staging.operations.changed(
                 rank=place[joined.operations.rank],
                 iteration=staging.pairing.iteration,

@@ -12,14 +12,8 @@ import numpy.typing as npt
 
 from bubbleviz.align.run import Run
 from bubbleviz.count.window_bounds import WindowBounds
+from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.operations import (
-    BusyIntervals,
-    Operations,
-    Rank,
-    RankIntervals,
-    RunningTimes,
-)
 from bubbleviz.model.phases import COMPUTE
 
 _PHASES = tuple(phase.label for phase in COMPUTE)
@@ -318,10 +312,10 @@ class RankSlice:
     first: int
     end: int
     iterations: int
-    operations: Operations
-    busy: BusyIntervals
-    unattributed: RankIntervals
-    running: RunningTimes
+    operations: tables.Operations
+    busy: tables.BusyIntervals
+    unattributed: tables.RankIntervals
+    running: tables.RunningTimes
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -356,7 +350,7 @@ def slices_of(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
         )
 
 
-def stage_and_pipeline(ranks: Sequence[Rank]) -> tuple[Ints, Ints]:
+def stage_and_pipeline(ranks: Sequence[tables.Rank]) -> tuple[Ints, Ints]:
     """Return the stage and the pipeline of each rank; -1 unknown."""
     stage = [NONE if rank.stage is None else rank.stage for rank in ranks]
     pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in ranks]
@@ -385,7 +379,7 @@ def pipeline_bounds(run: Run, most: int) -> list[int]:
 
 def operations_of_ranks(
     run: Run, ranks: tuple[int, int]
-) -> tuple[Operations, BusyIntervals, slice]:
+) -> tuple[tables.Operations, tables.BusyIntervals, slice]:
     """Return operations of some ranks, numbered from 0, when they were busy, and their rows.
 
     Args:

@@ -24,19 +24,12 @@ from bubbleviz.align.waits import NEVER
 from bubbleviz.count import rank_iterations
 from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
+from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, places_in, sorted_rows
 from bubbleviz.model.intervals import group_extents, last_before
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.operations import (
-    BusyIntervals,
-    HostActivities,
-    Operations,
-    Rank,
-    RankIntervals,
-    RunningTimes,
-)
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, PASSED_ON, WORK, Phase
 
@@ -78,14 +71,14 @@ class Stretch:
 
     first_rank: int
     first_row: int
-    ranks: tuple[Rank, ...]
-    operations: Operations
-    busy: BusyIntervals
-    running: RunningTimes
-    unattributed: RankIntervals
-    exposed: RankIntervals
-    overheads: RankIntervals
-    hosts: HostActivities
+    ranks: tuple[tables.Rank, ...]
+    operations: tables.Operations
+    busy: tables.BusyIntervals
+    running: tables.RunningTimes
+    unattributed: tables.RankIntervals
+    exposed: tables.RankIntervals
+    overheads: tables.RankIntervals
+    hosts: tables.HostActivities
     collectives: CollectiveWaits
     elsewhere: Ints
     collective_gap_ns: Ints
@@ -232,7 +225,9 @@ class CollectiveWaits(Table):
     kinds: tuple[str, ...] = field(metadata={"shared": True})
 
 
-def collective_waits(collectives: CollectiveIntervals, operations: Operations) -> CollectiveWaits:
+def collective_waits(
+    collectives: CollectiveIntervals, operations: tables.Operations
+) -> CollectiveWaits:
     """Return collectives split into waiting and moving.
 
     Args:
@@ -283,7 +278,7 @@ def collective_waits(collectives: CollectiveIntervals, operations: Operations) -
     )
 
 
-def _running(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
+def _running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
     """Return the compute operation that each rank had begun last before a time; -1 none."""
     if not len(rank):
         return rank
@@ -324,7 +319,7 @@ class ReplayedRanks:
 
 
 def replayed_ranks(
-    operations: Operations, ranks: Sequence[Rank], included: Bools
+    operations: tables.Operations, ranks: Sequence[tables.Rank], included: Bools
 ) -> ReplayedRanks | None:
     """Return which ranks are replayed; None for all.
 

@@ -15,27 +15,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model import intervals
+from bubbleviz.model import grouping, intervals
+from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
-from bubbleviz.model.grouping import (
-    Numbering,
-    distinct,
-    expanded,
-    found_in,
-    groups_of,
-    rows_by_value,
-)
 from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.profile import (
-    UNCORRELATED,
-    Activities,
-    Calls,
-    Profile,
-    process_of,
-)
 
 #: Shorter delays, and shorter calls and ranges, are launch overhead.
 _SHORTEST_NS = 20_000
@@ -147,7 +133,9 @@ def stalls(operations: RankOperations, thread: Ints) -> LateLaunches:
     timed = among(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
     rows = np.flatnonzero(timed)
     dry_ns = (operations.busy_ns - operations.active_ns)[rows]
-    usual_ns = _medians(dry_ns, groups_of(operations.rank[rows], operations.phase[rows]).of_row)
+    usual_ns = _medians(
+        dry_ns, grouping.groups_of(operations.rank[rows], operations.phase[rows]).of_row
+    )
     stalled = (dry_ns > 2 * usual_ns) & (3 * dry_ns > operations.busy_ns[rows])
     rows = rows[stalled & (dry_ns > _SHORTEST_NS)]
     return LateLaunches(
@@ -182,7 +170,10 @@ def longest(late: LateLaunches) -> LateLaunches:
 
 
 def with_host_activities(
-    operations: RankOperations, late: LateLaunches, long_calls: Calls | None, profile: Profile
+    operations: RankOperations,
+    late: LateLaunches,
+    long_calls: model.Calls | None,
+    profile: model.Profile,
 ) -> tuple[RankOperations, HostActivities]:
     """Return operations with more names, and the host's activities before late launches.
 
@@ -194,8 +185,8 @@ def with_host_activities(
     """
     if len(late) == 0:
         return operations, HostActivities.none()
-    names = Numbering(operations.names)
-    threads = distinct(late.thread)
+    names = grouping.Numbering(operations.names)
+    threads = grouping.distinct(late.thread)
     ranges = profile.every_range.lasting(_SHORTEST_NS, threads, late.since_ns, late.until_ns)
     found = [HostActivities.none()]
     for events in (long_calls, ranges):
@@ -204,7 +195,7 @@ def with_host_activities(
         delay, row = _overlapping(late, events.thread, events.start_ns, events.end_ns)
         if len(row) == 0:
             continue
-        if isinstance(events, Calls):
+        if isinstance(events, model.Calls):
             numbers, of_row = np.unique(events.row[row], return_inverse=True)
             texts = profile.calls.names(numbers)
             known = np.array([text != "" for text in texts], bool)[of_row]
@@ -212,7 +203,7 @@ def with_host_activities(
         else:
             texts, of_row = events.names, events.name_id[row]
         own = late.take(delay)
-        call = np.full(len(row), isinstance(events, Calls), np.int64)
+        call = np.full(len(row), isinstance(events, model.Calls), np.int64)
         name = names.numbers([texts[at] for at in of_row.tolist()])
         times = events.start_ns[row], events.end_ns[row]
         found.append(HostActivities(own.rank, own.operation, *times, call, name))
@@ -224,14 +215,14 @@ def _overlapping(
 ) -> tuple[Ints, Ints]:
     """Return (delay, row): what of the launching thread takes most of each delay, longest first."""
     delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for owner, on_thread in rows_by_value(thread):
+    for owner, on_thread in grouping.rows_by_value(thread):
         of_thread = np.flatnonzero(late.thread == owner)
         order = on_thread[np.argsort(start_ns[on_thread], kind="stable")]
         # Those before have all ended by then, those behind begin later.
         latest_ns = np.maximum.accumulate(end_ns[order])
         low = np.searchsorted(latest_ns, late.since_ns[of_thread], side="right")
         high = np.searchsorted(start_ns[order], late.until_ns[of_thread])
-        pair, place = expanded(low, np.maximum(high, low))
+        pair, place = grouping.expanded(low, np.maximum(high, low))
         delays.append(of_thread[pair])
         rows.append(order[place])
     delay, row = np.concatenate(delays), np.concatenate(rows)
@@ -274,13 +265,13 @@ class Launches:
         known: how many rows of each have an id; they come first.
     """
 
-    def __init__(self, activities: Activities) -> None:
+    def __init__(self, activities: model.Activities) -> None:
         self.call: Codes = np.full(len(activities), NONE, np.int32)
         self.start_ns = np.zeros(len(activities), np.int64)
         self.ids = activities.correlation_id
         # One column for all processes, which goes back to the system as a whole.
         self.by_id: Codes = np.empty(len(activities), np.int32)
-        self.processes = distinct(activities.ranks[:, 0])
+        self.processes = grouping.distinct(activities.ranks[:, 0])
         self.begin = np.zeros(len(self.processes) + 1, np.int64)
         self.known = np.zeros(len(self.processes), np.int64)
         at = 0
@@ -294,14 +285,14 @@ class Launches:
                 rows = rows[np.argsort(ids, kind="stable")]
             self.by_id[at : at + len(rows)] = rows
             at = self.begin[place + 1] = at + len(rows)
-            self.known[place] = int((ids != UNCORRELATED).sum())
+            self.known[place] = int((ids != model.UNCORRELATED).sum())
 
-    def of(self, calls: Calls) -> tuple[Codes, Ints, Codes]:
+    def of(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
         """Return (activity, call): what some calls (at least one) launch.
 
         And a row of what each earlier call loses to them, which has no work after all.
         """
-        of_process = rows_by_value(process_of(calls.thread))
+        of_process = grouping.rows_by_value(model.process_of(calls.thread))
         pairs = [self._pairs(process, rows, calls) for process, rows in of_process]
         activity, call = (np.concatenate(column) for column in zip(*pairs, strict=True))
         taken = self.call[activity] != NONE
@@ -310,21 +301,21 @@ class Launches:
         lost = lost[np.unique(self.call[lost], return_index=True)[1]]
         return activity[wins], call[wins], lost
 
-    def have_work(self, calls: Calls) -> Bools:
+    def have_work(self, calls: model.Calls) -> Bools:
         """Tell which of some calls share their id with anything that was launched."""
         worked = np.zeros(len(calls), bool)
-        for process, rows in rows_by_value(process_of(calls.thread)):
+        for process, rows in grouping.rows_by_value(model.process_of(calls.thread)):
             activities = self._of_process(process)
             worked[rows] = np.isin(calls.correlation_id[rows], self.ids[activities])
         return worked
 
     def _of_process(self, process: int) -> Codes:
         """Return the activities of a process that have an id, in the order of these."""
-        place = int(found_in(self.processes, np.array([process]))[0])
+        place = int(grouping.found_in(self.processes, np.array([process]))[0])
         first = self.begin[place]
         return self.by_id[first : first + self.known[place]] if place != NONE else self.by_id[:0]
 
-    def _pairs(self, process: int, rows: Ints, calls: Calls) -> tuple[Codes, Ints]:
+    def _pairs(self, process: int, rows: Ints, calls: model.Calls) -> tuple[Codes, Ints]:
         """Return pairs (activity, row of its call) of the calls of one process."""
         activities = self._of_process(process)
         ids = calls.correlation_id[rows]
@@ -336,7 +327,7 @@ class Launches:
             rows, ids = rows[first], ids[first]
         low = bisect_left(activities, ids[0], key=self.ids.__getitem__)
         within = activities[low : bisect_right(activities, ids[-1], key=self.ids.__getitem__)]
-        at = found_in(ids, self.ids[within])
+        at = grouping.found_in(ids, self.ids[within])
         return within[at != NONE], rows[at[at != NONE]]
 
 
@@ -346,10 +337,10 @@ class LongCalls:
     def __init__(self, most: int = _MOST_LONG) -> None:
         self._most = most
         self._shortest_ns = _LONG_NS
-        self._blocks: list[Calls] = []
+        self._blocks: list[model.Calls] = []
         self._count = 0
 
-    def add(self, calls: Calls) -> None:
+    def add(self, calls: model.Calls) -> None:
         """Keep those of some calls that are long."""
         some = calls.take(calls.end_ns - calls.start_ns >= self._shortest_ns)
         if len(some) == 0:
@@ -362,7 +353,7 @@ class LongCalls:
             calls = calls.take(calls.end_ns - calls.start_ns >= self._shortest_ns)
             self._blocks, self._count = [calls], len(calls)
 
-    def collected(self) -> Calls | None:
+    def collected(self) -> model.Calls | None:
         """Return the long calls in the order in which they came; None where there are none."""
         return joined(self._blocks) if self._blocks else None
 
@@ -398,7 +389,7 @@ class WorklessRows:
         while self._kept * self.step > most * step:
             step *= 2
         blocks = [_sampled(block, step) for block in self._blocks]
-        return distinct(np.empty(0, np.int64), *blocks), step
+        return grouping.distinct(np.empty(0, np.int64), *blocks), step
 
 
 def _sampled(row: Ints, step: int) -> Ints:

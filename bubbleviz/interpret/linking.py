@@ -31,23 +31,13 @@ from bubbleviz.interpret.damaged_work import (
     lost_kernels,
 )
 from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
+from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
-from bubbleviz.model.profile import (
-    Activities,
-    CallLog,
-    Calls,
-    Profile,
-    Ranges,
-    Thread,
-    impossible_times,
-    is_main,
-    process_of,
-)
 from bubbleviz.native.library import Library, library
 
 #: What stands for the launch of work whose launch is unknown: the end of time.
@@ -91,7 +81,7 @@ class Links(Table):
     rule: npt.NDArray[np.int8]
     threads: Ints = field(metadata={"shared": True})
 
-    def calls_of(self, rows: Codes, calls: CallLog) -> Calls:
+    def calls_of(self, rows: Codes, calls: model.CallLog) -> model.Calls:
         """Return the call of each of some activities, none of which lacks one."""
         called, of_row = np.unique(self.call[rows], return_inverse=True)
         return calls.at(called.astype(np.int64)).take(of_row)
@@ -118,26 +108,26 @@ class LinkedProfile:
         limitations: what the profile lacks, and what was left out of it.
     """
 
-    profile: Profile
-    named: Ranges
+    profile: model.Profile
+    named: model.Ranges
     links: Links
     sound: Bools | None
     workless: Mapping[int, Sequence[CompactTimes]]
     start_ns: int
     end_ns: int
-    long_calls: Calls | None
+    long_calls: model.Calls | None
     limitations: tuple[Limitation, ...]
 
 
 class ThreadRanges:
     """Some of the ranges that are open around calls of each thread; push/pop before start/end."""
 
-    def __init__(self, ranges: Ranges, rows: Ints) -> None:
+    def __init__(self, ranges: model.Ranges, rows: Ints) -> None:
         self._ranges, self._rows = ranges, rows
         some = ranges.take(rows)
         wide = some.start_end & (some.end_thread != NONE) & (some.end_thread != some.thread)
         self._on_thread = dict(rows_by_value(np.where(wide, NONE, some.thread)))
-        self._on_process = dict(rows_by_value(np.where(wide, process_of(some.thread), NONE)))
+        self._on_process = dict(rows_by_value(np.where(wide, model.process_of(some.thread), NONE)))
         self._on_thread.pop(NONE, None)
         self._on_process.pop(NONE, None)
         self._layers: dict[int, _Layers] = {}
@@ -151,7 +141,7 @@ class ThreadRanges:
             self._layers[thread] = _layers(self._ranges, rows, shared)
         return self._layers[thread]
 
-    def around(self, calls: Calls) -> Ints:
+    def around(self, calls: model.Calls) -> Ints:
         """Return the row of the innermost range around each call by its own thread; -1 none.
 
         Where a push/pop range holds the call, no start/end range can take it.
@@ -166,7 +156,7 @@ class ThreadRanges:
         return best
 
 
-def _layers(ranges: Ranges, rows: Ints, shared: Ints | None = None) -> _Layers:
+def _layers(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> _Layers:
     """Return the index of push/pop ranges, and that of start/end ranges and shared ones."""
     start_end = ranges.start_end[rows]
     free = rows[start_end] if shared is None else np.concatenate((rows[start_end], shared))
@@ -193,7 +183,7 @@ def _innermost(layers: _Layers, start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def enclosing_ranges(
-    rows: Ints, links: Links, calls: CallLog, ranges: Ranges, phase: Ints
+    rows: Ints, links: Links, calls: model.CallLog, ranges: model.Ranges, phase: Ints
 ) -> tuple[Ints, Ints]:
     """Return (activity, range): the compute ranges around launches, whatever lies between.
 
@@ -217,18 +207,18 @@ def enclosing_ranges(
     return activity, of_range
 
 
-def helper_threads(threads: Sequence[Thread], patterns: Sequence[str]) -> Ints:
+def helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str]) -> Ints:
     """Return the threads whose names are those of threads that never run backward.
 
     A name that the process's main thread has too means nothing: threads inherit it.
     """
     helper = re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
-    inherited = {(t.thread >> 24, t.name) for t in threads if is_main(t.thread)}
+    inherited = {(t.thread >> 24, t.name) for t in threads if model.is_main(t.thread)}
     named = {
         t.thread
         for t in threads
         if helper.search(t.name)
-        and (is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
+        and (model.is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
     }
     return np.array(sorted(named), np.int64)
 
@@ -237,7 +227,7 @@ class Linker:
     """Links activities as the blocks of calls come; columns as of :class:`Links`."""
 
     def __init__(
-        self, activities: Activities, ranges: Ranges, phase: Ints | None, helpers: Ints
+        self, activities: model.Activities, ranges: model.Ranges, phase: Ints | None, helpers: Ints
     ) -> None:
         count = len(activities)
         self.activities = activities
@@ -269,7 +259,7 @@ class Linker:
         forward = among(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
         self._forward_threads = distinct(ranges.thread[forward])
 
-    def add(self, calls: Calls) -> None:
+    def add(self, calls: model.Calls) -> None:
         """Link what these calls launched."""
         self.impossible += calls.impossible
         if len(calls) == 0:
@@ -290,7 +280,7 @@ class Linker:
         self._add_workless(calls.start_ns[workless], thread[workless])
         self.workless_rows.add(calls.row[workless])
 
-    def _linked(self, calls: Calls, thread: Codes) -> Bools:
+    def _linked(self, calls: model.Calls, thread: Codes) -> Bools:
         """Link what calls launched, and tell which did; ``thread`` numbers their threads."""
         launches = self.launches
         activity, call, lost = launches.of(calls)
@@ -305,7 +295,7 @@ class Linker:
         self.range[activity], self.rule[activity] = of_range[launch], rule[launch]
         return launched
 
-    def _linked_at_once(self, native: Library, calls: Calls, thread: Codes) -> Bools:
+    def _linked_at_once(self, native: Library, calls: model.Calls, thread: Codes) -> Bools:
         """Do the same with the compiled part, of calls whose rows ascend."""
         launches, size = self.launches, len(calls)
         if self._tables is None or len(self._tables[0][0]) != len(self.threads):
@@ -344,7 +334,7 @@ class Linker:
                     column.append(part)
             bounds.extend(bounds[-1:] * (2 - len(layers)))
         known = (
-            found_in(self.launches.processes, process_of(self.threads.values)),
+            found_in(self.launches.processes, model.process_of(self.threads.values)),
             np.isin(self.threads.values, self._helpers),
             np.cumsum([0, *map(len, listed)]),
             np.array([row for rows in listed for row in rows], np.int64),
@@ -369,7 +359,7 @@ class Linker:
         # One place more for what no call launched (-1).
         launching = np.zeros(len(self.threads) + 1, bool)
         launching[self.thread] = True
-        process = process_of(self.threads.values).tolist()
+        process = model.process_of(self.threads.values).tolist()
         starts: dict[int, list[CompactTimes]] = {}
         for number, times in self._workless:
             if launching[number]:
@@ -381,7 +371,7 @@ class Linker:
         launches, threads = self.launches, self.threads.values
         return Links(launches.call, launches.start_ns, self.thread, self.range, self.rule, threads)
 
-    def _attributed(self, calls: Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
+    def _attributed(self, calls: model.Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
         """Return the range of each call, and by which rule."""
         of_range = self._ranges.around(calls)
         rule = np.where(of_range >= 0, np.int8(LinkRule.OWN_THREAD), np.int8(LinkRule.OUTSIDE))
@@ -409,7 +399,7 @@ class Linker:
         """
         backward = np.full(len(thread), NONE, np.int64)
         count = np.zeros(len(thread), np.int64)
-        processes = dict(rows_by_value(process_of(thread)))
+        processes = dict(rows_by_value(model.process_of(thread)))
         for owner, layers in self._backward.items():
             rows = processes.get(owner >> 24, np.empty(0, np.int64))
             rows = rows[thread[rows] != owner]
@@ -447,8 +437,8 @@ class Linker:
 
 
 def link(
-    profile: Profile,
-    named: Ranges,
+    profile: model.Profile,
+    named: model.Ranges,
     phase: Ints | None = None,
     helpers: Sequence[str] = (),
 ) -> LinkedProfile:
@@ -490,14 +480,14 @@ def link(
 
 
 def _checked(
-    linker: Linker, profile: Profile
+    linker: Linker, profile: model.Profile
 ) -> tuple[Bools | None, Bools, tuple[Limitation, ...]]:
     """Return which work can be, None for all; which ranks are left out; and limitations."""
     path, activities, launches = profile.source.path, profile.activities, linker.launches
     known = profile.launches_known
     bounded = known and linker.start_ns <= linker.end_ns
     capture_ns = (linker.start_ns, linker.end_ns) if bounded else None
-    calling = distinct(process_of(linker.threads.values)) if known else None
+    calling = distinct(model.process_of(linker.threads.values)) if known else None
     sound, timed = check_times(path, activities, launches.call, launches.start_ns, capture_ns)
     left_out, placed = check_places(profile.source, activities, profile.devices, calling)
     if left_out.any():
@@ -515,5 +505,5 @@ def _checked(
             sound = np.ones(len(activities), bool) if sound is None else sound
             sound[repeated] = False
     calls = {f"{profile.source.api} API calls": linker.impossible}
-    notes = (*lost, *impossible_times(path, calls), *timed, *placed, *repeating)
+    notes = (*lost, *model.impossible_times(path, calls), *timed, *placed, *repeating)
     return sound, left_out, notes

@@ -10,30 +10,17 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret import iterations
 from bubbleviz.interpret.collectives import places_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
 from bubbleviz.interpret.interpretation import candidates_of_operations, noted
-from bubbleviz.interpret.iterations import (
-    constant_names,
-    host_order,
-    number_iterations,
-    occurrences,
-)
 from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
 from bubbleviz.interpret.per_rank import Line, exposed_times
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
 from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_intervals, busy_times
-from bubbleviz.model import intervals
+from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import (
-    CodedTexts,
-    Numbering,
-    groups_of,
-    looked_up,
-    places_in,
-    sorted_rows,
-)
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import (
@@ -79,10 +66,10 @@ def recording_of(table: OperationTable) -> Recordings:
         )
     told = table.operations
     # The rows in order of (rank, host start).
-    order = sorted_rows(told.rank, told.host_start_ns, told.start_ns)
+    order = grouping.sorted_rows(told.rank, told.host_start_ns, told.start_ns)
     numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
     operations, hints, unnumbered = _keyed(table, order, numbers)
-    waits = table.waits.changed(operation=places_in(order)[table.waits.operation])
+    waits = table.waits.changed(operation=grouping.places_in(order)[table.waits.operation])
     spanned = operations.has_span == 1
     busy = busy_intervals(
         operations.start_ns, operations.end_ns, spanned, waits, BusyIntervals.none()
@@ -160,22 +147,22 @@ def _keyed(
     operations = operations.changed(phase=phase, chunk=chunk)
     parts = chunk, operations.sequence, operations.microbatch
     second = operations.second_microbatch, operations.second_chunk
-    timing = host_order(rank, phase, parts, second, none)
-    constant = constant_names(timing)
+    timing = iterations.host_order(rank, phase, parts, second, none)
+    constant = iterations.constant_names(timing)
     told = "iteration" in table.told
     iteration = (
         _counted_iterations(rank, operations.iteration)
         if told
-        else number_iterations(timing, constant)
+        else iterations.number_iterations(timing, constant)
     )
     counted = among(phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
     unnumbered = counted & (operations.microbatch < 0)
     if not told:
         unnumbered |= constant & among(phase, WORK)
-    by_order = occurrences((rank, iteration, phase, chunk, operations.sequence))
+    by_order = iterations.occurrences((rank, iteration, phase, chunk, operations.sequence))
     microbatch = np.where(unnumbered, by_order, operations.microbatch)
     key = rank, iteration, phase, chunk, operations.sequence, microbatch
-    again = occurrences((*key, *second))
+    again = iterations.occurrences((*key, *second))
     mark = np.append(numbers, NONE)[operations.iteration] if table.paired else none
     operations = operations.changed(
         iteration=iteration,
@@ -193,7 +180,7 @@ def _counted_iterations(rank: Ints, name: Ints) -> Ints:
         name: of its iteration; -1 none.
     """
     known = np.flatnonzero(name != NONE)
-    groups = groups_of(rank[known], name[known])
+    groups = grouping.groups_of(rank[known], name[known])
     place = np.empty(len(groups), np.int64)
     place[np.argsort(groups.first)] = np.arange(len(groups))
     first = np.full(int(rank.max(initial=0)) + 1, len(groups))
@@ -222,7 +209,7 @@ def _chunks(rank: Ints, stage: Ints) -> Ints:
     What has no stage, as optimizer steps mostly, adds no chunk.
     """
     known = np.flatnonzero(stage != NONE)
-    held = groups_of(rank[known], stage[known])
+    held = grouping.groups_of(rank[known], stage[known])
     first = np.full(int(rank.max(initial=0)) + 1, len(held))
     np.minimum.at(first, rank[known], held.of_row)
     chunk = np.zeros(len(rank), np.int64)
@@ -343,7 +330,7 @@ def _collectives(
         kinds=(*kinds, ""),
         groups=tuple(Group(name=name, sole=True) for name in groups),
     )
-    return collectives.take(sorted_rows(own.rank, own.start_ns))
+    return collectives.take(grouping.sorted_rows(own.rank, own.start_ns))
 
 
 def _told_collectives(
@@ -351,13 +338,13 @@ def _told_collectives(
 ) -> CollectiveIntervals:
     """Return the collectives that cells hold, with the meetings that they tell."""
     told = table.collectives
-    row = places_in(order)[told.row]
+    row = grouping.places_in(order)[told.row]
     rank = operations.rank[row]
     # Iterations go by the names that operations have.
     number = {name: code for code, name in enumerate(table.iterations)}
     code = np.array([*(number.get(name, NONE) for name in told.iterations), NONE], np.int64)
     keys = table.operations.rank[order], table.operations.iteration[order]
-    iteration = looked_up(keys, operations.iteration, (rank, code[told.iteration]))
+    iteration = grouping.looked_up(keys, operations.iteration, (rank, code[told.iteration]))
     sizes = np.zeros(len(told.groups) + 1, np.int64)
     sizes[told.group] = told.size
     collectives = CollectiveIntervals(
@@ -378,7 +365,7 @@ def _told_collectives(
             for name, size in zip(told.groups, sizes.tolist(), strict=False)
         ),
     )
-    return collectives.take(sorted_rows(collectives.rank, collectives.start_ns))
+    return collectives.take(grouping.sorted_rows(collectives.rank, collectives.start_ns))
 
 
 def _kind(text: str) -> str:
@@ -386,9 +373,11 @@ def _kind(text: str) -> str:
     return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
 
 
-def _numbered_texts(texts: CodedTexts, name: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
+def _numbered_texts(
+    texts: grouping.CodedTexts, name: Callable[[str], str]
+) -> tuple[Ints, Sequence[str]]:
     """Return the number of each row's name, and the names; -1 for none."""
-    numbers: Numbering[str] = Numbering()
+    numbers: grouping.Numbering[str] = grouping.Numbering()
     places = numbers.numbers(map(name, texts.texts))
     return np.append(places, NONE)[texts.code], numbers.values
 

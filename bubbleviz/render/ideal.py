@@ -13,14 +13,7 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Restriction, written
 from bubbleviz.model.texts import counted, json_text, one_line, percent
-from bubbleviz.render.document import (
-    Block,
-    HangingLines,
-    Sentence,
-    Table,
-    in_percent,
-    milliseconds,
-)
+from bubbleviz.render import document as blocks
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication.lowered import Transport
@@ -125,27 +118,27 @@ def _rules() -> tuple[Schedule | Formula, ...]:
     return (*SCHEDULES, *FORMULAS)
 
 
-def schedule_sections() -> Iterator[Block]:
+def schedule_sections() -> Iterator[blocks.Block]:
     """Yield the known schedules with their sources, for ``schedules``."""
     for rule in _rules():
-        yield Sentence(rule.name, style="bold")
-        yield Sentence(f"  {rule.summary}\n  {rule.source}\n")
+        yield blocks.Sentence(rule.name, style="bold")
+        yield blocks.Sentence(f"  {rule.summary}\n  {rule.source}\n")
 
 
-def sections(result: Ideal | Estimate) -> Iterator[Block]:
+def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
     """Yield the sections of an ideal, for any rich console."""
     sizes = _sizes(result)
     name = sizes["schedule"]
     chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
     known = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in _rules()}
-    yield Sentence(f"{name}: {known.get(name, 'the order in this file')}", style="bold")
-    yield Sentence(
+    yield blocks.Sentence(f"{name}: {known.get(name, 'the order in this file')}", style="bold")
+    yield blocks.Sentence(
         f"  {counted(sizes['stages'], 'stage')}, "
         f"{counted(sizes['microbatches'], 'microbatch', 'microbatches')}{chunks}\n"
     )
     if result.restrictions:
         reasons = "; ".join(one_line(own.text, 200) for own in result.restrictions)
-        yield Sentence(f"! measured times: {reasons}\n", style="bold")
+        yield blocks.Sentence(f"! measured times: {reasons}\n", style="bold")
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
     stage = (
         "stage ratio",
@@ -153,9 +146,9 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
         "idle share of a window as long as the cost",
     )
     if not isinstance(result, Ideal):
-        yield HangingLines([_line(*row) for row in (*rows, stage)])
+        yield blocks.HangingLines([_line(*row) for row in (*rows, stage)])
         formula = formula_named(name)
-        yield Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
+        yield blocks.Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
         return
     rows.append(("makespan", f"{result.makespan_ms:,.3f} ms", "from the first F to the last end"))
     if result.carried_ms is not None:
@@ -170,9 +163,9 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
         limit = "" if memory.limit is None else f", of {memory.limit:g}"
         units = f"M_B {memory.backward:g} from F to B, of it M_W {memory.weight:g} on to W"
         rows.append(("peak memory", f"{max(result.peak_memory):g}{limit}", units))
-    yield HangingLines([_line(*row) for row in rows])
+    yield blocks.HangingLines([_line(*row) for row in rows])
     if min(peaks) < max(peaks):
-        yield Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
+        yield blocks.Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
 
 
 def as_settings_json(found: Sequence[Setting], restrictions: tuple[Restriction, ...]) -> str:
@@ -184,7 +177,7 @@ def as_settings_json(found: Sequence[Setting], restrictions: tuple[Restriction, 
 
 def setting_sections(
     found: Sequence[Setting], restrictions: tuple[Restriction, ...]
-) -> Iterator[Block]:
+) -> Iterator[blocks.Block]:
     """Yield what several sizes would take, the cheapest first."""
     rows = [
         {
@@ -192,33 +185,33 @@ def setting_sections(
             "p": str(own.stages),
             "m": str(own.microbatches),
             "v": str(own.chunks),
-            "iteration ms": milliseconds(own.iteration_ns),
-            "±": milliseconds(own.error_ns),
-            "device ms per microbatch": milliseconds(own.device_ns),
-            "bubble %": in_percent(own.bubble_ratio),
+            "iteration ms": blocks.milliseconds(own.iteration_ns),
+            "±": blocks.milliseconds(own.error_ns),
+            "device ms per microbatch": blocks.milliseconds(own.device_ns),
+            "bubble %": blocks.in_percent(own.bubble_ratio),
             "activations": "-" if own.peak_activations is None else f"{own.peak_activations:g}",
         }
         for own in found
     ]
     measured = any(own.error_ns is not None for own in found)
     columns = [name for name in rows[0] if measured or name != "±"]
-    yield Table(
+    yield blocks.Table(
         "Settings, the cheapest per microbatch first (p stages, m microbatches, v chunks)",
         [{name: row[name] for name in columns} for row in rows],
         left=("schedule",),
         giving_way=("activations", "v"),
     )
     for text in dict.fromkeys(own.reason for own in found if own.reason):
-        yield Sentence(f"  - {one_line(text, 200)}")
+        yield blocks.Sentence(f"  - {one_line(text, 200)}")
     for restriction in restrictions:
-        yield Sentence(f"! measured times: {one_line(restriction.text, 200)}", style="bold")
+        yield blocks.Sentence(f"! measured times: {one_line(restriction.text, 200)}", style="bold")
     if measured:
-        yield Sentence(
+        yield blocks.Sentence(
             "±: 95 % interval, from the spread of the run's times and how far it is off its own "
             "simulation"
         )
     if measured and len({own.stages for own in found}) > 1:
-        yield Sentence("stages of another number share the work evenly")
+        yield blocks.Sentence("stages of another number share the work evenly")
 
 
 def _percent(ratio: float | None) -> str:

@@ -11,17 +11,9 @@ from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.count import count
 from bubbleviz.explain.explanation import explain
 from bubbleviz.model import intervals
+from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.operations import (
-    BusyIntervals,
-    HostActivities,
-    Operations,
-    ProfileSummary,
-    Rank,
-    RankIntervals,
-    RunningTimes,
-)
 from bubbleviz.report.report import Report, assemble
 from bubbleviz.schedules.ideal import Ideal
 from bubbleviz.schedules.plan import Plan
@@ -43,11 +35,11 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
     """
     stages = plan.stages
     ranks = tuple(
-        Rank(stage, f"device {stage}", "simulation", 0, stage, 0, stage=stage)
+        tables.Rank(stage, f"device {stage}", "simulation", 0, stage, 0, stage=stage)
         for stage in range(stages)
     )
     operations, busy = _tables(plan, simulation, ticks)
-    nothing, zero = RankIntervals.none(), np.zeros((1, stages), np.int64)
+    nothing, zero = tables.RankIntervals.none(), np.zeros((1, stages), np.int64)
     busy_ns = intervals.group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages)
     run = Run(
         ranks=ranks,
@@ -61,12 +53,12 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         kernel_ns=busy_ns,
         gap_ns=zero,
         collective_gap_ns=zero,
-        running=RunningTimes.none(),
+        running=tables.RunningTimes.none(),
         unattributed=nothing,
         exposed=nothing,
         collectives=CollectiveIntervals.none(),
         overheads=nothing,
-        hosts=HostActivities.none(),
+        hosts=tables.HostActivities.none(),
         iteration_names=("0",),
         paired=True,
         stages_missing=False,
@@ -81,19 +73,23 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         convention=plan.name,
         headline="schedule",
         headline_reason="A simulated iteration stands alone.",
-        profiles=(ProfileSummary("simulation", "simulation", "simulation", None, None, *[0] * 9),),
+        profiles=(
+            tables.ProfileSummary("simulation", "simulation", "simulation", None, None, *[0] * 9),
+        ),
         limitations=(),
     )
 
 
-def _tables(plan: Plan, ran: Simulation, ticks: int) -> tuple[Operations, BusyIntervals]:
+def _tables(
+    plan: Plan, ran: Simulation, ticks: int
+) -> tuple[tables.Operations, tables.BusyIntervals]:
     """Return the operations of a simulation, and their busy intervals."""
     start_ns, end_ns = ran.start_ns // ticks, ran.end_ns // ticks
     count = len(ran)
     chunk = np.array([plan.chunk_of(stage) for stage in range(plan.virtual_stages)], np.int64)
     zero, one = np.zeros(count, np.int64), np.ones(count, np.int64)
     # What is not known of a simulation is none.
-    columns = {name: np.full(count, NONE) for name in Operations.column_names()}
+    columns = {name: np.full(count, NONE) for name in tables.Operations.column_names()}
     columns |= dict.fromkeys(("iteration", "occurrence", "cut", "name_id"), zero)
     columns |= dict.fromkeys(("has_span", "kernels"), one)
     columns |= dict.fromkeys(("start_ns", "host_start_ns"), start_ns)
@@ -101,7 +97,7 @@ def _tables(plan: Plan, ran: Simulation, ticks: int) -> tuple[Operations, BusyIn
     columns |= dict.fromkeys(("active_ns", "busy_ns"), end_ns - start_ns)
     columns |= {name: getattr(ran, name) for name in ("phase", "microbatch", "virtual_stage")}
     columns |= {"rank": ran.device, "chunk": chunk[ran.virtual_stage]}
-    operations = Operations(
+    operations = tables.Operations(
         **columns, names=("",), stages=tuple(range(plan.stages)), global_ranks=()
     )
-    return operations, BusyIntervals(np.arange(count), start_ns, end_ns)
+    return operations, tables.BusyIntervals(np.arange(count), start_ns, end_ns)

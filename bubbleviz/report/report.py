@@ -26,6 +26,7 @@ from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording
+from bubbleviz.model import operations as tables
 from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.limitations import (
@@ -34,15 +35,6 @@ from bubbleviz.model.limitations import (
     Restriction,
     first_text,
     gathered,
-)
-from bubbleviz.model.operations import (
-    BusyIntervals,
-    Operations,
-    ProfileSummary,
-    Rank,
-    RankCoverage,
-    RankIntervals,
-    UnattributedKernels,
 )
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import BACKWARD, Phase
@@ -98,25 +90,25 @@ class Report:
     convention: str
     headline: str
     headline_reason: str
-    profiles: tuple[ProfileSummary, ...]
-    ranks: Records[Rank] | tuple[Rank, ...]
+    profiles: tuple[tables.ProfileSummary, ...]
+    ranks: Records[tables.Rank] | tuple[tables.Rank, ...]
     iterations: Records[Iteration]
     summary: Summary
-    operations: Operations
-    busy: BusyIntervals
-    unattributed: RankIntervals
-    coverage: tuple[RankCoverage, ...]
-    unattributed_kernels: tuple[UnattributedKernels, ...]
+    operations: tables.Operations
+    busy: tables.BusyIntervals
+    unattributed: tables.RankIntervals
+    coverage: tuple[tables.RankCoverage, ...]
+    unattributed_kernels: tuple[tables.UnattributedKernels, ...]
     explanation: Explanation
     limitations: tuple[Limitation, ...]
     schedule: Recognition | None = None
     plan: Recognition | None = None
     alternatives: Alternatives | None = None
     command: str = ""
-    exposed: RankIntervals = field(default_factory=RankIntervals.none)
-    overheads: RankIntervals = field(default_factory=RankIntervals.none)
+    exposed: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
+    overheads: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     collectives: CollectiveIntervals = field(default_factory=CollectiveIntervals.none)
-    pauses: RankIntervals = field(default_factory=RankIntervals.none)
+    pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     memory: RunMemory | None = None
     flops: tuple[float, float] | None = None
 
@@ -211,7 +203,7 @@ class Report:
         """Whether the order of stages that the user gave contradicts the data dependencies."""
         return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in self.limitations)
 
-    def clock_uncertainty_ns(self, rank: Rank) -> int | None:
+    def clock_uncertainty_ns(self, rank: tables.Rank) -> int | None:
         """Return how far the clock of a rank's host can be off, in ns; None if unbounded."""
         return self.profiles[rank.profile].clock_uncertainty_ns
 
@@ -370,8 +362,8 @@ def assemble(
         explanation: why its ranks are idle.
         unreadable: profiles that were left out.
     """
-    coverage: list[RankCoverage] = []
-    kernels: list[UnattributedKernels] = []
+    coverage: list[tables.RankCoverage] = []
+    kernels: list[tables.UnattributedKernels] = []
     for recording, local in zip(recordings, run.rank_of_local, strict=True):
         place = local.tolist()
         coverage.extend(replace(r, rank=place[r.rank]) for r in recording.coverage.ranks)
@@ -405,7 +397,7 @@ def assemble(
     )
 
 
-def _measured(ranks: Sequence[Rank], counts: Counts) -> Records[Rank]:
+def _measured(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
     """Return ranks with their own ratios, as a table that has their attributes for columns."""
     ratios: list[list[float]] = [[] for _ in ranks]
     for own in (iteration.ranks for iteration in counts.iterations if iteration.averaged):
@@ -414,7 +406,7 @@ def _measured(ranks: Sequence[Rank], counts: Counts) -> Records[Rank]:
     known = zip(ranks, ratios, strict=True)
     return records(
         (replace(rank, bubble_ratio=fmean(of) if of else None) for rank, of in known),
-        {own.name: _KINDS[str(own.type).partition(" ")[0]] for own in fields(Rank)},
+        {own.name: _KINDS[str(own.type).partition(" ")[0]] for own in fields(tables.Rank)},
     )
 
 
@@ -458,7 +450,9 @@ def with_schedule(
     )
 
 
-def _profile_summaries(recordings: Sequence[Recording], run: Run) -> tuple[ProfileSummary, ...]:
+def _profile_summaries(
+    recordings: Sequence[Recording], run: Run
+) -> tuple[tables.ProfileSummary, ...]:
     summaries = []
     for recording, clock in zip(recordings, run.clocks, strict=True):
         source, coverage = recording.source, recording.coverage
@@ -466,7 +460,7 @@ def _profile_summaries(recordings: Sequence[Recording], run: Run) -> tuple[Profi
         told |= {name: getattr(coverage, name) for name in _OF_COVERAGE}
         told |= {name: sum(getattr(r, name) for r in coverage.ranks) for name in _SUMMED}
         told |= {f"clock_{name}": getattr(clock, name) for name in _OF_CLOCK}
-        summaries.append(ProfileSummary(**told))
+        summaries.append(tables.ProfileSummary(**told))
     return tuple(summaries)
 
 

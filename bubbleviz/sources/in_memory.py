@@ -11,20 +11,9 @@ import numpy as np
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
+from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, groups_of, places_in
-from bubbleviz.model.profile import (
-    KERNELS,
-    PID_MASK,
-    Activities,
-    Calls,
-    Contents,
-    Profile,
-    Ranges,
-    correlations,
-    possible,
-    process_of,
-)
 from bubbleviz.timing import step
 
 #: Calls that are yielded at a time.
@@ -41,16 +30,16 @@ class InMemoryCalls:
         texts: distinct names.
     """
 
-    calls: Calls
+    calls: model.Calls
     name_id: Codes
     texts: tuple[str, ...]
 
-    def blocks(self) -> Iterator[Calls]:
+    def blocks(self) -> Iterator[model.Calls]:
         """Yield all calls, in order."""
         for at in range(0, len(self.calls), _BLOCK):
             yield self.calls.take(slice(at, at + _BLOCK))
 
-    def at(self, rows: Ints) -> Calls:
+    def at(self, rows: Ints) -> model.Calls:
         """Return the calls of some rows (distinct, ascending)."""
         return self.calls.take(rows)
 
@@ -80,9 +69,11 @@ class InMemoryCalls:
 class InMemoryRanges:
     """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory."""
 
-    ranges: Ranges
+    ranges: model.Ranges
 
-    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
+    def lasting(
+        self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints
+    ) -> model.Ranges:
         """Return the ranges of some threads that last so long, and touch any of some times."""
         ranges, times = self.ranges, intervals.union(since_ns, until_ns)
         keep = (ranges.end_ns - ranges.start_ns >= shortest_ns) & np.isin(ranges.thread, threads)
@@ -106,7 +97,7 @@ class Decoded:
         sampled: which ranges stand for those of any name; None for all.
     """
 
-    profile: Profile
+    profile: model.Profile
     tables: Mapping[str, int | None]
     lacking: str
     unlinked: str = ""
@@ -154,7 +145,7 @@ class DecodedFile:
         counts = np.bincount(name_id, minlength=len(ranges.names)).tolist()
         return {name: count for name, count in zip(ranges.names, counts, strict=True) if count}
 
-    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> model.Profile:
         """Return the profile.
 
         Args:
@@ -175,10 +166,10 @@ class DecodedFile:
         ranges = replace(ranges, name_id=found_in(used, ranges.name_id), names=names)
         return replace(whole.profile, ranges=ranges)
 
-    def inspect(self, globs: Sequence[str]) -> Contents:
+    def inspect(self, globs: Sequence[str]) -> model.Contents:
         """Return the contents of the file, ranges of these names among them."""
         profile, lacking = self._whole.profile, self._whole.lacking or self._whole.unlinked
-        return Contents(
+        return model.Contents(
             source=profile.source,
             tables=self._whole.tables,
             processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),
@@ -195,12 +186,12 @@ def calls_of(
 ) -> InMemoryCalls:
     """Return calls in the order of threads and times; ``ids`` are their correlation ids."""
     order = np.lexsort((start_ns, thread))
-    calls = Calls(
+    calls = model.Calls(
         np.arange(len(order)),
         start_ns[order],
         end_ns[order],
         thread[order],
-        correlations(ids[order]),
+        model.correlations(ids[order]),
     )
     return InMemoryCalls(calls, name_id[order].astype(np.int32), texts)
 
@@ -213,14 +204,14 @@ def no_calls() -> InMemoryCalls:
 
 def plain_ranges(
     start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...]
-) -> Ranges:
+) -> model.Ranges:
     """Return ranges that nest and end on their threads."""
     none = np.zeros(len(start_ns), bool)
     end_thread = constant(NONE, len(none))
-    return Ranges(start_ns, end_ns, thread, end_thread, none, none, name_id, names)
+    return model.Ranges(start_ns, end_ns, thread, end_thread, none, none, name_id, names)
 
 
-def no_ranges() -> Ranges:
+def no_ranges() -> model.Ranges:
     """Return an empty table of ranges."""
     none = np.empty(0, np.int64)
     return plain_ranges(none, none, none, none, ())
@@ -238,11 +229,11 @@ def thread_numbers(pid: Ints, tid: Ints) -> Ints:
     """
     threads_seen, of_row = np.unique(np.stack((pid, tid)), axis=1, return_inverse=True)
     number = threads_seen[1].copy()
-    wide = (number < 0) | (number > PID_MASK)
+    wide = (number < 0) | (number > model.PID_MASK)
     for process in distinct(threads_seen[0][wide]).tolist():
         rows = np.flatnonzero(wide & (threads_seen[0] == process))
         taken = threads_seen[1][(threads_seen[0] == process) & ~wide]
-        free = PID_MASK - np.arange(len(rows) + len(taken))
+        free = model.PID_MASK - np.arange(len(rows) + len(taken))
         number[rows] = free[~np.isin(free, taken)][: len(rows)]
     threads: Ints = ((threads_seen[0] << 24) + number)[of_row.reshape(-1)]
     return threads
@@ -269,8 +260,8 @@ class ActivitiesBuilder:
         self._correlation_id = np.empty(room, np.uint32)
         self._places, self._names = BlockNumbering(), BlockNumbering()
         self._count = self._kernels = 0
-        self.impossible = {KERNELS: 0, "copies": 0}
-        self.untimed = {KERNELS: 0, "copies": 0}
+        self.impossible = {model.KERNELS: 0, "copies": 0}
+        self.untimed = {model.KERNELS: 0, "copies": 0}
 
     def add_kernels(self, block: Ints) -> None:
         """Add kernels: start_ns, end_ns, device, globalPid, correlation id, number of the name.
@@ -288,7 +279,7 @@ class ActivitiesBuilder:
     def _add(self, block: Ints, what: str) -> None:
         block = self._with_times(block, what)
         start_ns, end_ns, device_id, global_id, correlation_id, *name = block
-        process = process_of(global_id)
+        process = model.process_of(global_id)
         if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
             raise ValueError("a number of a device is below 0 or above 4,194,303")
         at, self._count = self._count, self._count + len(start_ns)
@@ -300,12 +291,12 @@ class ActivitiesBuilder:
         name_id = self._numbers_of_names(name[0], what) if name else np.full(len(place), NONE)
         self._rank, self._name_id = widened(self._rank, place), widened(self._name_id, name_id)
         self._rank[rows], self._name_id[rows] = place, name_id
-        self._correlation_id[rows] = correlations(correlation_id)
+        self._correlation_id[rows] = model.correlations(correlation_id)
 
     def _numbers_of_names(self, name: Ints, what: str) -> Ints:
         """Return the number of each name; -1 for copies without one."""
         numbers = np.full(len(name), NONE, np.int64)
-        named = np.flatnonzero((name != NONE) | (what == KERNELS))
+        named = np.flatnonzero((name != NONE) | (what == model.KERNELS))
         numbers[named] = self._names.numbers(name[named])
         return numbers
 
@@ -315,7 +306,7 @@ class ActivitiesBuilder:
             timed = (block[0] != 0) | (block[1] != 0)
             self.untimed[what] += int((~timed).sum())
             block = block[:, timed]
-        keep = possible(block[0], block[1])
+        keep = model.possible(block[0], block[1])
         if keep is not None:
             self.impossible[what] += int((~keep).sum())
             block = block[:, keep]
@@ -323,7 +314,7 @@ class ActivitiesBuilder:
 
     def activities(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
-    ) -> Activities:
+    ) -> model.Activities:
         """Return the activities.
 
         Args:
@@ -341,7 +332,7 @@ class ActivitiesBuilder:
         order = np.argsort(self._names.values)
         # The last place is that of no name (-1).
         _translate(name_id, np.append(places_in(order), NONE))
-        return Activities(
+        return model.Activities(
             self._start_ns[rows],
             self._end_ns[rows],
             rank,

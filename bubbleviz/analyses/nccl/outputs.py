@@ -13,15 +13,7 @@ from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_line
-from bubbleviz.render.document import (
-    Block,
-    HangingLines,
-    Sentence,
-    Table,
-    milliseconds,
-    short_name,
-    shortened,
-)
+from bubbleviz.render import document as blocks
 from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKind
 
 #: The terms of the report; below the table and in the JSON.
@@ -332,26 +324,28 @@ _ALIGNMENTS = {
 }
 
 
-def sections(communication: Communication) -> Iterator[Block]:
+def sections(communication: Communication) -> Iterator[blocks.Block]:
     """Yield what to print."""
-    yield Sentence(summary(communication))
+    yield blocks.Sentence(summary(communication))
     yield from who_is_waited_for(communication, _ROWS)
     yield _table(communication, _ROWS)
     yield from _clock_table(communication.clocks)
-    yield Sentence("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
+    yield blocks.Sentence("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
 
 
-def first_screen(communication: Communication) -> Iterator[Block]:
+def first_screen(communication: Communication) -> Iterator[blocks.Block]:
     """Yield what fits one screen."""
     *files, sums = summary(communication).splitlines()
     more = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
-    yield HangingLines([("", line) for line in (*files[:_FILES], *more, sums)])
+    yield blocks.HangingLines([("", line) for line in (*files[:_FILES], *more, sums)])
     yield from who_is_waited_for(communication, _FILES)
     yield _table(communication, _FEW)
-    yield Sentence("\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim")
+    yield blocks.Sentence(
+        "\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim"
+    )
 
 
-def who_is_waited_for(communication: Communication, most: int) -> Iterator[Block]:
+def who_is_waited_for(communication: Communication, most: int) -> Iterator[blocks.Block]:
     """Yield who hangs, by the operations at which the run stands, and who was late."""
     stages = hangs.stages_of(communication.operations.communicators)
 
@@ -362,16 +356,16 @@ def who_is_waited_for(communication: Communication, most: int) -> Iterator[Block
         return text if NONE in of_stages else text + word
 
     if lines := [*_hang_lines(communication.faults, named)][: 2 * most]:
-        yield HangingLines([("", ""), *lines])
+        yield blocks.HangingLines([("", ""), *lines])
     late = hangs.late_ranks(communication.operations)
     headers = ("rank", "stage", "operations", "others waited ms")
     cells = (
-        (str(rank), str(stages.get(rank, "-")), f"{count:,}", milliseconds(awaited_ns))
+        (str(rank), str(stages.get(rank, "-")), f"{count:,}", blocks.milliseconds(awaited_ns))
         for rank, count, awaited_ns in late[:most]
     )
     if late:
         rows = [dict(zip(headers, row, strict=True)) for row in cells]
-        yield Table("Waited for, longest first", rows, omitted=len(late) - most)
+        yield blocks.Table("Waited for, longest first", rows, omitted=len(late) - most)
 
 
 def _hang_lines(
@@ -380,8 +374,8 @@ def _hang_lines(
     """Yield what holds up the run, operations that are not finished, and calls that differ."""
 
     def operation(fault: hangs.Fault) -> str:
-        communicator = short_name(members.communicator_text(fault.communicator))
-        return f"{short_name(fault.name)} {fault.sequence} of {communicator}"
+        communicator = blocks.short_name(members.communicator_text(fault.communicator))
+        return f"{blocks.short_name(fault.name)} {fault.sequence} of {communicator}"
 
     waits = [fault for fault in faults if not fault.calls]
     if missing := hangs.culprits(waits):
@@ -427,7 +421,7 @@ def summary(communication: Communication) -> str:
     return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}\n"
 
 
-def _table(communication: Communication, most: int) -> Table:
+def _table(communication: Communication, most: int) -> blocks.Table:
     """Return the table of totals, those that are not listed in one row, and all of them in one."""
     totals, operations = totals_of(communication), communication.operations
     rows = []
@@ -435,11 +429,12 @@ def _table(communication: Communication, most: int) -> Table:
         algorithm = "/".join(part for part in (total.algorithm, total.protocol) if part)
         rows.append(
             {
-                "communicator": short_name(members.communicator_text(total.communicator)) or "-",
+                "communicator": blocks.short_name(members.communicator_text(total.communicator))
+                or "-",
                 "n": "-" if total.ranks is None else f"{total.ranks:,}",
-                "operation": short_name(total.name),
-                "peers": shortened(collectives.stretches(total.peers), _NAME // 2) or "-",
-                "algorithm": shortened(one_line(algorithm, None), _NAME // 2) or "-",
+                "operation": blocks.short_name(total.name),
+                "peers": blocks.shortened(collectives.stretches(total.peers), _NAME // 2) or "-",
+                "algorithm": blocks.shortened(one_line(algorithm, None), _NAME // 2) or "-",
                 **_sum_cells(total),
                 "alg GB/s": _rate(total.algorithm_gbps),
                 "bus GB/s": _rate(total.bus_gbps),
@@ -453,7 +448,7 @@ def _table(communication: Communication, most: int) -> Table:
     if len(totals) > 1:
         rows += [{}, {"communicator": "all", **_sum_cells(sums_of(operations))}]
     left = ("communicator", "operation", "peers", "algorithm")
-    return Table("Communication, longest first", rows, left, giving_way=_GIVING_WAY)
+    return blocks.Table("Communication, longest first", rows, left, giving_way=_GIVING_WAY)
 
 
 def _rate(value: float | None, unit: float = 1) -> str:
@@ -471,19 +466,19 @@ def _sum_cells(sums: Total) -> dict[str, str]:
         "MB": partial(
             _rate(None if sums.bytes is None else sums.bytes / 1e6), sums.sized_operations
         ),
-        "ms": partial(milliseconds(sums.duration_ns), sums.timed_operations),
-        "busy": partial(milliseconds(sums.busy_ns), sums.timed_operations),
-        "waiting": partial(milliseconds(sums.waiting_ns), sums.waiting_operations),
-        "moving": partial(milliseconds(sums.moving_ns), sums.moving_operations),
+        "ms": partial(blocks.milliseconds(sums.duration_ns), sums.timed_operations),
+        "busy": partial(blocks.milliseconds(sums.busy_ns), sums.timed_operations),
+        "waiting": partial(blocks.milliseconds(sums.waiting_ns), sums.waiting_operations),
+        "moving": partial(blocks.milliseconds(sums.moving_ns), sums.moving_operations),
     }
 
 
-def _clock_table(clocks: Sequence[members.RecordingClock]) -> Iterator[Table]:
+def _clock_table(clocks: Sequence[members.RecordingClock]) -> Iterator[blocks.Table]:
     if len(clocks) < 2 and all(clock.aligned_by is members.Alignment.REFERENCE for clock in clocks):
         return
     rows = [
         {
-            "clock": short_name(clock.label),
+            "clock": blocks.short_name(clock.label),
             "aligned by": _ALIGNMENTS[clock.aligned_by],
             "matched": f"{clock.matched:,}" if clock.of else "-",
             "of": f"{clock.of:,}" if clock.of else "-",
@@ -494,4 +489,4 @@ def _clock_table(clocks: Sequence[members.RecordingClock]) -> Iterator[Table]:
         for clock in clocks[:_ROWS]
     ]
     title = "Clocks, with the distances between matched pairs"
-    yield Table(title, rows, ("clock", "aligned by"), omitted=len(clocks) - _ROWS)
+    yield blocks.Table(title, rows, ("clock", "aligned by"), omitted=len(clocks) - _ROWS)

@@ -17,15 +17,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import CodedTexts
-from bubbleviz.render.trace.trace import (
-    FlowEnds,
-    Numbers,
-    Process,
-    SliceTrack,
-    Trace,
-    Value,
-    trace_of,
-)
+from bubbleviz.render.trace import trace as model
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -91,10 +83,10 @@ _KEYS, _TEXTS = "debug_annotation_names", "debug_annotation_string_values"
 def render(report: Report, view: View) -> bytes:
     """Return the whole report as a Perfetto trace, whatever the view."""
     del view
-    return b"".join(written(trace_of(report)))
+    return b"".join(written(model.trace_of(report)))
 
 
-def written(trace: Trace) -> Iterator[bytes]:
+def written(trace: model.Trace) -> Iterator[bytes]:
     """Yield the pieces of a trace: one behind the other, they are a trace as well."""
     writer = _PacketWriter(trace)
     for process in trace.processes():
@@ -105,7 +97,7 @@ def written(trace: Trace) -> Iterator[bytes]:
 class _PacketWriter:
     """Writes packets, and strings before they are used."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: model.Trace) -> None:
         self._trace = trace
         self._open = protos.Trace()
         self._uuid = 0
@@ -126,7 +118,7 @@ class _PacketWriter:
         self._open = protos.Trace()
         return pieces
 
-    def of_process(self, process: Process) -> Iterator[bytes]:
+    def of_process(self, process: model.Process) -> Iterator[bytes]:
         """Yield the packets of a process."""
         described = self._described(process.order)
         uuid = described.uuid
@@ -208,7 +200,7 @@ class _PacketWriter:
         self._describe_strings()
         self._packet().MergeFrom(facts)
 
-    def _annotate(self, annotation: protos.DebugAnnotation, key: str, value: Value) -> None:
+    def _annotate(self, annotation: protos.DebugAnnotation, key: str, value: model.Value) -> None:
         annotation.name_iid = self._number(_KEYS, key)
         if isinstance(value, str):
             annotation.string_value_iid = self._number(_TEXTS, value)
@@ -217,7 +209,7 @@ class _PacketWriter:
         else:
             annotation.double_value = value
 
-    def _slices(self, track: SliceTrack, lanes: Sequence[int]) -> bytes:
+    def _slices(self, track: model.SliceTrack, lanes: Sequence[int]) -> bytes:
         """Return slices, each as it begins and as it ends.
 
         Packets of one time stay in their order: that of a lane's slices is that of their packets.
@@ -238,9 +230,9 @@ class _PacketWriter:
         packets = _packets(track.start_ns, begin) + _packets(track.end_ns, end)
         return b"".join(packets.tolist())
 
-    def _argument(self, name: str, values: CodedTexts | Numbers) -> _Part:
+    def _argument(self, name: str, values: CodedTexts | model.Numbers) -> _Part:
         """Return an argument of each slice: each of its values is encoded once."""
-        given: Sequence[Value]
+        given: Sequence[model.Value]
         if isinstance(values, CodedTexts):
             given, code = values.texts, values.code
         else:
@@ -258,7 +250,7 @@ class _PacketWriter:
         return np.array([*(self._number(kind, text) for text in texts.texts), 0])[texts.code]
 
 
-def _flows(field: int, ends: FlowEnds, count: int) -> Iterator[_Part]:
+def _flows(field: int, ends: model.FlowEnds, count: int) -> Iterator[_Part]:
     """Yield the first flow of each slice, then the second ones, and so on."""
     for some in ends.turns():
         part = np.full(count, b"", object)

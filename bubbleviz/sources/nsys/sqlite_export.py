@@ -21,15 +21,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.direct_reader import DirectReader
 from bubbleviz.sources.nsys.queries import QUERIES, query
-from bubbleviz.sources.sqlite.database import (
-    Database,
-    StoredColumns,
-    columns_of_tables,
-    integers_of,
-    opened_database,
-    stored_columns,
-    texts_of,
-)
+from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import opened_pages
 from bubbleviz.sources.sqlite.queries import Binds
 
@@ -51,8 +43,10 @@ class SqliteExport(export.Export):
         watch: takes the share that has been read.
     """
 
-    def __init__(self, database: Database, stored: StoredColumns, jobs: int, watch: Watch) -> None:
-        columns = columns_of_tables(stored)
+    def __init__(
+        self, database: sqlite.Database, stored: sqlite.StoredColumns, jobs: int, watch: Watch
+    ) -> None:
+        columns = sqlite.columns_of_tables(stored)
         super().__init__(database.path, columns, "an SQLite database", jobs, watch)
         views = (f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items())
         database.create_views(list(views))
@@ -63,12 +57,12 @@ class SqliteExport(export.Export):
         self._of_thread.database = self._first = database
 
     @property
-    def database(self) -> Database:
+    def database(self) -> sqlite.Database:
         """The file as this thread has opened it."""
         if not hasattr(self._of_thread, "database"):
-            self._of_thread.database = Database(self.path, QUERIES, self._first.views)
+            self._of_thread.database = sqlite.Database(self.path, QUERIES, self._first.views)
             self.opened_files.callback(self._of_thread.database.close)
-        database: Database = self._of_thread.database
+        database: sqlite.Database = self._of_thread.database
         return database
 
     def account(self) -> str:
@@ -153,7 +147,7 @@ class SqliteExport(export.Export):
         if batch is None:
             return nothing
         *numbers, text = batch.columns
-        texts = texts_of(text)
+        texts = sqlite.texts_of(text)
         # What is looked at beside the ranges of some names may lack those that are damaged.
         needed = name == "ranges/named"
         if needed and any(column.null_count for column in numbers):
@@ -162,7 +156,7 @@ class SqliteExport(export.Export):
         if needed and {type(value) for value in texts} - {str, type(None)}:
             raise text_among_ranges
         try:
-            values = integers_of(numbers)
+            values = sqlite.integers_of(numbers)
         except ValueError as error:
             if not needed:
                 return nothing
@@ -184,8 +178,8 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
             stands for a table: such may give rows without end; or a table hides its row numbers,
             by which it is read.
     """
-    with opened_database(path, QUERIES) as database:
-        stored = stored_columns(database, QUERIES.columns_read)
+    with sqlite.opened_database(path, QUERIES) as database:
+        stored = sqlite.stored_columns(database, QUERIES.columns_read)
         for relation, root_page, _, _, column, *_ in stored:
             odd = "" if root_page else "is a view or a virtual table"
             if root_page and str(column).lower() == _ROW_NUMBER:

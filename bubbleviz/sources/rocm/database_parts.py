@@ -22,13 +22,7 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
-from bubbleviz.sources.sqlite.database import (
-    Database,
-    StoredColumns,
-    columns_of_tables,
-    opened_database,
-    stored_columns,
-)
+from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import Pages
 from bubbleviz.sources.sqlite.queries import Binds, Queries, lacking
 
@@ -75,7 +69,7 @@ class Part:
         path: str,
         queries: Queries,
         names: Mapping[str, str],
-        stored: Mapping[str, StoredColumns],
+        stored: Mapping[str, sqlite.StoredColumns],
         guid: str = "",
         pages: Pages | None = None,
     ) -> None:
@@ -83,7 +77,8 @@ class Part:
         self._stored = {base: stored[table] for base, table in names.items()}
         self._pages = None if guid else pages
         self.schema = {
-            base: columns_of_tables(columns)[names[base]] for base, columns in self._stored.items()
+            base: sqlite.columns_of_tables(columns)[names[base]]
+            for base, columns in self._stored.items()
         }
         self._views = queries.views_of(self.schema)
         statements = []
@@ -98,7 +93,7 @@ class Part:
                 f'CREATE TEMP VIEW {base} AS SELECT {given} FROM main."{table}"{of_guid}'
             )
         views = (f"CREATE TEMP VIEW {n} AS\n{view.text}" for n, view in self._views.items())
-        self._database = Database(path, queries, [*statements, *views])
+        self._database = sqlite.Database(path, queries, [*statements, *views])
 
     def close(self) -> None:
         """Close the file."""
@@ -198,15 +193,15 @@ def _binds(ids: Ints | None) -> Binds | None:
     return None if ids is None else {"ids": json.dumps(ids.tolist())}
 
 
-def tables_in(path: str, queries: Queries) -> Mapping[str, StoredColumns]:
+def tables_in(path: str, queries: Queries) -> Mapping[str, sqlite.StoredColumns]:
     """Return the columns of each table of a file, by its name there.
 
     Raises:
         ProfileError: it is being written, damaged, or no SQLite file.
     """
     stored: dict[str, list[tuple[object, ...]]] = {}
-    with opened_database(path, queries) as database:
-        for row in stored_columns(database):
+    with sqlite.opened_database(path, queries) as database:
+        for row in sqlite.stored_columns(database):
             if row[1] and row[4] is not None:
                 stored.setdefault(str(row[0]), []).append(row)
     return stored
