@@ -226,6 +226,8 @@ def _interleaved(name: str, backward: Phase, stages: int, microbatches: int, chu
 
 def _combined(stages: int, microbatches: int, chunks: int) -> Plan:
     """Return interleaved 1F1B's plan with one forward more ahead; others run beside a backward."""
+    if chunks < 2:
+        raise UsageError("combined-1f1b has two chunks a device or more; see 1f1b")
     plan = _interleaved("combined-1f1b", _BW, stages, microbatches, chunks)
     orders, together = [], set[PlannedOperation]()
     for order in plan.orders:
