@@ -747,7 +747,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
         "defer them",
         f"{counted(int(fault.phases[0][1]), 'receive')} wait behind one whose data has not "
         f"arrived, in {seen}",
-        "",
+        "bubbleviz plan RUN -o order.comms.csv writes such an order for PyTorch",
     ),
     "token": lambda _, fault, seen: (
         f"Keep {'one chunk more' if fault.what == 'one' else 'more chunks'} in flight",
