@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
 
-from bubbleviz.errors import InputError
+from bubbleviz.errors import BubblevizError, InputError
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work
 from bubbleviz.report.promise import saved_share
@@ -223,6 +223,7 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
     ):
         if before != now and None not in (before, now):
             yield f"{what}: {before} -> {now}"
+    yield from _predicted(first, other)
     found = [
         *_times_changed(first.stage_ns, other.stage_ns),
         *_slowed(first, other),
@@ -234,6 +235,36 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
         if own.place not in known and own.saving_ratio >= _CHANGED_SLOWDOWN:
             saved = saved_share(own.kind, own.place, own.saving_ratio, own.error_ratio)
             yield f"new advice: {own.action.partition('. ')[0]} ({saved})"
+
+
+def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
+    """Yield what the other run's sizes take by the times of the first, where sizes differ."""
+    from bubbleviz.schedules.measured_times import measured_times
+    from bubbleviz.schedules.predictions import predicted
+
+    took = other.ratio("schedule")
+    measured_ns = None if took is None else took.window_ns.mean
+    if first.times is None or other.times is None or other.schedule is None or not measured_ns:
+        return
+    try:
+        before, now = (
+            measured_times(own.kinds, own.transfer_ns, own.microbatches)
+            for own in (first.times, other.times)
+        )
+        sizes = [(own.stages, own.microbatches, own.chunks) for own in (before, now)]
+        window = first.times.window
+    except BubblevizError:  # a run whose times tell no schedule
+        return
+    if window is None or (first.schedule, sizes[0]) == (other.schedule, sizes[1]):
+        return
+    p, m, v = sizes[1]
+    (found,) = predicted(before.times, window, [other.schedule], [p], [m], [v])
+    if found.iteration_ns is not None and found.error_ns is not None:
+        off = 100 * (found.iteration_ns / measured_ns - 1)
+        yield (
+            f"schedule window by the times before: {found.iteration_ns / 1e6:,.3f} ms "
+            f"± {found.error_ns / 1e6:,.3f}; measured {measured_ns / 1e6:,.3f} ({off:+.2f} % off)"
+        )
 
 
 def _times_changed(

@@ -188,6 +188,7 @@ class SavedReport:
         microbatches: of the typical iteration; None where that is unknown.
         slowdowns: how many times longer iterations take for one rank or link, by its name.
         kernel_ns: of a report on idle time, how long kernels of each name take in a step.
+        times: with which other schedules are simulated; None for no whole pipeline.
     """
 
     version: str
@@ -206,6 +207,7 @@ class SavedReport:
     microbatches: int | None = None
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     kernel_ns: Mapping[str, float] = field(default_factory=dict)
+    times: SavedTimes | None = None
 
     def __dir__(self) -> list[str]:
         """Return what is public."""
@@ -561,9 +563,6 @@ def saved_times(path: str, data: bytes) -> SavedTimes:
         InputError: as :func:`read_times`.
     """
     document = _decoded(path, data, _Document)
-    memory = document.memory
-    for own in () if memory is None else memory.operations:
-        _phase(path, own.phase)
     restrictions = read_restrictions(document.restrictions)
     apart = no_pipeline(restrictions)
     if apart is not None:
@@ -571,6 +570,14 @@ def saved_times(path: str, data: bytes) -> SavedTimes:
             f"{path}: {apart}, so its times are not those of a pipeline's stages; give "
             "analyze the profiles of all stages, or simulate the times with --tf, --tb and --tw"
         )
+    return _times(path, document, restrictions)
+
+
+def _times(path: str, document: _Document, restrictions: tuple[Restriction, ...]) -> SavedTimes:
+    """Return how long operations took."""
+    memory = document.memory
+    for own in () if memory is None else memory.operations:
+        _phase(path, own.phase)
     kinds = tuple(_time(path, time) for time in document.phase_times)
     virtual = {time.virtual_stage: time.stage for time in kinds}
     return SavedTimes(
@@ -723,6 +730,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
     told = (summary.kernel_time or {}).get("sentence")
     contradicted = any(i.clocks_contradict for i in document.iterations)
     clock_set = any(i.clock_set for i in document.iterations)
+    restrictions = read_restrictions(document.restrictions)
     return SavedReport(
         version=document.version,
         headline=document.headline,
@@ -740,7 +748,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
             )
             for name, bubble in summary.bubble_ratio.items()
         ),
-        restrictions=read_restrictions(document.restrictions),
+        restrictions=restrictions,
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
@@ -749,6 +757,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         schedule=None if document.schedule is None else document.schedule.name,
         microbatches=_microbatches(document),
         slowdowns={} if document.slowdown is None else _slowdowns(document, document.slowdown),
+        times=None if no_pipeline(restrictions) else _times(path, document, restrictions),
         kernel_ns={
             own.name or "": own.time_ns / max(summary.iterations, 1) for own in document.kernels
         },

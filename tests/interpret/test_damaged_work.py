@@ -501,6 +501,6 @@ def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:
     others = (ProcessLoss(number, 0, 0, 10_000) for number in range(2, 9))
     together = _loss(loss, *others)
     assert together.kind is LimitationKind.KERNELS_LOST
-    assert together.reason.startswith("a.sqlite: 0.03 % of the kernels")
+    assert together.reason.startswith("a.sqlite: 0.03 % of the launched kernels")
     helper = ProcessLoss(9, 1, 1, 0)
     assert _loss(helper, ProcessLoss(1, 0, 0, 10_000)).kind is LimitationKind.COSTS

@@ -43,6 +43,9 @@ def test_other_sizes_take_what_they_take(
         assert row["iteration_ns"] == pytest.approx(window_ns, rel=off)
         assert abs(row["iteration_ns"] - window_ns) <= 2 * row["error_ns"] + 0.002 * window_ns
         assert row["bubble_ratio"] == pytest.approx(other.bubble_ratio, abs=off)
+        changes = str(bubbleviz.compare(report, other).changes)
+        same = (row["schedule"], row["microbatches"]) == ("1f1b", 8)
+        assert ("schedule window by the times before" in changes) != same
 
 
 def test_times_that_are_given_have_no_interval(cli: CommandLine) -> None:
