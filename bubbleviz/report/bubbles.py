@@ -223,8 +223,8 @@ def step_parts(report: Report) -> tuple[str, tuple[BubblePart, ...]]:
                     F   in  gap          bubble
     """
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
-    known = any(iteration.ratios["period"].value is not None for iteration in averaged)
-    name = "period" if known else "step"
+    known = {n for i in averaged for n, ratio in i.ratios.items() if ratio.value is not None}
+    name = next((n for n in ("period", "step") if n in known), report.explanation.listed_ratio)
     return name, parts_of(report, averaged, name, whole=True)
 
 

@@ -110,7 +110,7 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
 
     drawn = {row.split()[1]: row.split()[-2] for row in rows_of(lines)}
     assert (drawn["20-23"], drawn["40-43"], drawn["0-3"]) == ("62.25", "37.75", "50.00")
-    assert any(line.startswith("Standing out: rank 23 ") for line in lines)
+    assert any("Standing out: node2:7 GPU 7 (pipeline order 23)" in line for line in lines)
 
 
 @pytest.mark.parametrize("display", DISPLAYS, ids=str)
