@@ -573,7 +573,7 @@ class ChunkCost:
         fixed_ns: a; the mean where all chunks are equally long.
         token_ns: b, for each token; None where all chunks are equally long.
         token_squared_ns: c; 0 where a line fits as well, None as above.
-        most_prefix: tokens of the longest prefix that chunks were seen to read; 0 where none was.
+        prompt_tokens: of the longest prompt, where chunks were seen to read a prefix; else 0.
         residual_ns: standard deviation of what is left; None where no chunk is left to show it.
         explained: share of the variance that the length explains; None where there is none.
     """
@@ -588,7 +588,7 @@ class ChunkCost:
     token_squared_ns: float | None
     residual_ns: float | None
     explained: float | None
-    most_prefix: int = 0
+    prompt_tokens: int = 0
 
     def time_ns(self, tokens: Floats, prefix: float = 0.0) -> Floats:
         """Return the fitted times of chunks of so many tokens behind others of their prompt."""
@@ -603,7 +603,7 @@ class ChunkCost:
             c x^2 + (b + 2 c prefix) x = time of the first - a
         """
         bend_ns = self.token_squared_ns or 1.0
-        left, prefix, sizes = self.most_prefix + self.most_tokens, 0, []
+        left, prefix, sizes = self.prompt_tokens, 0, []
         whole_ns = float(self.time_ns(np.array(float(first)))) - self.fixed_ns
         while left > 0:
             half = (self.token_ns or 0.0) / 2 / bend_ns + prefix
@@ -645,7 +645,7 @@ def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tupl
                 token_squared_ns=(*factors, 0.0)[2] if lengths else None,
                 residual_ns=float(np.sqrt((left_ns**2).sum() / free)) if free > 0 else None,
                 explained=1 - float((left_ns**2).sum()) / spread if lengths and spread else None,
-                most_prefix=int(prefix.max()) if shown else 0,
+                prompt_tokens=int((prefix + tokens).max()) if shown else 0,
             )
         )
     return tuple(costs)

@@ -280,7 +280,7 @@ def cost_in_words(cost: ChunkCost) -> str:
     line = f"{fixed} {_signed(cost.token_ns / 1e3)} us/token"
     if not cost.token_squared_ns:
         return line
-    if cost.most_prefix:
+    if cost.prompt_tokens:
         return f"{line} {_signed(cost.token_squared_ns)} ns x tokens x (tokens + 2 prefix)"
     return f"{line} {_signed(cost.token_squared_ns)} ns/token²"
 
@@ -295,12 +295,12 @@ def even_chunks(costs: Sequence[ChunkCost]) -> tuple[int, tuple[int, ...], float
 
         time = sum of the chunks on one stage + (stages - 1) x the longest chunk
     """
-    read = [cost for cost in costs if cost.most_prefix and cost.token_squared_ns]
+    read = [cost for cost in costs if cost.prompt_tokens and cost.token_squared_ns]
     if not read:
         return None
     slowest = max(read, key=lambda own: float(own.time_ns(np.array(own.most_tokens))))
-    whole, number = slowest.most_tokens, slowest.most_prefix // slowest.most_tokens + 1
-    rest = slowest.most_prefix + whole - number * whole
+    whole = slowest.most_tokens
+    number, rest = divmod(slowest.prompt_tokens, whole)
     equal = (whole,) * number + (rest,) * bool(rest)
 
     def passed_ns(tokens: tuple[int, ...]) -> float:
