@@ -111,10 +111,7 @@ class Histories:
 
 
 def histories_of(
-    operations: RankOperations,
-    virtual_stage: Ints,
-    ready_ns: Ints,
-    recorded_ns: tuple[Ints, Ints],
+    operations: RankOperations, virtual_stage: Ints, ready_ns: Ints, recorded_ns: tuple[Ints, Ints]
 ) -> Histories:
     """Return the histories of ranks.
 

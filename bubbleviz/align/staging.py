@@ -329,15 +329,7 @@ def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = F
             pipeline = matched(same, inputs.arrivals, virtual_stage, first, number, inputs.machine)
         together = pipelines.reducing(first, inputs.machine, inputs.numbers)
     pairing = pair_iterations(joined, operations, inputs.arrivals, virtual_stage, pipeline, first)
-    return Staging(
-        operations,
-        inputs.arrivals,
-        virtual_stage,
-        first,
-        pipeline,
-        together,
-        pairing,
-    )
+    return Staging(operations, inputs.arrivals, virtual_stage, first, pipeline, together, pairing)
 
 
 def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:

@@ -210,10 +210,7 @@ def _by_session(
         )
         notes.append(Limitation("clocks of several hosts contradict each other", reason))
     return replace(
-        found,
-        comparable=np.ones(count, bool),
-        contradicted=bool(broken),
-        limitations=tuple(notes),
+        found, comparable=np.ones(count, bool), contradicted=bool(broken), limitations=tuple(notes)
     )
 
 
@@ -324,11 +321,7 @@ def _need(
 
 
 def dependencies(
-    operations: RankOperations,
-    inputs: Arrivals,
-    virtual_stage: Ints,
-    pipeline: Ints,
-    clock: Ints,
+    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints, pipeline: Ints, clock: Ints
 ) -> offsets.Precedences:
     """Return the precedences of the pipelines' data dependencies, over pairs of clocks.
 

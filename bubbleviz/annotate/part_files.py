@@ -104,12 +104,7 @@ def packed(block: Block, names: dict[str, int], threads: dict[int, int], clock: 
     monotonic_ns, utc_ns, half_width_ns = clock
     body = texts + operations
     body += layout.CLOCK.pack(
-        layout.KIND_CLOCK,
-        min(half_width_ns, 0xFFFFFFFF),
-        monotonic_ns,
-        utc_ns,
-        block.device_ns,
-        0,
+        layout.KIND_CLOCK, min(half_width_ns, 0xFFFFFFFF), monotonic_ns, utc_ns, block.device_ns, 0
     )
     end = bytearray(
         layout.END.pack(

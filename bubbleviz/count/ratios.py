@@ -109,22 +109,14 @@ def _common(extents: Extents, last_ns: Ints) -> Windows:
     start = np.where(extents.present, extents.first_ns, big).min(axis=1, keepdims=True)
     end = np.where(extents.present, last_ns, -big).max(axis=1, keepdims=True)
     shape = extents.present.shape
-    return Windows(
-        np.broadcast_to(start, shape),
-        np.broadcast_to(end, shape),
-        extents.started,
-    )
+    return Windows(np.broadcast_to(start, shape), np.broadcast_to(end, shape), extents.started)
 
 
 def _longest(extents: Extents) -> Windows:
     """Return windows as long as the longest rank's own, from each rank's first start."""
     length = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
     longest = length.max(axis=1, keepdims=True, initial=0)
-    return Windows(
-        extents.first_ns,
-        extents.first_ns + longest,
-        extents.started,
-    )
+    return Windows(extents.first_ns, extents.first_ns + longest, extents.started)
 
 
 def _until_next(extents: Extents) -> Windows:

@@ -265,11 +265,7 @@ def _resident(own: OperationKeys, events: MemoryEvents, level: Ints) -> int:
 
 
 def _by_kind(
-    rank: int,
-    own: OperationKeys,
-    events: MemoryEvents,
-    backward: Ints,
-    activations: _Activations,
+    rank: int, own: OperationKeys, events: MemoryEvents, backward: Ints, activations: _Activations
 ) -> OperationMemory:
     """Return the medians of operations by chunk and phase."""
     count = len(own)
@@ -322,10 +318,5 @@ def _by_layer(
         for bytes_ in sizes
     )
     return LayerMemory(
-        np.full(len(of_group), rank, np.int64),
-        of_group,
-        layer[groups.first],
-        held,
-        kept,
-        layers,
+        np.full(len(of_group), rank, np.int64), of_group, layer[groups.first], held, kept, layers
     )

@@ -14,10 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
-from bubbleviz.interpret.collectives import (
-    RecordedCollectives,
-    collective_intervals,
-)
+from bubbleviz.interpret.collectives import RecordedCollectives, collective_intervals
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
 from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
 from bubbleviz.interpret.linking import NEVER, LinkRule, Links
@@ -305,13 +302,7 @@ def _record_ranks(
         work.rank[collectives], links.launch_times_ns(ran.rows[collectives]), NEVER
     )
     kept, first_kernel = collective_intervals(
-        placed,
-        ran,
-        collectives,
-        launched,
-        exposed,
-        kinds,
-        profile.collectives,
+        placed, ran, collectives, launched, exposed, kinds, profile.collectives
     )
     launched, by_thread = _launched_by(ran.rows, first_kernel, links)
     launched = line.place(kept.rank, launched, NONE)

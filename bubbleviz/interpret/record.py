@@ -72,9 +72,7 @@ class ReadOptions:
 
 
 def record(
-    path: str,
-    options: ReadOptions,
-    watch: Watch = unwatched,
+    path: str, options: ReadOptions, watch: Watch = unwatched
 ) -> tuple[Recordings, tuple[Step, ...]]:
     """Read and interpret one profile; its kernels are dropped when this returns.
 
@@ -150,10 +148,7 @@ def opened_profile(
         ProfileError: it cannot be read.
         OutputError: the export is to be kept, and a file of that name exists.
     """
-    with (
-        export_of(path, keep=keep_export) as export,
-        opened_file(export, jobs, watch) as file,
-    ):
+    with export_of(path, keep=keep_export) as export, opened_file(export, jobs, watch) as file:
         yield file, export
 
 

@@ -16,12 +16,7 @@ from bubbleviz.interpret.linking import Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.operations import (
-    BusyIntervals,
-    OperationKeys,
-    RankOperations,
-    RunningTimes,
-)
+from bubbleviz.model.operations import BusyIntervals, OperationKeys, RankOperations, RunningTimes
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges

@@ -67,9 +67,7 @@ class Records(ArrowTable, Generic[ValueT]):
     """
 
     def __init__(
-        self,
-        values: Iterable[ValueT],
-        columns: Callable[[Sequence[ValueT]], Mapping[str, Column]],
+        self, values: Iterable[ValueT], columns: Callable[[Sequence[ValueT]], Mapping[str, Column]]
     ) -> None:
         self._values, self._columns = tuple(values), columns
 
@@ -171,10 +169,7 @@ def coded(codes: Ints, labels: Sequence[str]) -> Column:
     return dictionary.take(Array.from_numpy(place[codes]))
 
 
-def values(
-    given: Sequence[int | float | bool | str | None],
-    kind: Kind,
-) -> Column:
+def values(given: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
     """Return a few values as an Arrow column, None as null."""
     from arro3.core import Array, DataType
 

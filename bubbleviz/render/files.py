@@ -125,10 +125,7 @@ def write_outputs(contents: Mapping[str, str | bytes | Parts], *, force: bool) -
         for left in ready.values():
             _remove(left)
     for output, rest in channels.items():
-        with (
-            _writing(output),
-            os.fdopen(_open_channel(output), "wb", buffering=0) as channel,
-        ):
+        with _writing(output), os.fdopen(_open_channel(output), "wb", buffering=0) as channel:
             left_over = memoryview(rest)
             while left_over:
                 left_over = left_over[channel.write(left_over) :]

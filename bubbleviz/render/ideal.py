@@ -38,10 +38,7 @@ def document(result: Ideal | Estimate) -> dict[str, Any]:
         "cost_ms": result.cost_ms,
         "makespan_ms": known and known.makespan_ms,
         "carried_makespan_ms": known and known.carried_ms,
-        "bubble_ratio": {
-            "stage": result.stage_ratio,
-            "schedule": known and known.schedule_ratio,
-        },
+        "bubble_ratio": {"stage": result.stage_ratio, "schedule": known and known.schedule_ratio},
         "peak_activations": known and list(known.peak_activations),
         "memory": known
         and {

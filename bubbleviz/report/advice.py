@@ -648,11 +648,7 @@ def _iteration(report: Report, fault: Fault, _: str) -> _Text:
     state = _thread(report, fault)
     during = f"; in the longest{state}" if state else ""
     if not fault.what:
-        return (
-            f"Find out what slows all ranks in {share}",
-            f"Operations take {times}{during}",
-            "",
-        )
+        return (f"Find out what slows all ranks in {share}", f"Operations take {times}{during}", "")
     some = counted(len(fault.ranks), "rank")
     who = numbered_rank(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
     look = "Check garbage collection, checkpoints and data loading then"

@@ -447,8 +447,7 @@ def further_columns(
         "profiler": _beside(operations, report.overheads),
         "pauses": _beside(operations, report.pauses),
         "collectives": collective_cells(
-            report,
-            _began_last(operations, report.collectives.rank, report.collectives.start_ns),
+            report, _began_last(operations, report.collectives.rank, report.collectives.start_ns)
         ),
     }
 

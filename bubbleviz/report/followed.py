@@ -124,11 +124,7 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
 
 
 def _held(
-    advice: SavedAdvice,
-    runs: tuple[SavedReport, SavedReport],
-    window: str,
-    done: bool,
-    change: str,
+    advice: SavedAdvice, runs: tuple[SavedReport, SavedReport], window: str, done: bool, change: str
 ) -> FollowedAdvice:
     """Return an advice, whether it was followed, and how, held against what came of it."""
     saved = _saved(*runs, window)

@@ -144,11 +144,7 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
     end_ns = np.concatenate((busy.end_ns[shown], operations.end_ns[rows]))
     order = sorted_rows(operations.rank[operation], start_ns, operation)
     operation, start_ns, end_ns = operation[order], start_ns[order], end_ns[order]
-    return {
-        "operation": operation,
-        "start_ns": start_ns - base_ns,
-        "length_ns": end_ns - start_ns,
-    }
+    return {"operation": operation, "start_ns": start_ns - base_ns, "length_ns": end_ns - start_ns}
 
 
 def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:

@@ -54,9 +54,7 @@ def memory_note() -> str:
 
 
 def timed(
-    command: Sequence[str],
-    limit_s: float | None = None,
-    variables: Mapping[str, str] | None = None,
+    command: Sequence[str], limit_s: float | None = None, variables: Mapping[str, str] | None = None
 ) -> Cost | None:
     """Run a command and return its cost, its memory by ``ru_maxrss``; None past the limit.
 

@@ -25,12 +25,7 @@ from rich.table import Table
 
 from scripts.proving.jobs import JOBS, Job, random_job, scaled
 from scripts.proving.planning import planned
-from scripts.proving.predicting import (
-    bubbleviz,
-    memory_of,
-    shipped_s,
-    workload_of,
-)
+from scripts.proving.predicting import bubbleviz, memory_of, shipped_s, workload_of
 from scripts.proving.training import Order, Ranks, Result, RunError
 
 #: The memory that plans keep within is that of this schedule, of each layout.

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.align.offsets import (
-    Contradiction,
-    Precedences,
-    ProfileClock,
-    solve,
-)
+from bubbleviz.align.offsets import Contradiction, Precedences, ProfileClock, solve
 
 #: (before clock, after clock, before_ns, after_ns)
 Pair = tuple[int, int, int, int]

@@ -280,9 +280,7 @@ def script(folder: Path, *more: str, **environment: str) -> subprocess.Popen[str
     )
 
 
-def test_a_variable_records_a_whole_process_with_the_standard_library_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_variable_records_a_whole_process_with_the_standard_library_alone(tmp_path: Path) -> None:
     done = script(
         tmp_path, "6", BUBBLEVIZ_RECORD_EVERY="3", BUBBLEVIZ_RECORD_ITERATIONS="1", RANK="2"
     )

@@ -138,9 +138,7 @@ def test_events_are_used_again(started: Callable[..., Started]) -> None:
 
 
 def test_a_device_that_stands_still_costs_no_more_than_the_pool(
-    started: Callable[..., Started],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    started: Callable[..., Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "_LAST_WAIT_S", 0.05)
     recorder, gpu, clock = started()

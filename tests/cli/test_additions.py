@@ -95,11 +95,7 @@ def run_with_transfers(folder: Path, name: str) -> str:
     ]
     beside = [E(name, at, at + 500, {**stats, "run_id": at}) for at in steps]
     modules = [E("jit_step(7)", at, at + 600, {**stats, "run_id": at}) for at in steps]
-    lines = [
-        L("XLA Modules", modules, 1),
-        L("XLA Ops", ops, 2),
-        L("Async XLA Ops", beside, 3),
-    ]
+    lines = [L("XLA Modules", modules, 1), L("XLA Ops", ops, 2), L("Async XLA Ops", beside, 3)]
     folder.mkdir(exist_ok=True)
     return str(written(folder, [P("/device:TPU:0", lines)]))
 

@@ -103,10 +103,7 @@ def test_events_of_nccl_get_nccl(tmp_path: Path, cli: CommandLine) -> None:
 
 @pytest.mark.parametrize("command", ["idle", "gaps", "guide"])
 def test_a_command_wins_over_a_path_of_its_name(
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: CommandLine,
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(command).write_bytes((FIXTURES / "1f1b" / "node0.sqlite").read_bytes())

@@ -75,11 +75,7 @@ def suggested(text: str) -> list[str]:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_shell_reads_the_path_that_was_given(
-    case: str,
-    stem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: CommandLine,
+    case: str, stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     command, suffix, write = CASES[case]
     monkeypatch.chdir(tmp_path)

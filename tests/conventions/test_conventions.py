@@ -19,11 +19,7 @@ from hypothesis import strategies as st
 from bubbleviz.analyses.nccl.profiles import _FAMILY
 from bubbleviz.analyses.pgle import instructions
 from bubbleviz.conventions.convention import globs_of
-from bubbleviz.conventions.convention_file import (
-    built_in,
-    find_convention,
-    load_convention,
-)
+from bubbleviz.conventions.convention_file import built_in, find_convention, load_convention
 from bubbleviz.conventions.globs import lets_through, loose_regex
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds

@@ -425,12 +425,7 @@ def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock() -> None:
 
 
 @pytest.mark.parametrize(
-    "hints",
-    [
-        {"parallel": Parallel(tp=2, pp=2)},
-        {"order": [0, 2, 1, 3]},
-    ],
-    ids=str,
+    "hints", [{"parallel": Parallel(tp=2, pp=2)}, {"order": [0, 2, 1, 3]}], ids=str
 )
 def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Path) -> None:
     plant(Planting(iterations=3), tmp_path)

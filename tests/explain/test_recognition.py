@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.explain.recognition.recognition import (
-    Deviation,
-    Recognition,
-    compared,
-    schedule_of,
-)
+from bubbleviz.explain.recognition.recognition import Deviation, Recognition, compared, schedule_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods
@@ -221,10 +216,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         | {"reason": "no known schedule has this order"},
     ),
     *((overlapped(planned(n)), {"name": n, "exact": True}) for n in ("dualpipev", "combined-1f1b")),
-    (
-        each("1f1b", numbered(-1, 0)),
-        {"name": None, "reason": "range names hold no microbatches"},
-    ),
+    (each("1f1b", numbered(-1, 0)), {"name": None, "reason": "range names hold no microbatches"}),
     *(
         (each(name, change), {"name": name, "exact": True})
         for name in ("1f1b", "zb-v")

@@ -15,10 +15,7 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.outputs import csv_of_operations
-from bubbleviz.conventions.kinds import (
-    default_kinds,
-    kind_of_collective,
-)
+from bubbleviz.conventions.kinds import default_kinds, kind_of_collective
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.collectives import CollectiveIntervals, Group
@@ -312,12 +309,7 @@ def test_a_receive_is_left_one(name: str, recorded: dict[str, Any], tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["ncclAllToAll", "nccl:all_to_all"])
 def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
-    kernels = [
-        K(100, 200, 1),
-        K(300, 600, 2, name=SENDRECV),
-        K(600, 700, 3),
-        K(700, 900, 4),
-    ]
+    kernels = [K(100, 200, 1), K(300, 600, 2, name=SENDRECV), K(600, 700, 3), K(700, 900, 4)]
     calls = [C(10, 12, 1), C(20, 22, 2), C(30, 32, 3), C(50, 52, 4)]
     ranges = [R(5, 45, "F0.0.0"), R(19, 23, name), R(45, 75, "B0.0.0")]
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
@@ -329,13 +321,7 @@ def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
 def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     inside = _range("nccl:_all_gather_base", 19, 23)
-    events = _step(
-        [
-            inside,
-            *_work(2, 300, 600, SENDRECV),
-            *_work(4, 610, 640, SENDRECV),
-        ]
-    )
+    events = _step([inside, *_work(2, 300, 600, SENDRECV), *_work(4, 610, 640, SENDRECV)])
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
 
     report = measure_communication([str(file)])

@@ -16,10 +16,7 @@ import pytest
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.interpret.damaged_work import (
-    ProcessLoss,
-    limitations_of_lost,
-)
+from bubbleviz.interpret.damaged_work import ProcessLoss, limitations_of_lost
 from bubbleviz.interpret.late_launches import WorklessRows
 from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind

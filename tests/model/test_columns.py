@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bubbleviz.model.columns import Ints, Table, compacted, constant, joined
-from bubbleviz.model.grouping import (
-    CodedTexts,
-    Key,
-    coded_texts,
-    sorted_rows,
-)
+from bubbleviz.model.grouping import CodedTexts, Key, coded_texts, sorted_rows
 from bubbleviz.native import library as native
 
 # Columns of one value, which take no memory, and columns that are two things.

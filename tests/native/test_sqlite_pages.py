@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.native.library import (
-    UNUSUAL,
-    FileShape,
-    IntegerColumn,
-    Leaves,
-    NamedRows,
-)
+from bubbleviz.native.library import UNUSUAL, FileShape, IntegerColumn, Leaves, NamedRows
 from tests.support.compiled import compiled_library
 
 PAGE = 512

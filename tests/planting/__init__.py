@@ -23,14 +23,7 @@ from tests.planting.layout import write_export
 from tests.planting.options import Planting
 from tests.planting.places import TRAINING_STARTS_NS, Clock, Place, clock_of, places_of
 from tests.planting.recorder import COMMUNICATION, KERNEL, Recorder
-from tests.planting.truth import (
-    TrueFile,
-    TrueOperation,
-    TrueRank,
-    Truth,
-    iterations_of,
-    read_truth,
-)
+from tests.planting.truth import TrueFile, TrueOperation, TrueRank, Truth, iterations_of, read_truth
 from tests.planting.units import Unit, plan_of, simulation_of, units_of
 from tests.support.exact import Span, clip
 

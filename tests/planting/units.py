@@ -15,13 +15,7 @@ from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation
 from bubbleviz.schedules.simulation import device_workload
 from tests.planting.options import Planting
 from tests.planting.places import TRAINING_STARTS_NS
-from tests.planting.programs import (
-    POSTPONED,
-    Duration,
-    Simulation,
-    Task,
-    simulate,
-)
+from tests.planting.programs import POSTPONED, Duration, Simulation, Task, simulate
 from tests.planting.reductions import opens_ns, reduced_ns
 from tests.support.stage_times import stage_durations
 

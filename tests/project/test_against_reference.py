@@ -103,10 +103,7 @@ def check(rows: Rows, folder: Path) -> reference.Analysis:
 _ONE_CALL = (C(4, 5, 1, tid=2),)
 _TWO_OPEN = (R(0, 9, "B0.0.0"), R(0, 9, "B1.0.0", tid=2))
 _TWO_OPENERS = (C(1, 2, 1), C(1, 2, 2, tid=2), C(4, 5, 3, tid=3), C(4, 5, 4, tid=3))
-_WIDE = (
-    R(2, 8, "F1.0.0", kind=START_END, end_tid=2),
-    R(3, 7, "F2.0.0", kind=START_END, end_tid=1),
-)
+_WIDE = (R(2, 8, "F1.0.0", kind=START_END, end_tid=2), R(3, 7, "F2.0.0", kind=START_END, end_tid=1))
 _WIDE_CALLS = (C(4, 5, 1), C(4, 5, 2, tid=2), C(4, 5, 3, tid=3, pid=2))
 
 #: Kernels, calls, ranges, names of threads, and how every kernel is attributed.
@@ -387,10 +384,7 @@ def test_ranks_that_do_not_pair(folder: Path) -> None:
     assert check(Rows(kernels, calls, ranges), folder).iterations is None
 
 
-DRAWN = {
-    "soups": strategies.soups(),
-    "schedules": strategies.schedules(),
-}
+DRAWN = {"soups": strategies.soups(), "schedules": strategies.schedules()}
 
 
 @pytest.mark.parametrize("kind", DRAWN)

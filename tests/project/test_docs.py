@@ -235,7 +235,4 @@ def test_options_in_text_exist(page: Path) -> None:
         "--tensorboard-dir",
         *("--pipeline-model-parallel-layout", "--cuda-memory-usage"),
         *("--runtime-trace", "--hip-trace", "--rccl-trace", "--selected-regions"),
-    } <= known | {
-        "--profile",
-        "--cuda-graph-trace",
-    }
+    } <= known | {"--profile", "--cuda-graph-trace"}

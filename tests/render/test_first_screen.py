@@ -194,9 +194,7 @@ def test_what_limits_a_ratio_is_named_on_one_line() -> None:
 def test_a_culprit_is_marked_in_its_row_among_all_stages(
     fault: dict[str, Any], named: str, advised: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    job = simulated(
-        replace(Job(stages=16, microbatches=16, replicas=2, iterations=3), **fault),
-    )
+    job = simulated(replace(Job(stages=16, microbatches=16, replicas=2, iterations=3), **fault))
     screen = cli.printed("analyze", str(job.written(tmp_path / "operations.csv")))
 
     assert [line.split()[1] for line in rows_of(screen.splitlines())] == [

@@ -206,10 +206,7 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
 
     assert "by stage (mean of its replicas), ms" in render(changed, view)
     place = header.split().index("ratio")
-    assert [row.split()[:3] for row in rows] == [
-        ["0", "2", "replicas"],
-        ["1", "2", "replicas"],
-    ]
+    assert [row.split()[:3] for row in rows] == [["0", "2", "replicas"], ["1", "2", "replicas"]]
     assert [row.split()[place] for row in rows] == ["20.00", "30.00"]
 
 

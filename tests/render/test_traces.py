@@ -67,10 +67,7 @@ def forward(start: int, end: int, rank: int = 0) -> Op:
 
 def both(report: Report) -> tuple[Loaded, Loaded]:
     """Return what the two files of a report hold."""
-    return (
-        read_perfetto(PERFETTO(report, View())),
-        read_chrome(CHROME(report, View())),
-    )
+    return (read_perfetto(PERFETTO(report, View())), read_chrome(CHROME(report, View())))
 
 
 def checked(report: Report, *, explained: bool = True) -> Loaded:

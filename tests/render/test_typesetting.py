@@ -109,10 +109,7 @@ def test_analyze_and_simulate_write_them(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [("analyze", ONE), (*SIMULATION, *TIMES)])
 @pytest.mark.parametrize("kind", ["pdf", "png"])
 def test_a_terminal_is_spared(
-    command: tuple[str, ...],
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: CommandLine,
+    command: tuple[str, ...], kind: str, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
@@ -125,10 +122,7 @@ def test_a_terminal_is_spared(
 
 @pytest.mark.parametrize("kind", ["pdf", "png"])
 def test_without_typst_the_next_step_is_said_before_any_work(
-    kind: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: CommandLine,
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setitem(sys.modules, "typst", None)
     file = tmp_path / "x"

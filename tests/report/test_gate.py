@@ -92,11 +92,7 @@ def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> No
     ("limits", "code", "said"),
     [
         ([], 2, "nothing to check; give a limit with --max-bubble"),
-        (
-            ["<script>\n=0.5"],
-            1,
-            "no ratio '<script>'; the report has schedule, stage, step",
-        ),
+        (["<script>\n=0.5"], 1, "no ratio '<script>'; the report has schedule, stage, step"),
         (["shedule=12%"], 1, "did you mean schedule?"),
         (["step=0.1", "schedule=0.1", "step=3ms", " step = 20%"], 2, "'step' has two limits"),
     ],

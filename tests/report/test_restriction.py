@@ -188,8 +188,7 @@ def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("rank", "what"),
-    [*((rank, KERNELS) for rank in range(4)), (1, "CUPTI_ACTIVITY_KIND_RUNTIME")],
+    ("rank", "what"), [*((rank, KERNELS) for rank in range(4)), (1, "CUPTI_ACTIVITY_KIND_RUNTIME")]
 )
 def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(_without_kernels(tmp_path, rank, what=what))

@@ -34,10 +34,7 @@ def test_other_sizes_take_what_they_take(
     assert [row["device_ns"] for row in rows] == sorted(row["device_ns"] for row in rows)
     for row in rows:
         other = _run(
-            schedule=row["schedule"],
-            microbatches=row["microbatches"],
-            jitter=jitter,
-            seed=1,
+            schedule=row["schedule"], microbatches=row["microbatches"], jitter=jitter, seed=1
         )
         window_ns = other.summary.window_ns["schedule"].mean or 0.0
         assert row["iteration_ns"] == pytest.approx(window_ns, rel=off)

@@ -13,12 +13,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.recognition.recognition import schedule_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.ideal import GivenMemory, Ideal, ideal
-from bubbleviz.schedules.known import (
-    placement_of,
-    schedule_named,
-    schedules,
-    searched_plan,
-)
+from bubbleviz.schedules.known import placement_of, schedule_named, schedules, searched_plan
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.simulation import device_workload, outcome_of, peak_memory, run_order

@@ -242,10 +242,7 @@ def _ratio_problem(report: Report, truth: Truth, own: Sequence[int], whole: rang
 
 
 BASE = Planting(
-    transfer_ns=60_000,
-    transfer_back_ns=150_000,
-    transfer_jitter=0.5,
-    session_gap_ns=SECOND // 10,
+    transfer_ns=60_000, transfer_back_ns=150_000, transfer_jitter=0.5, session_gap_ns=SECOND // 10
 )
 
 

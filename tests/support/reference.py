@@ -249,9 +249,7 @@ def contains(found: Range, call: Call) -> bool:
 def innermost(candidates: Iterable[Range]) -> Range | None:
     """Push/pop first; then shortest; tie: later start, then later row."""
     return min(
-        candidates,
-        key=lambda r: (not r.push_pop, r.end - r.start, -r.start, -r.row),
-        default=None,
+        candidates, key=lambda r: (not r.push_pop, r.end - r.start, -r.start, -r.row), default=None
     )
 
 

@@ -162,11 +162,7 @@ def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     # A trace without a host goes by its file, whose suffixes tell devices apart no better.
     hosts = [_stem(rank.host) if rank.host == Path(rank.path).name else rank.host for rank in ranks]
     labels = [f"{host} {rank.place}" for host, rank in zip(hosts, ranks, strict=True)]
-    for wheres in (
-        hosts,
-        [Path(rank.path).name for rank in ranks],
-        [rank.path for rank in ranks],
-    ):
+    for wheres in (hosts, [Path(rank.path).name for rank in ranks], [rank.path for rank in ranks]):
         if len(set(labels)) < len(labels):
             pairs = zip(wheres, ranks, strict=True)
             labels = [f"{where} pid {rank.pid} {rank.place}" for where, rank in pairs]

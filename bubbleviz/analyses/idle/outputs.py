@@ -262,8 +262,7 @@ def sections(
     yield blocks.Sentence(f"\n{advice}\n" if everything else f"\n{advice}")
     if not everything:
         yield blocks.Sentence(
-            "More: -v (whole names, devices side by side); -o idle.html, -o idle.svg",
-            style="dim",
+            "More: -v (whole names, devices side by side); -o idle.html, -o idle.svg", style="dim"
         )
 
 

@@ -120,10 +120,7 @@ def sections(costs: Costs) -> Iterator[Block]:
         for cost in longest[:_ROWS]
     ]
     yield Table(
-        "Instructions, longest first",
-        rows,
-        ("instruction", "kind"),
-        omitted=len(longest) - _ROWS,
+        "Instructions, longest first", rows, ("instruction", "kind"), omitted=len(longest) - _ROWS
     )
 
 

@@ -40,9 +40,7 @@ def pgle(
     csv: str | None = option("FILE", "The comparison with --against as CSV.", "Outputs"),
     modules: bool = flag("One file per module: costs.jit_step.pbtxt.", "Outputs", "--modules"),
     aggregate: str = option(
-        *("STAT", "max, median, mean, min, or pNN.", "Cost"),
-        default="p90",
-        complete=_STATISTICS,
+        *("STAT", "max, median, mean, min, or pNN.", "Cost"), default="p90", complete=_STATISTICS
     ),
     aggregate_collectives: str | None = option(
         "STAT", "The same for collectives, if different.", "Cost", complete=_STATISTICS

@@ -19,8 +19,7 @@ def view(
     inputs: list[str] = REPORT_OR_PROFILES,
     *,
     browser: bool = flag(
-        *("Print the address only; open no browser.", "Options", " /--no-browser"),
-        default=True,
+        *("Print the address only; open no browser.", "Options", " /--no-browser"), default=True
     ),
     measurement: MeasurementOptions,
 ) -> None:

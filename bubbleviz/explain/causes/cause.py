@@ -35,11 +35,7 @@ class Cause(IntEnum):
         "another rank had not finished the input, or entered the collective",
         "it waits for its input",
     )
-    HOST = (
-        5,
-        "input ready, host had not launched it",
-        "input ready, host has not launched it",
-    )
+    HOST = (5, "input ready, host had not launched it", "input ready, host has not launched it")
     COMMUNICATION = 6, "the input was being transferred", "its input is in transfer"
     OTHER = 7, "none of these (launch latency)", "no recorded cause (launch latency)"
     UNKNOWN = (

@@ -329,10 +329,7 @@ _UNDIVIDED = (Cause.HOST, Cause.OTHER)
 
 
 def forward_waits(
-    operations: Operations,
-    ranks: Sequence[Rank],
-    inputs: Inputs,
-    idle: IdleIntervals,
+    operations: Operations, ranks: Sequence[Rank], inputs: Inputs, idle: IdleIntervals
 ) -> tuple[IdleIntervals, Dependencies]:
     """Return idle intervals with the causes of forward pipelines.
 

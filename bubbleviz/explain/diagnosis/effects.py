@@ -176,9 +176,7 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
     places = groups_of(microbatches.of_row, stage)
     several = np.bincount(microbatches.of_row[places.first], minlength=len(microbatches)) > 1
     microbatch_effect = np.where(
-        (microbatch[microbatches.first] != NONE) & several,
-        _shared(microbatches, places, left),
-        1.0,
+        (microbatch[microbatches.first] != NONE) & several, _shared(microbatches, places, left), 1.0
     )
     left = left / microbatch_effect[microbatches.of_row]
     pace = group_medians(paces.of_row, len(paces), left)

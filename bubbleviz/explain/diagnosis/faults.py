@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import (
-    Effects,
-    group_medians,
-    others_medians,
-    quantile_of,
-)
+from bubbleviz.explain.diagnosis.effects import Effects, group_medians, others_medians, quantile_of
 from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, link_of
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows

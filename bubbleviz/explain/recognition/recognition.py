@@ -687,9 +687,7 @@ def _recognise(
         of_pipelines = [verdicts[key] for key, *_ in pipelines]
         recognised.append(_of_iteration(part.iteration, of_pipelines))
     return replace(
-        _of_run(iterations, tuple(recognised)),
-        deviations=tuple(deviations),
-        deviation_count=count,
+        _of_run(iterations, tuple(recognised)), deviations=tuple(deviations), deviation_count=count
     )
 
 

@@ -234,11 +234,7 @@ class Scenarios:
 
 
 def scenarios_of(
-    work: Work,
-    order: Dependencies,
-    early_ns: Ints | None = None,
-    *,
-    clocks_apart: bool = False,
+    work: Work, order: Dependencies, early_ns: Ints | None = None, *, clocks_apart: bool = False
 ) -> Scenarios | None:
     """Return the replay of work and of its ideal; None where no iteration can be replayed.
 

@@ -168,10 +168,7 @@ def chunk_costs(report: Report, view: View) -> str:
     page.y += 8
     averaged = np.array([i.averaged for i in report.iterations], bool)
     rows = costed(report.operations, averaged)
-    most = (
-        int(report.operations.tokens[rows].max()),
-        float(report.operations.busy_ns[rows].max()),
-    )
+    most = (int(report.operations.tokens[rows].max()), float(report.operations.busy_ns[rows].max()))
     top, width = page.y, (page.right - page.left) / _COLUMNS
     for number, cost in enumerate(costs[:_MOST]):
         row, column = divmod(number, _COLUMNS)

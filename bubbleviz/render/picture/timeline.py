@@ -15,12 +15,7 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.render.marks import (
-    NARROWEST,
-    UNATTRIBUTED_KIND,
-    compute_marks,
-    coverage,
-)
+from bubbleviz.render.marks import NARROWEST, UNATTRIBUTED_KIND, compute_marks, coverage
 from bubbleviz.render.palette import CRITICAL, LIGHT
 from bubbleviz.render.picture import labels
 from bubbleviz.render.picture.page import Page, box, duration, fitted, px, text_width
@@ -157,12 +152,7 @@ def _times(operations: Operations) -> tuple[Ints, int, Floats, float]:
 
 
 def _draw_map(
-    page: Page,
-    layout: labels.Layout,
-    title: str,
-    names: Sequence[str],
-    first: int,
-    times: Floats,
+    page: Page, layout: labels.Layout, title: str, names: Sequence[str], first: int, times: Floats
 ) -> None:
     """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
     size = page.style.letters.axis

@@ -116,11 +116,7 @@ def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Itera
         fits = block.whole or (cell_width(line) <= width and "\t" not in line)
         blank = " " * (len(line) - len(line.lstrip()))
         broken = wrapped(
-            line,
-            width - len(blank),
-            most=block.most,
-            hanging=block.hanging,
-            whole=display is None,
+            line, width - len(blank), most=block.most, hanging=block.hanging, whole=display is None
         )
         for part in [line] if fits else [blank + part for part in broken]:
             if lead:

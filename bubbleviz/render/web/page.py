@@ -247,11 +247,7 @@ def packed(
     path = document.get("critical_path")
     whole = {
         # Without what the columns hold, and what only programs read.
-        "report": {
-            **document,
-            "critical_path": path and {**path, "slack": None},
-            "timeline": None,
-        },
+        "report": {**document, "critical_path": path and {**path, "slack": None}, "timeline": None},
         "base_ns": str(timeline.base_ns),
         "shown": shown,
         "command": command,

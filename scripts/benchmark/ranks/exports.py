@@ -238,11 +238,7 @@ def _recorded(
             "globalTid": thread[ranges],
             "domainId": 0,
         },
-        "ThreadNames": {
-            "nameId": ids[_PYTHON],
-            "priority": 20,
-            "globalTid": np.unique(thread),
-        },
+        "ThreadNames": {"nameId": ids[_PYTHON], "priority": 20, "globalTid": np.unique(thread)},
     }
 
 
@@ -280,10 +276,7 @@ def _target(server: int, ranks: int, session_ns: int, error_ns: int) -> dict[str
         },
         "TARGET_INFO_CUDA_DEVICE": {"gpuId": devices, "cudaId": devices, "pid": pids},
         "META_DATA_EXPORT": {"name": list(export), "value": list(export.values())},
-        "META_DATA_CAPTURE": {
-            "name": ["CAPTURE_EVENT_TYPE"] * 2,
-            "value": ["NvtxEvents", "Cuda"],
-        },
+        "META_DATA_CAPTURE": {"name": ["CAPTURE_EVENT_TYPE"] * 2, "value": ["NvtxEvents", "Cuda"]},
         "TARGET_INFO_SESSION_START_TIME": {
             "utcEpochNs": [EPOCH_NS + session_ns + error_ns],
             "systemClockNs": _UPTIME_NS + 777_000_000 * server + session_ns,

@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.explain.diagnosis.effects import effects_of, jumps
-from bubbleviz.explain.diagnosis.faults import (
-    Evidence,
-    slow_ranks,
-    slow_stages,
-)
+from bubbleviz.explain.diagnosis.faults import Evidence, slow_ranks, slow_stages
 from bubbleviz.explain.slowdown.replay import Kind, Role, Work
 from bubbleviz.model.columns import Ints
 

@@ -21,13 +21,7 @@ from tests.planting.units import SLOW
 from tests.support.planted_runs import analysed
 
 BASE = Planting(
-    stages=4,
-    replicas=4,
-    iterations=4,
-    servers=2,
-    barrier=True,
-    jitter=0.02,
-    transfer_ns=20_000,
+    stages=4, replicas=4, iterations=4, servers=2, barrier=True, jitter=0.02, transfer_ns=20_000
 )
 LONG = replace(BASE, iterations=12, replicas=1, servers=1)
 SIX = replace(LONG, iterations=6)
