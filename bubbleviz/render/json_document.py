@@ -21,8 +21,8 @@ from bubbleviz.model import limitations
 from bubbleviz.model.columns import Floats
 from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
+from bubbleviz.report import bubbles
 from bubbleviz.report.advice import Advice, advice_of, first_thing
-from bubbleviz.report.bubbles import bubble_parts, flops_use, longest_bubbles, step_parts
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import kernel_time_of, rank_parts, scores_of
 from bubbleviz.report.report import SCHEMA, Report, even_chunks
@@ -63,7 +63,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         name: [i.index for i in averaged if i.ratios[name].value is not None]
         for name in causes.idle_ns
     }
-    times, bubbles = explanation.phase_times, report.bubbles
+    times, idle = explanation.phase_times, report.bubbles
     others, memory = report.alternatives, report.memory
     slowdowns = report.slowdowns if slowdown else None
     scores = scores_of(report)
@@ -100,13 +100,13 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
                 name: causes.of_iterations(name, np.array(known[name], np.int64))
                 for name in causes.idle_ns
             },
-            "bubble_parts": [asdict(part) for part in bubble_parts(report)],
+            "bubble_parts": [asdict(part) for part in bubbles.bubble_parts(report)],
             "kernel_time": kernel_time_of(report).entry,
             # All that a step's time goes into; the use of FLOPs where these are given.
             "step": {
-                "window": step_parts(report)[0],
-                "parts": [asdict(part) for part in step_parts(report)[1]],
-                "flops_use": flops_use(report),
+                "window": bubbles.step_window(report),
+                "parts": [asdict(part) for part in bubbles.step_parts(report)],
+                "flops_use": bubbles.flops_use(report),
             },
         },
         "schedule": _recognition(report.schedule),
@@ -142,13 +142,13 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "longest_bubbles": [
             {
                 **{
-                    name: int(getattr(bubbles, name)[row])
+                    name: int(getattr(idle, name)[row])
                     for name in ("rank", "iteration", "start_ns", "end_ns")
                 },
-                "cause": Cause(int(bubbles.cause[row])).label,
+                "cause": Cause(int(idle.cause[row])).label,
                 "sentence": sentence,
             }
-            for row, sentence in longest_bubbles(report)
+            for row, sentence in bubbles.longest_bubbles(report)
         ],
         # What stragglers cost over all averaged iterations.
         "slowdown": slowdowns

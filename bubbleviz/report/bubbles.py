@@ -212,20 +212,23 @@ def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
     return parts_of(report, [iteration for iteration in report.iterations if iteration.averaged])
 
 
-def step_parts(report: Report) -> tuple[str, tuple[BubblePart, ...]]:
-    """Return the window of a step, and all that its time goes into: the bubble is among them.
+def step_window(report: Report) -> str:
+    """Return the ratio whose window is a step: ``period``, else ``step``, else that of causes."""
+    known = (name for name in ("period", "step") if report.summary.bubble_ratio[name].n)
+    return next(known, report.explanation.listed_ratio)
 
-    The window is ``period``, or ``step`` where no averaged iteration has one. Shares add up to 1,
-    work comes first::
+
+def step_parts(report: Report) -> tuple[BubblePart, ...]:
+    """Return all that the time of a step goes into: the bubble is among them.
+
+    Shares of :func:`step_window` add up to 1, work comes first::
 
         operation   ├────── F0 ──────┤   ├─ F1 ─┤
         kernels     ████▒▒▒ ████ ████     ██████
                     F   in  gap          bubble
     """
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
-    known = {n for i in averaged for n, ratio in i.ratios.items() if ratio.value is not None}
-    name = next((n for n in ("period", "step") if n in known), report.explanation.listed_ratio)
-    return name, parts_of(report, averaged, name, whole=True)
+    return parts_of(report, averaged, step_window(report), whole=True)
 
 
 def flops_use(report: Report) -> float | None:
@@ -234,7 +237,7 @@ def flops_use(report: Report) -> float | None:
     That is FLOPs of an iteration over what all GPUs could do in its window, as in PaLM (arXiv
     2204.02311, appendix B), which counts no recompute.
     """
-    window_ns = report.summary.window_ns[step_parts(report)[0]].mean
+    window_ns = report.summary.window_ns[step_window(report)].mean
     if report.flops is None or not window_ns:
         return None
     flops, peak = report.flops

@@ -20,8 +20,8 @@ from bubbleviz.render.json_document import saved_of
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.report import causes, headline_lines
+from bubbleviz.report import bubbles
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.bubbles import _NO_WORK, bubble_parts, flops_use, rounded_shares, step_parts
 from bubbleviz.report.comparison import ComparedRun, compare
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.methods import methods
@@ -225,12 +225,12 @@ def headline_of(report: Report) -> float | None:
 def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     truth = plant(run, tmp_path)  # type: ignore[arg-type]  # parametrised over Planting
     report = bubbleviz.analyze([str(tmp_path)], flops="4e12/1e15")
-    parts = {part.name: part.share for part in bubble_parts(report)}
+    parts = {part.name: part.share for part in bubbles.bubble_parts(report)}
 
     assert sum(parts.values()) == pytest.approx(headline_of(report), abs=1e-12)
     assert run is not RUNS["stray while idle"] or parts["unattributed"] > 0
     assert run is not RUNS["late host"] or parts["optimizer"] > 0
-    window, step = step_parts(report)
+    window, step = bubbles.step_window(report), bubbles.step_parts(report)
     spent_ns = {part.name: part.time_ns for part in step}
     averaged = [i for i in report.iterations if i.ratios[window].value is not None]
     shown = {i.index for i in averaged}
@@ -238,7 +238,9 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     assert sum(part.share for part in step) == pytest.approx(1, abs=1e-12)
     assert spent_ns["F"] * len(report.ranks) * len(shown) == pytest.approx(ran_ns)
     mean_ns = sum(i.ratios[window].window_ns or 0 for i in averaged) / len(averaged)
-    assert flops_use(report) == pytest.approx(4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9))
+    assert bubbles.flops_use(report) == pytest.approx(
+        4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9)
+    )
 
 
 @pytest.mark.parametrize("text", ["", "4e12", "4e12/0", "nan/1e15", "1/2/3", "4e12/inf"])
@@ -250,7 +252,7 @@ def test_flops_that_are_none_are_refused(text: str) -> None:
 def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
     """What ran and does not count as work is a part of the bubble as idle time is."""
     report = analysed(RUNS["late host"])
-    (most, *_) = parts = bubble_parts(report)
+    (most, *_) = parts = bubbles.bubble_parts(report)
     saved = tmp_path / "report.json"
     saved.write_text(json_report.render(report, View()))
 
@@ -267,11 +269,11 @@ def test_the_rows_of_the_table_add_up_to_its_last() -> None:
 
 
 def test_every_part_has_a_colour() -> None:
-    assert {cause.label for cause in Cause} | {*_NO_WORK} == {*BUBBLE_PARTS}
+    assert {cause.label for cause in Cause} | {*bubbles._NO_WORK} == {*BUBBLE_PARTS}
 
 
 def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
-    assert rounded_shares([]) == []
-    assert rounded_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
-    assert rounded_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
-    assert rounded_shares([0.1, 0.25], digits=0) == ["10", "25"]
+    assert bubbles.rounded_shares([]) == []
+    assert bubbles.rounded_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
+    assert bubbles.rounded_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
+    assert bubbles.rounded_shares([0.1, 0.25], digits=0) == ["10", "25"]

@@ -243,8 +243,8 @@ def causes(report: Report) -> doc.Table:
 
 def step_time(report: Report) -> Iterator[doc.Block]:
     """Yield where the time of a step goes, the bubble among it, and the use made of the GPUs."""
-    window, parts = bubbles.step_parts(report)
-    if parts:
+    if parts := bubbles.step_parts(report):
+        window = bubbles.step_window(report)
         yield _parts_table(f"Where the time of a step goes ({window} window)", parts, {})
     if (use := bubbles.flops_use(report)) is not None:
         yield doc.Sentence(f"model FLOPs utilization (MFU): {percent(use)}")
