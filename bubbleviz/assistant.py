@@ -123,7 +123,9 @@ def _within(path: str, roots: Sequence[Path]) -> str:
         # A pipe would be waited for.
         found = next(own for own in places if own.is_file() or own.is_dir())
         links = [own for own in found.rglob("*") if own.is_symlink()]
-        outward = [own for own in (found, *links) if not _is_inside(own.resolve(), roots)]
+        outward = [
+            own for own in (found, *links) if not any(map(own.resolve().is_relative_to, roots))
+        ]
     except (StopIteration, OSError, ValueError, RuntimeError):  # not there, too long, NUL, circle
         raise refused from None
     if outward and outward[0] != found:
@@ -134,10 +136,6 @@ def _within(path: str, roots: Sequence[Path]) -> str:
     if outward:
         raise refused
     return str(found)
-
-
-def _is_inside(path: Path, roots: Sequence[Path]) -> bool:
-    return any(path.is_relative_to(root) for root in roots)
 
 
 def _folders(roots: Sequence[Path]) -> Answer:

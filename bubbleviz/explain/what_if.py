@@ -22,16 +22,8 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals, all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.recognition.recognition import Deviation
+from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
-from bubbleviz.explain.slowdown.replay import (
-    POINT_TO_POINT,
-    Replay,
-    Role,
-    Work,
-    median_rows,
-    replay_of,
-    slack_of,
-)
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
@@ -57,9 +49,9 @@ class Graph:
         delay_by_cause: how much of the delay of operations has which cause, shape (rows, causes).
     """
 
-    work: Work
+    work: replayed.Work
     order: Dependencies
-    replay: Replay
+    replay: replayed.Replay
     rows: Ints
     works: Bools
     own_ns: Ints
@@ -70,7 +62,7 @@ class Graph:
     @property
     def collectives(self) -> Bools:
         """Which rows of the work are collectives."""
-        return self.work.communicates & ~np.isin(self.work.role, POINT_TO_POINT)
+        return self.work.communicates & ~np.isin(self.work.role, replayed.POINT_TO_POINT)
 
 
 def graph_of(run: run_work.ReplayedRun, iteration: int) -> Graph:
@@ -85,7 +77,7 @@ def graph_of(run: run_work.ReplayedRun, iteration: int) -> Graph:
     rows = run_work.computing_rows(operations, included)
     for collectives in (run.collectives, run.collectives.take(slice(0))):
         work, order = ordered_work(run, included, run.explained().tokens, collectives)
-        replay = replay_of(work, order)
+        replay = replayed.replay_of(work, order)
         # Collectives whose members' clocks are off can seem to wait for themselves.
         if not len(replay.unordered):
             break
@@ -111,7 +103,7 @@ def ordered_work(
     tokens: Dependencies,
     collectives: CollectiveIntervals,
     turns: Ints | None = None,
-) -> tuple[Work, Dependencies]:
+) -> tuple[replayed.Work, Dependencies]:
     """Return the work of some iterations as in :class:`Graph`, and what each row of it follows.
 
     Args:
@@ -151,7 +143,9 @@ def ordered_work(
     names = [kind.role for kind in work.kinds]
     moves = replace(
         work.take(consumer),
-        kind=np.where(messages.forward, names.index(Role.RECV_F), names.index(Role.RECV_B)),
+        kind=np.where(
+            messages.forward, names.index(replayed.Role.RECV_F), names.index(replayed.Role.RECV_B)
+        ),
         start_ns=start_ns,
         end_ns=start_ns + np.clip(transfer_ns, 0, room_ns),
     )
@@ -176,7 +170,7 @@ def _transfers(run: run_work.ReplayedRun) -> Ints:
         return np.zeros(len(operations), np.int64)
     forward = among(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
     kinds = groups_of(operations.virtual_stage, forward)
-    rows = median_rows(kinds.of_row[row], len(kinds), measured_ns)
+    rows = replayed.median_rows(kinds.of_row[row], len(kinds), measured_ns)
     usual_ns = np.sort(measured_ns)[(len(measured_ns) - 1) // 2]
     transfer_ns = np.where(rows == NONE, usual_ns, measured_ns[rows])[kinds.of_row]
     transfer_ns[row] = measured_ns
@@ -265,7 +259,9 @@ def critical_path(graph: Graph, run: run_work.ReplayedRun, iteration: int) -> Cr
     slack_ns = np.full(len(run.operations), NONE, np.int64)
     if len(replay.rows) == 0:
         return CriticalPath(iteration, np.empty(0, np.int64), 0, (), (), slack_ns)
-    slack_ns[graph.rows] = slack_of(work, replay, graph.own_ns, graph.delay_ns)[: len(graph.rows)]
+    slack_ns[graph.rows] = replayed.slack_of(work, replay, graph.own_ns, graph.delay_ns)[
+        : len(graph.rows)
+    ]
     # The member of the meeting of each row that started last; of several its own.
     last_entered = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
@@ -314,7 +310,7 @@ def _last_of_each(group: Ints, *by: Ints) -> Ints:
     return np.asarray(order[ends], np.int64)
 
 
-def _parts(work: Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[PathPart]:
+def _parts(work: replayed.Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[PathPart]:
     """Return the parts of a chain: work by rank and kind, and delays by rank and cause.
 
     Args:
@@ -329,7 +325,7 @@ def _parts(work: Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[Pa
     since_ns = np.append(start_ns[:1], until_ns[:-1])
     gap_ns = np.maximum(start_ns - since_ns, 0)
     names = [
-        Cause.COMMUNICATION.label if kind.role in POINT_TO_POINT else kind.phase
+        Cause.COMMUNICATION.label if kind.role in replayed.POINT_TO_POINT else kind.phase
         for kind in work.kinds
     ]
     late = np.flatnonzero(gap_ns)
@@ -395,7 +391,7 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     work, own_ns, delay_ns = graph.work, graph.own_ns, graph.delay_ns
     # Communication that takes no time ends no later than it did.
     at_once_ns = np.minimum(own_ns, 0)
-    transfers = np.isin(work.role, POINT_TO_POINT)
+    transfers = np.isin(work.role, replayed.POINT_TO_POINT)
     moved = {Cause.COMMUNICATION: transfers, Cause.COLLECTIVE: graph.collectives}
     #: Names, what they are, times and delays of all work.
     scenarios = [("measured", "as measured", own_ns, delay_ns)]
@@ -410,7 +406,7 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     rows, count = graph.rows, len(graph.rows)
     phase, usual_ns, even_ns = operations.phase[rows], own_ns.copy(), own_ns.copy()
     kinds = groups_of(operations.rank[rows], operations.chunk[rows], phase)
-    median_ns = own_ns[median_rows(kinds.of_row, len(kinds), own_ns[:count])][kinds.of_row]
+    median_ns = own_ns[replayed.median_rows(kinds.of_row, len(kinds), own_ns[:count])][kinds.of_row]
     # An operation that stands for several (a W of all remaining microbatches) has no kind.
     single = operations.microbatch[rows] >= 0
     usual_ns[:count] = np.where(single, median_ns, own_ns[:count])
@@ -487,7 +483,7 @@ def reordered(
     lengths = []
     for own_turns in (None, turns):
         work, order = ordered_work(source, source.averaged, tokens, source.collectives, own_turns)
-        replay = replay_of(work, order)
+        replay = replayed.replay_of(work, order)
         if len(replay.unordered):
             return None
         if own_turns is None:

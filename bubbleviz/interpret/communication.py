@@ -17,13 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import (
-    Kinds,
-    communication_candidates,
-    matching,
-    plain_name,
-    unknown_names,
-)
+from bubbleviz.conventions import kinds as naming
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
@@ -31,7 +25,7 @@ from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import one_line
 
 
-def with_added_communication(profile: Profile, kinds: Kinds) -> Profile:
+def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     """Return a profile whose copies of names that a user adds are kernels, sorted by these.
 
     Args:
@@ -42,7 +36,7 @@ def with_added_communication(profile: Profile, kinds: Kinds) -> Profile:
     named = activities.name_id[activities.kernels :]
     if not kinds.added_communication or not (named != NONE).any():
         return profile
-    added = np.append(matching(activities.names, kinds.added_communication), False)[named]
+    added = np.append(naming.matching(activities.names, kinds.added_communication), False)[named]
     if not added.any():
         return profile
     kernel = np.concatenate((np.ones(activities.kernels, bool), added))
@@ -65,7 +59,7 @@ _BESIDE = 0.8
 _OTHERS = 2
 
 
-def candidates_of(profile: Profile, kinds: Kinds) -> Iterator[Limitation]:
+def candidates_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]:
     """Yield limitations where kernels that count as compute may be communication.
 
     Args:
@@ -73,7 +67,7 @@ def candidates_of(profile: Profile, kinds: Kinds) -> Iterator[Limitation]:
         kinds: lists of what kernels are.
     """
     activities, path = profile.activities, profile.source.path
-    by_name = communication_candidates(activities.names, kinds)
+    by_name = naming.communication_candidates(activities.names, kinds)
     yield from _limitation(
         "kernels that look like communication", path, activities, by_name, "count as compute"
     )
@@ -90,7 +84,7 @@ def candidates_of(profile: Profile, kinds: Kinds) -> Iterator[Limitation]:
         )
 
 
-def candidates_in(profile: Profile, path: str, kinds: Kinds) -> tuple[str, ...]:
+def candidates_in(profile: Profile, path: str, kinds: naming.Kinds) -> tuple[str, ...]:
     """Return a sentence for each limitation.
 
     Args:
@@ -147,7 +141,7 @@ def addition(names: Sequence[str]) -> str:
 
 def _regex_of(name: str) -> str:
     """Return a regex that is found in a kernel's name: the name without its arguments, or part."""
-    plain = plain_name(name)
+    plain = naming.plain_name(name)
     for part in (plain, plain.rpartition("::")[2], name):
         # What is not printable, or much too long, ends it.
         text = re.match(r"[ -~]{0,60}", part)
@@ -156,13 +150,13 @@ def _regex_of(name: str) -> str:
     return re.escape(name[:1])
 
 
-def _beside_compute(activities: Activities, kinds: Kinds, by_name: Bools) -> Bools:
+def _beside_compute(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
     """Tell which names are of long kernels that others run beside almost all the time."""
     likely = np.zeros(len(activities.names), bool)
-    unknown = unknown_names(activities.names, kinds) & ~by_name
+    unknown = naming.unknown_names(activities.names, kinds) & ~by_name
     if not unknown.any():
         return likely
-    compute = ~matching(activities.names, kinds.communication) & ~by_name
+    compute = ~naming.matching(activities.names, kinds.communication) & ~by_name
     kernels = slice(0, activities.kernels)
     for rank in range(len(activities.ranks)):
         rows = np.flatnonzero(activities.rank[kernels] == rank)

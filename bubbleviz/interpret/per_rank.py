@@ -14,29 +14,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
+from bubbleviz.interpret import spans as spanned
 from bubbleviz.interpret.collectives import RecordedCollectives, collective_intervals
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
 from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
 from bubbleviz.interpret.linking import NEVER, LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
-from bubbleviz.interpret.spans import (
-    DeviceWork,
-    RankWork,
-    active_time,
-    busy_times,
-    owned_by,
-    spans_of,
-)
 from bubbleviz.model import intervals
+from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined
 from bubbleviz.model.grouping import places_in
-from bubbleviz.model.operations import (
-    OperationKeys,
-    RankCoverage,
-    RankIntervals,
-    RankOperations,
-    UnattributedKernels,
-)
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities
 
@@ -111,10 +98,10 @@ class Line:
         """Return the rank of each place."""
         return self.packing.groups(place) + self.ranks.start
 
-    def of_ranks(self, places: intervals.Intervals) -> RankIntervals:
+    def of_ranks(self, places: intervals.Intervals) -> model.RankIntervals:
         """Return a set of places as times of ranks."""
         rank = self.owners(places[0])
-        return RankIntervals(rank, self.time(rank, places[0]), self.time(rank, places[1]))
+        return model.RankIntervals(rank, self.time(rank, places[0]), self.time(rank, places[1]))
 
     def placed(self, table: TableT, rank: Codes, *columns: str) -> TableT:
         """Return a table with the places of times; -1 stays."""
@@ -155,7 +142,7 @@ class ProfileWork:
     """
 
     activities: Activities
-    work: DeviceWork
+    work: spanned.DeviceWork
     links: Links
     ranges: int
     placed: OperationRanges
@@ -171,11 +158,11 @@ _KernelKinds: TypeAlias = tuple[Bools, tuple[Ints, tuple[str, ...]]]
 #: much of the GPU time of each rank operations explain; the unattributed kernels of each with the
 #: most time, by name, and the longest kernel of each.
 RanksWork: TypeAlias = tuple[
-    dict[str, Any], list[RankCoverage], list[tuple[UnattributedKernels, int]]
+    dict[str, Any], list[model.RankCoverage], list[tuple[model.UnattributedKernels, int]]
 ]
 
 
-def record_ranks(profile: ProfileWork, keys: OperationKeys, kinds: Kinds) -> RanksWork:
+def record_ranks(profile: ProfileWork, keys: model.OperationKeys, kinds: Kinds) -> RanksWork:
     """Return what ranks did, in their order; tables count the operations of the whole profile.
 
     Args:
@@ -227,7 +214,7 @@ def _among(rank: Codes, ranks: range) -> Bools:
     return np.asarray((rank >= ranks.start) & (rank < ranks.stop))
 
 
-def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> RankWork:
+def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> spanned.RankWork:
     """Return the work of ranks, whose operations are numbered from ``first`` in the profile.
 
     Args:
@@ -254,7 +241,7 @@ def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> 
         of_rank = work.rank - ranks.start
         owner = operation_of[of_rank, work.range]
         around = operation_of[of_rank[received], of_range]
-    return RankWork(
+    return spanned.RankWork(
         ranks=ranks,
         rows=rows,
         work=work,
@@ -266,7 +253,7 @@ def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> 
 
 
 def _record_ranks(
-    ran: RankWork, profile: ProfileWork, keys: OperationKeys, kernels: _KernelKinds
+    ran: spanned.RankWork, profile: ProfileWork, keys: model.OperationKeys, kernels: _KernelKinds
 ) -> RanksWork:
     """Return what ranks did; tables count their own operations."""
     point_to_point, kinds = kernels
@@ -274,21 +261,21 @@ def _record_ranks(
     line = _line_of(ran, links, keys)
     ran = replace(ran, work=line.placed(ran.work, ran.work.rank, *_TIMES))
     work, placed = ran.work, line.placed(keys, keys.rank, *_HOST_TIMES)
-    spans, busy, begin = spans_of(placed, ran)
-    loose = work.compute & ~owned_by(keys, ran.owner, COMPUTE)
+    spans, busy, begin = spanned.spans_of(placed, ran)
+    loose = work.compute & ~spanned.owned_by(keys, ran.owner, COMPUTE)
     unattributed = intervals.union(work.start_ns, work.end_ns, loose)
-    operating = busy_times(keys, busy, COMPUTE)
+    operating = spanned.busy_times(keys, busy, COMPUTE)
     computed = intervals.union(
         np.concatenate((operating[0], unattributed[0])),
         np.concatenate((operating[1], unattributed[1])),
     )
     rows = np.flatnonzero(work.communication)
     transfer = point_to_point[ran.name_id[rows]]
-    collectives = rows[~(transfer | owned_by(keys, ran.owner[rows], TRANSFERS))]
+    collectives = rows[~(transfer | spanned.owned_by(keys, ran.owner[rows], TRANSFERS))]
     receive = _last_received(spans["received_ns"], ran)
     launched, thread = _launched_by(ran.rows, begin, links)
     receive_start_ns = np.append(time_ns, NONE)[receive]
-    operations = RankOperations.of(
+    operations = model.RankOperations.of(
         placed,
         **spans,
         launched_ns=launched,
@@ -296,7 +283,7 @@ def _record_ranks(
         receive_start_ns=receive_start_ns,
     )
     operations = line.placed(operations, keys.rank, *_LAUNCH_TIMES)
-    active, running = active_time(operations, ran, busy, operating, collectives)
+    active, running = spanned.active_time(operations, ran, busy, operating, collectives)
     exposed = exposed_times(work, collectives, computed)
     launched = line.place(
         work.rank[collectives], links.launch_times_ns(ran.rows[collectives]), NEVER
@@ -331,7 +318,7 @@ def _record_ranks(
     )
 
 
-def _line_of(ran: RankWork, links: Links, keys: OperationKeys) -> Line:
+def _line_of(ran: spanned.RankWork, links: Links, keys: model.OperationKeys) -> Line:
     """Return the line of ranks, with room for all that they and their hosts did."""
     if len(ran.ranks) == 1:
         return Line.of(ran.ranks)
@@ -365,7 +352,7 @@ def _launched_by(rows: Codes, which: Codes, links: Links) -> tuple[Ints, Ints]:
     return launched_ns, thread
 
 
-def _last_received(received_ns: Ints, ran: RankWork) -> Codes:
+def _last_received(received_ns: Ints, ran: spanned.RankWork) -> Codes:
     """Return for each operation the receive inside it that ended last; -1 none.
 
     Args:
@@ -382,7 +369,7 @@ def _last_received(received_ns: Ints, ran: RankWork) -> Codes:
 
 
 def exposed_times(
-    work: DeviceWork, collectives: Ints, computed: intervals.Intervals
+    work: spanned.DeviceWork, collectives: Ints, computed: intervals.Intervals
 ) -> intervals.Intervals:
     """Return when only communication ran that is not between two ranks.
 

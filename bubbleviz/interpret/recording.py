@@ -20,18 +20,12 @@ from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.memory import MemoryUse
 from bubbleviz.interpret.operation_ranges import NameHints
 from bubbleviz.interpret.spans import ActiveTime
+from bubbleviz.model import operations as model
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.columns import NONE, Ints, Joining, joined
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import ToldPlace
-from bubbleviz.model.operations import (
-    BusyIntervals,
-    HostActivities,
-    RankIntervals,
-    RankOperations,
-    RunningTimes,
-)
 from bubbleviz.model.profile import Device, Source
 
 
@@ -107,15 +101,15 @@ class RecordedTables:
             all.
     """
 
-    operations: RankOperations
-    busy: BusyIntervals
+    operations: model.RankOperations
+    busy: model.BusyIntervals
     active: ActiveTime
-    running: RunningTimes
-    unattributed: RankIntervals
-    exposed: RankIntervals
-    overheads: RankIntervals
-    pauses: RankIntervals
-    hosts: HostActivities
+    running: model.RunningTimes
+    unattributed: model.RankIntervals
+    exposed: model.RankIntervals
+    overheads: model.RankIntervals
+    pauses: model.RankIntervals
+    hosts: model.HostActivities
     collectives: CollectiveIntervals
 
 
@@ -189,7 +183,7 @@ def gathered(parts: list[Recordings]) -> Recordings:
     operations = tables["operations"] = replace(tables["operations"], names=operation_names)
     # Where busy intervals are those of the operations, these are shared.
     if throughout:
-        tables["busy"] = BusyIntervals(owner, operations.start_ns, operations.end_ns)
+        tables["busy"] = model.BusyIntervals(owner, operations.start_ns, operations.end_ns)
     tables["collectives"] = collectives
     return Recordings(recordings=recordings, rows=rows, names=names, **tables)
 

@@ -100,13 +100,10 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
     ratio = means.bubble_ratio.tolist()
     rows = [_median_row(some, ratio) for some in replicas]
     if kind == "spread" and with_standouts:
-        drawn = {row.rank.index for row in rows} | ({r.index for r in report.ranks} - _all(ranks))
+        hidden = {rank.index for rank in report.ranks} - {rank.index for rank in ranks}
+        drawn = hidden | {row.rank.index for row in rows}
         rows += _standing_out(report, standouts(report, means), drawn)
     return tuple(rows)
-
-
-def _all(ranks: list[Rank]) -> set[int]:
-    return {rank.index for rank in ranks}
 
 
 def _median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:

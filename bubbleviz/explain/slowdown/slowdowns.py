@@ -26,15 +26,8 @@ import numpy as np
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.causes.idle import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
-from bubbleviz.explain.slowdown.replay import (
-    Replay,
-    Role,
-    Work,
-    link_of,
-    replay_of,
-    scenarios_at_once,
-)
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
@@ -56,9 +49,9 @@ class Scenarios:
         clocks_apart: whether ranks are on several hosts, whose clocks are never quite equal.
     """
 
-    work: Work
+    work: replayed.Work
     order: Dependencies
-    replay: Replay
+    replay: replayed.Replay
     early_ns: Ints
     clocks_apart: bool = False
 
@@ -77,7 +70,7 @@ class Scenarios:
         """
         work = self.work
         own_ns = work.own_ns
-        rows = np.flatnonzero(work.role >= Role.PARAMETERS)
+        rows = np.flatnonzero(work.role >= replayed.Role.PARAMETERS)
         alike = groups_of(work.meeting[rows], work.iteration[rows], work.kind[rows])
         length_ns = (work.end_ns - work.start_ns)[rows]
         shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
@@ -142,7 +135,7 @@ class Scenarios:
         inside_ns, outside_ns, early_ns = (
             column[self.replay.rows] for column in (inside_ns, outside_ns, self.early_ns)
         )
-        masks, means, step = iter(sets), [np.zeros(0)], scenarios_at_once(len(self.work))
+        masks, means, step = iter(sets), [np.zeros(0)], replayed.scenarios_at_once(len(self.work))
         while some := list(islice(masks, step)):
             times_ns = np.where(np.stack(some, axis=1), inside_ns[:, None], outside_ns[:, None])
             lengths_ns = self.replay.lengths_ns(times_ns, early_ns, placed=True)
@@ -213,7 +206,7 @@ class Scenarios:
         work = self.work.take(rows)
         # What follows a single group is only there with its end.
         work = replace(work, meeting=np.where(given, NONE, work.meeting))
-        replay = replay_of(work, Dependencies(place[pairs.after], place[pairs.before]))
+        replay = replayed.replay_of(work, Dependencies(place[pairs.after], place[pairs.before]))
         own_ns = np.where(of_rows, self.own_ns[rows], ends_ns[rows, 0])
         ideal_ns = np.where(of_rows, self.ideal_ns[rows], ends_ns[rows, 1])
         early_ns = np.where(of_rows, self.early_ns[rows], 0)
@@ -223,7 +216,7 @@ class Scenarios:
         lengths_ns = np.full((len(self.replay.iterations), len(values)), NEVER)
         some = distinct(closing[1])
         begins = np.searchsorted(closing[1], some)
-        step = scenarios_at_once(len(rows))
+        step = replayed.scenarios_at_once(len(rows))
         for first in range(0, len(values) if len(some) else 0, step):
             numbers = np.arange(first, min(first + step, len(values)))
             own = group[rows, None] == numbers
@@ -234,7 +227,11 @@ class Scenarios:
 
 
 def scenarios_of(
-    work: Work, order: Dependencies, early_ns: Ints | None = None, *, clocks_apart: bool = False
+    work: replayed.Work,
+    order: Dependencies,
+    early_ns: Ints | None = None,
+    *,
+    clocks_apart: bool = False,
 ) -> Scenarios | None:
     """Return the replay of work and of its ideal; None where no iteration can be replayed.
 
@@ -244,7 +241,7 @@ def scenarios_of(
         early_ns: see :class:`Scenarios`; None for nothing.
         clocks_apart: likewise.
     """
-    replay = replay_of(work, order)
+    replay = replayed.replay_of(work, order)
     if not len(replay.iterations):
         return None
     early_ns = np.zeros(len(work), np.int64) if early_ns is None else early_ns
@@ -260,7 +257,7 @@ def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
     return scenarios_of(work, order, run_work.early_starts(work, order), clocks_apart=apart)
 
 
-def ideal_times(work: Work, own_ns: Ints) -> Ints:
+def ideal_times(work: replayed.Work, own_ns: Ints) -> Ints:
     """Return the time that each row takes in an ideal iteration: the mean or median of its kind.
 
     Args:
@@ -343,7 +340,7 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     work, iterations = scenarios.work, scenarios.replay.iterations
     names = [kind.phase for kind in work.kinds]
     phases = sorted(set(names))
-    links = link_of(work)
+    links = replayed.link_of(work)
     pairs = groups_of(*links)
     ends = [column[pairs.first].tolist() for column in links]
     by = _put_back(

@@ -13,17 +13,9 @@ from typing import TypeAlias
 
 from bubbleviz.explain.alternatives import Alternatives
 from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.picture import page as pages
 from bubbleviz.render.picture.labels import headings, iteration_ratio
 from bubbleviz.render.picture.legend import draw_axis, draw_legend, notes_of, nothing_to_draw
-from bubbleviz.render.picture.page import (
-    BOLD,
-    SCREEN,
-    Page,
-    duration,
-    fitted,
-    page_of_height,
-    style_of,
-)
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.advice import MARK
@@ -51,11 +43,13 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
         heading: stands above them all.
         note: a sentence below the heading; empty for none.
     """
-    style = style_of(panels[0][2]) if panels else SCREEN
-    return page_of_height(style, lambda own: _drawn(panels, heading, note, Page(style=own))).svg()
+    style = pages.style_of(panels[0][2]) if panels else pages.SCREEN
+    return pages.page_of_height(
+        style, lambda own: _drawn(panels, heading, note, pages.Page(style=own))
+    ).svg()
 
 
-def _drawn(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page:
+def _drawn(panels: Sequence[Panel], heading: str, note: str, page: pages.Page) -> pages.Page:
     """Return a page with panels on it."""
     page.title = one_line(heading, 200) if panels else "Nothing to draw: no run"
     if page.style.titled or not panels:
@@ -73,7 +67,7 @@ def _drawn(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page
     drawn = [timeline for timeline in timelines if timeline is not None]
     longest = max(drawn, key=lambda timeline: timeline.selection.span_ns, default=None)
     page.description = f"{len(panels)} timelines on one scale of time, each from its own start" + (
-        f"; the longest takes {duration(longest.selection.span_ns)}." if longest else "."
+        f"; the longest takes {pages.duration(longest.selection.span_ns)}." if longest else "."
     )
     rows = max((len(timeline.selection.rows) for timeline in drawn), default=0)
     left = max((timeline.layout(rows=rows).left for timeline in drawn), default=0.0)
@@ -110,7 +104,7 @@ def _drawn(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page
     return page
 
 
-def _beside_title(page: Page, report: Report, selection: Selection) -> str:
+def _beside_title(page: pages.Page, report: Report, selection: Selection) -> str:
     """Return what a panel shows; its ratio alone where nothing else is told."""
     if page.style.titled:
         return " · ".join(filter(None, headings(report, selection)))
@@ -118,10 +112,10 @@ def _beside_title(page: Page, report: Report, selection: Selection) -> str:
     return ratios[0] if len(ratios) == 1 else ""
 
 
-def _draw_title(page: Page, title: str, rest: str) -> None:
+def _draw_title(page: pages.Page, title: str, rest: str) -> None:
     """Write the title of a panel, and beside it what it shows."""
     letters = page.style.letters
-    shown = fitted(one_line(title, 120), letters.panel * BOLD, page.right - page.left)
+    shown = pages.fitted(one_line(title, 120), letters.panel * pages.BOLD, page.right - page.left)
     page.y += letters.panel
     page.text(shown, page.left, page.y, letters.panel, font_weight="bold")
     page.y += 3

@@ -26,15 +26,9 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, listed, one_line, percent
+from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step
-from bubbleviz.render.marks import (
-    OTHER_ITERATION,
-    UNATTRIBUTED_KIND,
-    compute_marks,
-    coverage,
-    marks_in,
-)
 from bubbleviz.render.rows import RankRow, Selection, chosen_ranks, row_ratios, select
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flowing
@@ -45,7 +39,7 @@ from bubbleviz.report.view import View
 
 #: What a cell holds beside the kinds of marks, whose codes are smaller.
 _BUBBLE, _OUTSIDE, _OPERATION = 20, 21, 22
-_BUSY = (*map(int, COMPUTE), OTHER_ITERATION, UNATTRIBUTED_KIND)
+_BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
 #: A shade of each kind, and where there is ASCII alone a letter.
 _SIGNS: Mapping[int, str] = {
@@ -56,16 +50,16 @@ _SIGNS: Mapping[int, str] = {
     Phase.R: "▚R",
     Phase.FB: "▞X",
     Phase.OPTIMIZER: "▄O",
-    OTHER_ITERATION: "--",
-    UNATTRIBUTED_KIND: "??",
+    pixels.OTHER_ITERATION: "--",
+    pixels.UNATTRIBUTED_KIND: "??",
     _BUBBLE: "·.",
     _OUTSIDE: "  ",
     _OPERATION: "█#",
 }
 #: What a legend calls what is no phase.
 _CALLED = {
-    OTHER_ITERATION: "other iteration",
-    UNATTRIBUTED_KIND: "unattributed",
+    pixels.OTHER_ITERATION: "other iteration",
+    pixels.UNATTRIBUTED_KIND: "unattributed",
     _BUBBLE: "bubble",
     _OPERATION: "operation",
 }
@@ -244,10 +238,13 @@ def _grouped(
 
 def _shares(report: Report, selection: Selection, columns: int) -> Floats:
     """Return how much of each cell each of the kinds takes, shape (rows, kinds, cells)."""
-    marks, rows = marks_in(compute_marks(report, selection, columns)), len(selection.rows)
+    marks, rows = (
+        pixels.marks_in(pixels.compute_marks(report, selection, columns)),
+        len(selection.rows),
+    )
     # Communication is no work: where nothing else runs, it is bubble.
     by_kind = (marks.take(marks.kind == code) for code in _BUSY)
-    busy = np.stack([coverage(own, rows, columns) for own in by_kind], axis=1)
+    busy = np.stack([pixels.coverage(own, rows, columns) for own in by_kind], axis=1)
     occupied = np.maximum(busy.sum(axis=1), 1.0)
     busy /= occupied[:, np.newaxis]
     (windows,) = selection.windows
@@ -256,7 +253,7 @@ def _shares(report: Report, selection: Selection, columns: int) -> Floats:
     cells = np.clip(edges[:, :, np.newaxis] - np.arange(columns), 0.0, 1.0)
     low, high = edges[marks.row].T
     own = replace(marks, left=np.clip(marks.left, low, high), right=np.clip(marks.right, low, high))
-    bubble = np.maximum(cells[:, 1] - cells[:, 0] - coverage(own, rows, columns), 0.0)
+    bubble = np.maximum(cells[:, 1] - cells[:, 0] - pixels.coverage(own, rows, columns), 0.0)
     outside = 1.0 - busy.sum(axis=1) - bubble
     shares = np.concatenate((busy, np.stack((bubble, outside), axis=1)), axis=1)
     return np.asarray(np.maximum(np.round(shares, 9), 0.0))
@@ -328,8 +325,8 @@ def _colour(kind: int) -> str:
         _OUTSIDE: "",
         _OPERATION: "",
         _BUBBLE: "dim",
-        OTHER_ITERATION: palette.mix(palette.UNATTRIBUTED, palette.BLACK, 0.4),
-        UNATTRIBUTED_KIND: palette.mix(palette.UNATTRIBUTED, "#ff0000", 0.4),
+        pixels.OTHER_ITERATION: palette.mix(palette.UNATTRIBUTED, palette.BLACK, 0.4),
+        pixels.UNATTRIBUTED_KIND: palette.mix(palette.UNATTRIBUTED, "#ff0000", 0.4),
     }
     return others[kind] if kind in others else palette.TERMINAL[Phase(kind)]
 
