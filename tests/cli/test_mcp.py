@@ -151,22 +151,14 @@ def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
     (own / "circle").symlink_to(own / "circle")
     os.mkfifo(own / "pipe")
     outside = ["../secret", str(secret), "link", "link/node0.sqlite", "linked", "/etc/passwd"]
-    outside += [
-        "linked/node0.sqlite",
-        "circle",
-        "pipe",
-        "*.sqlite",
-        "nowhere",
-        "a\0b",
-        "x" * 5_000,
-        "..",
-    ]
+    outside += ["linked/node0.sqlite", "circle", "pipe", "*.sqlite", "nowhere"]
+    outside += ["a\0b", "x" * 5_000, ".."]
     found = answers(own, *(("analyze", {"path": path}) for path in outside))
 
-    assert "holds the link node0.sqlite, which leads" in found[outside.index("linked")]
+    assert "the link node0.sqlite leads out of" in found[outside.index("linked")]
     for refusal in found:
         assert isinstance(refusal, str)
-        assert "is not in the folders of this server" in refusal
+        assert "the folders of this server" in refusal
         assert len(refusal) < 500
 
 
