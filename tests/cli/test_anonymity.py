@@ -13,14 +13,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.model.private_names import (
-    anonymous,
-    anonymous_words,
-    hide,
-    note_host,
-    note_paths,
-    scope,
-)
+from bubbleviz.model import private_names
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
 from tests.support.places import EXAMPLE
@@ -161,21 +154,21 @@ def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLi
     ],
 )
 def test_texts(text: str, shown: str) -> None:
-    with scope():
-        hide()
-        note_paths(["runs/a.sqlite", "-", ""])
-        note_host("node-1")
-        assert anonymous(text) == shown
-    assert anonymous(text) == text
+    with private_names.scope():
+        private_names.hide()
+        private_names.note_paths(["runs/a.sqlite", "-", ""])
+        private_names.note_host("node-1")
+        assert private_names.anonymous(text) == shown
+    assert private_names.anonymous(text) == text
 
 
 def test_command_lines() -> None:
-    with scope():
-        hide()
-        note_host("svg")
-        note_host("a")
-        note_paths(["x.sqlite", "out"])
+    with private_names.scope():
+        private_names.hide()
+        private_names.note_host("svg")
+        private_names.note_host("a")
+        private_names.note_paths(["x.sqlite", "out"])
         words = ["analyze", "x.sqlite", "--svg", "out", "--same-clock=a,svg", "--skip", "1"]
-        assert anonymous_words(words) == [
+        assert private_names.anonymous_words(words) == [
             "analyze", "file1.sqlite", "--svg", "file2", "--same-clock=host2,host1", "--skip", "1",
         ]  # fmt: skip

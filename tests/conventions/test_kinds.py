@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.pgle.instructions import parse_range_names
+from bubbleviz.conventions import range_names
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.host_activities import LAUNCH, TRANSFER, default_activities
@@ -24,13 +25,6 @@ from bubbleviz.conventions.kinds import (
     default_kinds,
     kind_of_collective,
     matching,
-)
-from bubbleviz.conventions.range_names import (
-    LayerName,
-    layer_globs,
-    layer_of,
-    layer_tables,
-    understand,
 )
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import COMMUNICATION
@@ -102,7 +96,7 @@ XLA_RANGES = [
 
 def of_range(name: str) -> bool:
     """Tell whether the convention takes a range of this instruction for communication."""
-    return bool(understand([f"Thunk:#hlo_op={name}#"], JAX).phase[0] in COMMUNICATION)
+    return bool(range_names.understand([f"Thunk:#hlo_op={name}#"], JAX).phase[0] in COMMUNICATION)
 
 
 def of_kernel(name: str) -> bool:
@@ -331,15 +325,17 @@ def test_launches_and_copies_are_activities_of_their_own() -> None:
 # Names of layers: each pattern knows its examples, and none of what only looks alike.
 
 
-@pytest.mark.parametrize("table", layer_tables(), ids=range(len(layer_tables())))
+@pytest.mark.parametrize(
+    "table", range_names.layer_tables(), ids=range(len(range_names.layer_tables()))
+)
 def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
     for name in table.get("examples", ()):
-        found = layer_of(name)
+        found = range_names.layer_of(name)
         assert found is not None, name
         assert found.kind == table["kind"], name
-        assert fitting(layer_globs(), [name]) == [True]
+        assert fitting(range_names.layer_globs(), [name]) == [True]
     for name in table.get("counter_examples", ()):
-        found = layer_of(name)
+        found = range_names.layer_of(name)
         assert found is None or found.kind != table["kind"], name
 
 
@@ -352,10 +348,10 @@ def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, 
     ],
 )  # fmt: skip
 def test_a_layer_has_its_number(name: str, number: int) -> None:
-    assert layer_of(name) == LayerName("layer", number)
+    assert range_names.layer_of(name) == range_names.LayerName("layer", number)
 
 
 def test_names_that_are_none() -> None:
-    assert layer_of("") is None
-    assert layer_of("layers." + "9" * 400) is None
-    assert layer_of("F0.0.0") is None
+    assert range_names.layer_of("") is None
+    assert range_names.layer_of("layers." + "9" * 400) is None
+    assert range_names.layer_of("F0.0.0") is None

@@ -8,20 +8,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
-from tests.planting.host import (
-    AUTOGRAD,
-    COLLECTIVE_STREAM,
-    COMPUTE,
-    COMPUTE_2,
-    COPY,
-    LATENCY_NS,
-    MAIN,
-    STREAM_OF,
-    TRANSFER_KERNEL_NS,
-    Columns,
-    Host,
-    kernel_times,
-)
+from tests.planting import host
 from tests.planting.options import Planting
 from tests.planting.units import Unit
 
@@ -77,8 +64,8 @@ class Recorder:
     def __init__(self, planting: Planting, rank: int) -> None:
         self.planting = planting
         self.rank = rank
-        self.host = Host(planting.library_depth, 4)
-        self.device = Columns(
+        self.host = host.Host(planting.library_depth, 4)
+        self.device = host.Columns(
             ("start", "end", "stream", "name", "kind", "operation", "thread", "ranged")
         )
         self.rows = 0
@@ -96,7 +83,7 @@ class Recorder:
                 self._receive(number, unit)
             self._operation(number, unit)
             if unit.sends:
-                end = unit.end_ns + max(self.planting.transfer_ns, TRANSFER_KERNEL_NS)
+                end = unit.end_ns + max(self.planting.transfer_ns, host.TRANSFER_KERNEL_NS)
                 self._communicate(unit.sends, unit.end_ns, end, self._lead(unit))
         self._close_iteration()
         self.host.instant(units[-1].end_ns + 50_000)
@@ -132,24 +119,24 @@ class Recorder:
     def _one(self, start: int, end: int, lead: int, **values: Ints | int) -> None:
         """Append one device row and its call on the main thread."""
         bounds = np.array([[start], [end]], dtype=np.int64)
-        values = {"operation": NONE, "thread": MAIN, "ranged": 1, **values}
+        values = {"operation": NONE, "thread": host.MAIN, "ranged": 1, **values}
         rows = self._add(bounds[0], bounds[1], **values)
-        self.host.launch(rows, bounds[0] - LATENCY_NS - lead, nested=False)
+        self.host.launch(rows, bounds[0] - host.LATENCY_NS - lead, nested=False)
 
     def _communicate(self, name: str, start: int, end: int, lead: int) -> None:
         """Record a transfer in its own range."""
         push = self.host.instant()
-        stream = STREAM_OF[name.partition(".")[0]]
+        stream = host.STREAM_OF[name.partition(".")[0]]
         self._one(start, end, lead, stream=stream, name=_SEND_RECV, kind=COMMUNICATION)
         self.host.range(name, push, self.host.instant(closing=True))
 
     def _receive(self, number: int, unit: Unit) -> None:
         """Record a receive that spins from the end of the unit before until the data is there."""
         end = max(unit.arrival_ns, unit.previous_ns)
-        start = min(unit.previous_ns, end - TRANSFER_KERNEL_NS)
+        start = min(unit.previous_ns, end - host.TRANSFER_KERNEL_NS)
         name = unit.receives or ""
         push = self.host.instant()
-        stream = STREAM_OF[name.partition(".")[0]]
+        stream = host.STREAM_OF[name.partition(".")[0]]
         lead = self.planting.run_ahead_ns
         self._one(start, end, lead, stream=stream, name=_SEND_RECV, kind=COMMUNICATION)
         if self.planting.stray == "recv":
@@ -164,10 +151,10 @@ class Recorder:
         rows = self._kernels(number, unit)
         if self.planting.copies and unit.phase is Phase.F:
             times = unit.end_ns - 1_000, unit.end_ns + 4_000
-            self._one(*times, self._lead(unit), stream=COPY, name=0, kind=COPIED)
+            self._one(*times, self._lead(unit), stream=host.COPY, name=0, kind=COPIED)
         if self.planting.copies and unit.phase in (Phase.B, Phase.BW):
             middle = (unit.start_ns + unit.end_ns) // 2
-            self._one(middle, middle + 800, self._lead(unit), stream=COPY, name=0, kind=FILLED)
+            self._one(middle, middle + 800, self._lead(unit), stream=host.COPY, name=0, kind=FILLED)
         pop = self.host.instant(closing=True)
         self.host.range(unit.name, push, pop)
         self.planned.append(rows)
@@ -182,17 +169,17 @@ class Recorder:
             pieces = planting.reduce_pieces if self.rank % 2 else 1
             if late:
                 self._stall(done_ns)
-            starts, ends = kernel_times(start, unit.reduced_ns, pieces, 0, overlap=False)
+            starts, ends = host.kernel_times(start, unit.reduced_ns, pieces, 0, overlap=False)
             for low, high in zip(starts.tolist(), ends.tolist(), strict=True):
                 self._collective(_REDUCE_SCATTER, low, high, 0 if late else self._lead(unit))
             done_ns = unit.reduced_ns
         if planting.barrier:
             end = unit.start_ns - (planting.late_optimizer_ns if unit.late else 0)
-            start = min(done_ns, end - TRANSFER_KERNEL_NS)
+            start = min(done_ns, end - host.TRANSFER_KERNEL_NS)
             self._collective(_ALL_REDUCE, start, end, planting.run_ahead_ns)
 
     def _collective(self, name: int, start: int, end: int, lead: int) -> None:
-        values = {"stream": COLLECTIVE_STREAM, "name": name, "kind": COMMUNICATION}
+        values = {"stream": host.COLLECTIVE_STREAM, "name": name, "kind": COMMUNICATION}
         self._one(start, end, lead, **values)
 
     def _kernels(self, number: int, unit: Unit) -> int:
@@ -236,7 +223,7 @@ class Recorder:
         first = self._launch(number, unit, unit.start_ns, ready, 1)
         posted, end = unit.pause_ns, unit.resume_ns
         if not waits:
-            end = min(max(unit.arrival_ns, posted + TRANSFER_KERNEL_NS), ready)
+            end = min(max(unit.arrival_ns, posted + host.TRANSFER_KERNEL_NS), ready)
         self._communicate(unit.receives or "", posted, end, self._lead(unit))
         rest = max(1, self.planting.kernels - 1)
         return first + self._launch(number, unit, max(unit.resume_ns, ready), unit.end_ns, rest)
@@ -267,7 +254,7 @@ class Recorder:
             pop = self.host.instant(closing=True)
             if planting.layer_backward or not backward:
                 name = planting.layer_names.format(layer)
-                self.host.range(name, push, pop, AUTOGRAD if autograd else MAIN)
+                self.host.range(name, push, pop, host.AUTOGRAD if autograd else host.MAIN)
         return count
 
     def _launch_piece(
@@ -276,14 +263,14 @@ class Recorder:
         """Record kernels that fill a span, and return how many."""
         start, end = span
         two = self.planting.two_streams
-        starts, ends = kernel_times(start, end, count, self.planting.kernel_gap_ns, two)
+        starts, ends = host.kernel_times(start, end, count, self.planting.kernel_gap_ns, two)
         order = np.arange(len(starts), dtype=np.int64)
         backward = unit.phase in (Phase.B, Phase.BW)
-        thread = AUTOGRAD if backward and self.planting.autograd != "none" else MAIN
+        thread = host.AUTOGRAD if backward and self.planting.autograd != "none" else host.MAIN
         rows = self._add(
             starts,
             ends,
-            stream=np.where(order % 2 == 1, COMPUTE_2, COMPUTE) if two else COMPUTE,
+            stream=np.where(order % 2 == 1, host.COMPUTE_2, host.COMPUTE) if two else host.COMPUTE,
             name=_ADAM if unit.phase is Phase.OPTIMIZER else np.where(order % 3 == 1, _ADD, _GEMM),
             kind=KERNEL,
             operation=number,
@@ -291,7 +278,7 @@ class Recorder:
             ranged=1,
         )
         lead = self._lead(unit) if lead is None else lead
-        self.host.launch(rows, starts - LATENCY_NS - lead, thread)
+        self.host.launch(rows, starts - host.LATENCY_NS - lead, thread)
         return len(rows)
 
     def _stray(self, number: int, unit: Unit) -> None:
@@ -310,7 +297,7 @@ class Recorder:
             self._stray_at(start, start + _STRAY_NS, ranged=in_range)
 
     def _stray_at(self, start: int, end: int, ranged: int) -> None:
-        values = {"stream": COMPUTE_2, "name": _ADD, "kind": KERNEL, "ranged": ranged}
+        values = {"stream": host.COMPUTE_2, "name": _ADD, "kind": KERNEL, "ranged": ranged}
         self._one(start, end, self.planting.run_ahead_ns, **values)
 
     def _overheads(self, units: Sequence[Unit]) -> None:

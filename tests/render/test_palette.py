@@ -14,20 +14,7 @@ from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE as COMPUTE_PHASES
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.palette import (
-    ACTIVITIES,
-    BACKWARD_BOTH,
-    CAUSE_HATCHES,
-    CAUSES,
-    COMMUNICATION,
-    OPTIMIZER,
-    TERMINAL,
-    UNATTRIBUTED,
-    contrast,
-    heat,
-    luminance,
-    paint,
-)
+from bubbleviz.render import palette
 from bubbleviz.render.text.terminal_timeline import legible
 from bubbleviz.render.trace.json_events import RESERVED
 
@@ -79,13 +66,13 @@ def seen(colour: str, vision: str) -> Matrix:
 
 @pytest.mark.parametrize("vision", list(VISIONS))
 def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(vision: str) -> None:
-    work = [paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)]
-    work += [OPTIMIZER, COMMUNICATION, UNATTRIBUTED]
+    work = [palette.paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)]
+    work += [palette.OPTIMIZER, palette.COMMUNICATION, palette.UNATTRIBUTED]
 
     # Side by side, 10 is told apart at a glance.
     for pairs, least in (
-        (combinations(CAUSES.values(), 2), 13),
-        (product(CAUSES.values(), work), 11),
+        (combinations(palette.CAUSES.values(), 2), 13),
+        (product(palette.CAUSES.values(), work), 11),
     ):
         for one, other in pairs:
             apart = np.linalg.norm(seen(one, vision) - seen(other, vision))
@@ -93,11 +80,11 @@ def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(visio
 
 
 def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
-    assert list(CAUSE_HATCHES) == list(CAUSES) == [cause.label for cause in Cause]
-    assert len(set(CAUSE_HATCHES.values())) == len(CAUSES)
-    for name, colour in CAUSES.items():
+    assert list(palette.CAUSE_HATCHES) == list(palette.CAUSES) == [cause.label for cause in Cause]
+    assert len(set(palette.CAUSE_HATCHES.values())) == len(palette.CAUSES)
+    for name, colour in palette.CAUSES.items():
         # As dark as the colour is below them, lines are seen in grey.
-        assert contrast(CAUSE_HATCHES[name].ink(colour), colour) > 2, name
+        assert palette.contrast(palette.CAUSE_HATCHES[name].ink(colour), colour) > 2, name
 
 
 def luma(colour: str) -> float:
@@ -107,12 +94,16 @@ def luma(colour: str) -> float:
 
 
 def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
-    phases = [paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)]
-    pairs = [*pairwise(CAUSES.values()), *pairwise(phases), (BACKWARD_BOTH, CAUSES["dependency"])]
+    phases = [palette.paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)]
+    pairs = [
+        *pairwise(palette.CAUSES.values()),
+        *pairwise(phases),
+        (palette.BACKWARD_BOTH, palette.CAUSES["dependency"]),
+    ]
 
     assert min(abs(luma(one) - luma(other)) for one, other in pairs) > 20
     # Terminals draw work in colours alone, and causes with shades.
-    drawn = [*TERMINAL.values(), *map(legible, CAUSES.values())]
+    drawn = [*palette.TERMINAL.values(), *map(legible, palette.CAUSES.values())]
     few = [Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in drawn]
     greys = [luma(colour.get_truecolor().hex) for colour in few]
     assert min(abs(one - other) for one, other in pairwise(greys)) > 9
@@ -123,15 +114,15 @@ def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
 
 
 def test_slower_is_darker_in_grey_too() -> None:
-    shades = [luminance(heat(place / 10)) for place in range(11)]
+    shades = [palette.luminance(palette.heat(place / 10)) for place in range(11)]
 
     assert shades == sorted(shades, reverse=True)
-    assert contrast(heat(0.5), heat(1.0)) > 4
+    assert palette.contrast(palette.heat(0.5), palette.heat(1.0)) > 4
 
 
 def test_chrome_has_a_colour_of_its_own_for_every_phase_and_cause() -> None:
     assert list(RESERVED["operation"]) == [phase.label for phase in COMPUTE_PHASES]
-    assert list(RESERVED["bubble"]) == list(CAUSES)
+    assert list(RESERVED["bubble"]) == list(palette.CAUSES)
     names = [*RESERVED["operation"].values(), *RESERVED["bubble"].values()]
     assert len(set(names)) == len(names)
 
@@ -139,5 +130,5 @@ def test_chrome_has_a_colour_of_its_own_for_every_phase_and_cause() -> None:
 def test_activities_have_the_names_that_are_told() -> None:
     told = {activity.name for activity in default_activities().all_of}
 
-    assert set(BUSY) <= set(ACTIVITIES)
-    assert set(ACTIVITIES) - set(BUSY) <= told
+    assert set(BUSY) <= set(palette.ACTIVITIES)
+    assert set(palette.ACTIVITIES) - set(BUSY) <= told

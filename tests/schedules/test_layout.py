@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.layout import partition
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, best_layouts
 from bubbleviz.schedules.layout.layers import (
     LayerKind,
@@ -25,13 +26,6 @@ from bubbleviz.schedules.layout.layers import (
     layout_workload,
     megatron_layout,
     torchtitan_layout,
-)
-from bubbleviz.schedules.layout.partition import (
-    BROKEN_OFF,
-    NONE_FITS,
-    Partition,
-    balanced,
-    best_partition,
 )
 from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
 from bubbleviz.schedules.simulation import outcome_of
@@ -103,9 +97,11 @@ ORDERS = [
 numbers = st.lists(st.integers(0, 50), min_size=7, max_size=7)
 
 
-def best(name: str, sizes: tuple[int, int, int], layers: Layers, **given: object) -> Partition:
-    found = best_partition(Recurrence(schedule_named(name).plan(*sizes)), layers, **given)  # type: ignore[arg-type]
-    assert isinstance(found, Partition)
+def best(
+    name: str, sizes: tuple[int, int, int], layers: Layers, **given: object
+) -> partition.Partition:
+    found = partition.best_partition(Recurrence(schedule_named(name).plan(*sizes)), layers, **given)  # type: ignore[arg-type]
+    assert isinstance(found, partition.Partition)
     return found
 
 
@@ -124,8 +120,8 @@ def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
     recurrence = Recurrence(schedule_named("1f1b").plan(2, 3, 1))
 
     assert best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
-    assert best_partition(recurrence, layers, [100.0, 100.0]) == NONE_FITS
-    assert balanced(layers, 2).tolist() == [0, 2, 6]
+    assert partition.best_partition(recurrence, layers, [100.0, 100.0]) == partition.NONE_FITS
+    assert partition.balanced(layers, 2).tolist() == [0, 2, 6]
 
 
 @pytest.mark.parametrize(("name", "stages", "microbatches", "chunks"), ORDERS)
@@ -155,10 +151,10 @@ def test_the_recurrence_is_the_simulator(
 
     assert found.tolist() == [simulated(plan, layers, layout)[0] for layout in layouts]
     limit = [30.0] * stages
-    found_best = best_partition(recurrence, layers, limit)
+    found_best = partition.best_partition(recurrence, layers, limit)
     wanted = brute_force(plan, layers, limit)
-    if not isinstance(found_best, Partition):
-        assert (found_best, wanted) == (NONE_FITS, None)
+    if not isinstance(found_best, partition.Partition):
+        assert (found_best, wanted) == (partition.NONE_FITS, None)
     else:
         assert found_best.makespan_ns == wanted
         assert found_best.proven
@@ -176,10 +172,10 @@ def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) 
     inner = np.array(list(combinations(range(1, 24), 7)), np.int64)
     ends = np.zeros((len(inner), 1), np.int64)
     every = np.concatenate((ends, inner, ends + 24), axis=1)
-    found = best_partition(recurrence, layers)
+    found = partition.best_partition(recurrence, layers)
 
     assert len(every) == 245_157
-    assert isinstance(found, Partition)
+    assert isinstance(found, partition.Partition)
     assert found.proven
     assert found.makespan_ns == recurrence.makespans(layers, every).min()
 
@@ -202,9 +198,9 @@ def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
     recurrence = Recurrence(schedule_named("interleaved-1f1b").plan(2, 4, 2))
     limit = [350.0, 350.0]
 
-    assert isinstance(best_partition(recurrence, layers, limit), Partition)
-    assert best_partition(recurrence, layers, limit, beginnings=1) == BROKEN_OFF
-    assert best_partition(recurrence, layers, [1.0, 1.0]) == NONE_FITS
+    assert isinstance(partition.best_partition(recurrence, layers, limit), partition.Partition)
+    assert partition.best_partition(recurrence, layers, limit, beginnings=1) == partition.BROKEN_OFF
+    assert partition.best_partition(recurrence, layers, [1.0, 1.0]) == partition.NONE_FITS
 
 
 def test_a_start_is_not_made_worse() -> None:
@@ -230,10 +226,10 @@ def test_links_between_devices_are_part_of_the_times(times: list[int], links: li
         outcome_of(plan, layout_workload(layers, layout, 4, edges=recurrence.edges)).makespan_ns
         for layout in layouts
     ]
-    found = best_partition(recurrence, layers)
+    found = partition.best_partition(recurrence, layers)
 
     assert recurrence.makespans(layers, rows(layouts)).tolist() == every
-    assert isinstance(found, Partition)
+    assert isinstance(found, partition.Partition)
     assert found.proven
     assert found.makespan_ns == min(every)
 
