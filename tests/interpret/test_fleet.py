@@ -68,12 +68,8 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "mixed ranges",
-        "unnamed autograd thread",
-        "receive inside F, backward thread",
-        "missing calls",
-        "double calls",
-        "cut, split backward",
+        *("mixed ranges", "unnamed autograd thread", "receive inside F, backward thread"),
+        *("missing calls", "double calls", "cut, split backward"),
     ],
 )
 def test_a_file_read_in_stretches_by_several_threads_is_the_same(

@@ -71,15 +71,7 @@ def test_no_part_of_a_cell_is_a_formula(formula: str, before: str) -> None:
 
 
 NAMES = [
-    "a b",
-    "$(touch y)",
-    "it's",
-    "--rcfile=x",
-    "a\n\nb",
-    " a  b ",
-    "-",
-    "a\tb\x1b[2J",
-    "日 本",
+    *("a b", "$(touch y)", "it's", "--rcfile=x", "a\n\nb", " a  b ", "-", "a\tb\x1b[2J", "日 本"),
     "`x`;",
 ]
 

@@ -255,12 +255,8 @@ HEAD = re.compile(
 WITHOUT_TABLES = {"schema", "relations", "columns", "views/strings/absent"}
 #: What SQLite itself holds in every file, or makes.
 CATALOGUE = {
-    "json_each",
-    "sqlite_master",
-    "PRAGMA_TABLE_INFO",
-    "PRAGMA_TABLE_XINFO",
-    "pragma_table_info",
-    "pragma_table_xinfo",
+    *("json_each", "sqlite_master", "PRAGMA_TABLE_INFO", "PRAGMA_TABLE_XINFO"),
+    *("pragma_table_info", "pragma_table_xinfo"),
 }
 #: A column of the result: its name, and the comment that follows it.
 COLUMN = re.compile(r"\bAS (\w+),?(?:  -- (\S.*))?$", re.MULTILINE)

@@ -287,14 +287,9 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
 @pytest.mark.parametrize(
     "args",
     [
-        '"Stream": 0x5020000567d0',
-        '"Stream": (nil)',
-        '"Stream": nan, "a": -nan, "b": inf',
-        '"datatype": ncclFloat32,',
-        '"a": "\\"x: y,\\"", "b": ncclInt8',
-        '"a": "\x01\t", "b": 3',
-        "“a”: 1",
-        '"a": {"b": {"step": 1}}',
+        *('"Stream": 0x5020000567d0', '"Stream": (nil)', '"Stream": nan, "a": -nan, "b": inf'),
+        *('"datatype": ncclFloat32,', '"a": "\\"x: y,\\"", "b": ncclInt8'),
+        *('"a": "\x01\t", "b": 3', "“a”: 1", '"a": {"b": {"step": 1}}'),
     ],
 )
 def test_values_of_older_versions_are_repaired(args: str) -> None:
