@@ -36,7 +36,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
         option: where, for the message.
 
     Raises:
-        UsageError: it is no amount of memory.
+        UsageError: it is not an amount of memory.
     """
     form = _FORM.match(text)
     try:
@@ -67,7 +67,7 @@ def parse_bytes(text: str, option: str) -> float:
     """Return an amount of memory in bytes.
 
     Raises:
-        UsageError: it is no amount of memory, or has no unit.
+        UsageError: it is not an amount of memory, or has no unit.
     """
     size = parse_memory(text, option)
     if not size.in_bytes:
