@@ -61,7 +61,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
         (f"{HEAD}\na,-1,1\n", "is not a time"),
         (f"{HEAD}\na,nan,1\n", "is not a time"),
         (f"{HEAD}\na,1,\n", "row 1, backward_ms"),
-        (f"{HEAD},kind\na,1,1,tail\n", "kind: 'tail' is none of"),
+        (f"{HEAD},kind\na,1,1,tail\n", "kind: 'tail' is not one of"),
         (f"{HEAD},memory\na,1,1,many\n", "not an amount of memory"),
         (f"{HEAD},memory,memory_weight\na,1,1,1,2\n", "more than memory"),
         ("name,forward_ms\na,1\n", "no column 'backward_ms'"),
