@@ -66,6 +66,9 @@ def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: C
     times = ("--tf", "0.625", "--tb", "0.625", "--tw", "0.625", "--tcomm", "0.05")
     even = cli.json("simulate", "--schedule", "1f1b", "-p", "8", "-m", "8", *times, "--json", "-")
 
+    zero = cli.json(*words, "-p", "4,8", "--tcomm", "0", "--json", "-")["settings"]
+
+    assert {row["error_ns"] for row in zero} == {None}
     assert "stages of another number share the work evenly" in printed
     assert one["makespan_ms"] == pytest.approx(even["makespan_ms"], rel=0.005)
 

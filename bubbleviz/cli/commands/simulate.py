@@ -43,7 +43,9 @@ class TimeOptions:
         lacking = [name for name, text in texts.items() if text is None]
         if lacking and not measured:
             raise UsageError(f"give {_listed(lacking)}, or a report with --from")
-        tf, tb, tw = (text and _milliseconds(name, text) for name, text in texts.items())
+        tf, tb, tw = (
+            None if text is None else _milliseconds(name, text) for name, text in texts.items()
+        )
         return tf, tb, tw, self.tcomm
 
 
@@ -161,7 +163,7 @@ def _compare(
     name, p, m = _known(named, measured=saved is not None)
     schedules, stages, microbatches, chunks = listed
     # Where a time is given, it is not that of the run.
-    window = saved.window if saved is not None and not any(given) else None
+    window = saved.window if saved is not None and given == (None,) * 4 else None
     found = predicted(
         times, window, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
     )
