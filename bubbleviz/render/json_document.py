@@ -38,6 +38,8 @@ _MOST_SLACKS = 20_000
 #: Lists of a report that are of ranks, and name these.
 _BY_RANK = ("coverage", "unattributed_kernels")
 _OF_RANK = "index global_rank label host pid device_id uuid gpu pci stage pipeline profile"
+#: What a prompt takes in chunks as long as each other, and in chunks that take as long.
+_OF_EVEN_CHUNKS = ("virtual_stage", "tokens", "equal_ns", "even_ns")
 _OF_ACCOUNT = (
     "start_ns end_ns compute_ns optimizer_ns overlap_ns unattributed_ns bubble_ns window_ns"
 )
@@ -65,6 +67,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
     }
     times, idle = explanation.phase_times, report.bubbles
     others, memory = report.alternatives, report.memory
+    even = even_chunks(explanation.chunk_costs)
     slowdowns = report.slowdowns if slowdown else None
     scores = scores_of(report)
     drawn = by_rank and len(report.operations) <= MOST_SAVED
@@ -115,8 +118,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
             _with_phase(kind, "stage", "chunk", "virtual_stage") for kind in times.kinds
         ],
         "chunk_costs": [asdict(cost) for cost in explanation.chunk_costs],
-        # Virtual stage, tokens of chunks, ns of a prompt in equally long chunks, and in these.
-        "even_chunks": even_chunks(explanation.chunk_costs),
+        "even_chunks": even and dict(zip(_OF_EVEN_CHUNKS, even, strict=True)),
         "transfer_ns": times.transfer_ns,
         "imbalance": dict(times.imbalance),
         "stragglers": [

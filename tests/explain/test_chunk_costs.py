@@ -11,8 +11,9 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.phase_times import ChunkCost
+from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.slowdowns import chunk_costs
-from bubbleviz.report.report import Report, cost_in_words, even_chunks
+from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
@@ -86,9 +87,9 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(tmp_path: Path) -> None:
         assert once_more[0] <= float(second.time_ns(np.array(1024))) < once_more[1]
         read += size
     assert "ns x tokens x (tokens + 2 prefix)" in cost_in_words(first)
-    stage, _, equal_ns, even_ns = even_chunks(report.explanation.chunk_costs) or (0, (), 0, 0)
-    assert stage == 1
-    assert even_ns < 0.99 * equal_ns
+    even = document(report)["even_chunks"]
+    assert even["virtual_stage"] == 1
+    assert even["even_ns"] < 0.99 * even["equal_ns"]
 
 
 @pytest.mark.filterwarnings("error")
