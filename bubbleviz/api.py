@@ -251,7 +251,10 @@ def simulate(
         run = times_of(report)
     elif report is not None:
         run = read_times(str(report))
-    sizes, times = sizes_and_times(run, (schedule, stages, microbatches), tf, tb, tw, tcomm)
+    given = schedule, stages, microbatches
+    if any(isinstance(own, (list, tuple, range)) for own in given):
+        raise UsageError("simulate takes one schedule and one size of each, not several")
+    sizes, times = sizes_and_times(run, given, tf, tb, tw, tcomm)
     named, p, m = sizes
     if named is None or p is None or m is None:
         raise UsageError("simulate needs schedule, stages and microbatches, or a report with them")

@@ -241,12 +241,10 @@ def _formats(
     given = [(file, name) for name, file in files.items() if file is not None]
     for file in outputs:
         name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
-        plots = [
-            end for end in endings if end[-4:] == ".svg" and file[:-4].lower().endswith(end[:-4])
-        ]
+        plots = [end for end in endings if f"{file[:-4].lower()}.svg".endswith(end)]
         if name is None and plots and suffixed(file, known) in {"pdf", "png"}:
             raise UsageError(f"-o {file[:200]}: this plot is an SVG; name it {plots[0]}")
-        given.append((file, name or suffixed(file, known)))
+        given.append((file, name or suffixed(file, known, endings)))
     named = dict(given)
     if len(named) < len(given):
         raise UsageError("two outputs name the same file; give each its own")

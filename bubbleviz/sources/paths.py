@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.private_names import note_paths
-from bubbleviz.model.texts import natural_key, some_of
+from bubbleviz.model.texts import counted, natural_key, some_of
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nsys import files as nsys_files
@@ -232,18 +232,20 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     logs = [Path(path, name) for name in {reader.folder for reader in READERS} - {""}]
     run_folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
     runs = sorted(map(str, run_folders))
-    if len(runs) > 1:
-        raise InputError(
-            f"{path}: holds {len(runs)} runs of the profiler; name one, such as {runs[-1]}"
-        )
-    if runs:
+    if len(runs) == 1:
         return _in_directory(runs[0], also)
     # Or to a folder for each host, all of one run.
     endings = tuple(suffix for r in READERS if r.folder_by_host for suffix in r.suffixes)
-    below = (str(file) for folder in folders for file in folder.iterdir() if file.is_file())
+    within = {str(own): [str(f) for f in own.iterdir() if f.is_file()] for own in folders}
+    below = [file for files in within.values() for file in files]
     # Beside profiles, tables are mostly what was made of them.
-    if files := [file for file in below if file.endswith(endings)] or _tables_among(content):
+    if files := [file for file in below if file.endswith(endings)] or _tables_among(
+        [] if runs else content
+    ):
         return sorted(files, key=natural_key)
+    if runs := runs or sorted(own for own, files in within.items() if profiles_among(files)):
+        held = counted(len(runs), "run")
+        raise InputError(f"{path}: holds {held} in folders; name one, such as {runs[-1]}")
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     tables = [suffix for reader in READERS for suffix in reader.table_suffixes]
     looked_for = ", ".join(

@@ -58,7 +58,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
     report = bubbleviz.idle(file)
 
     assert spent(only(report)) == {"allocation": 4 + 5 + 6, "no host trace": 55, "launch": 20}
-    assert "those of less than 4,000 ns" in report.limitations[-2].reason
+    assert "those under 4,000 ns" in report.limitations[-2].reason
 
 
 def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
             (0, 1),
             f"{IDLE} and computing for 50.00 %",
             [
-                "36.00 % of the time only send and receive kernels run, which",
+                "36.00 % of the time only send and receive kernels run, waiting",
                 "14.00 % of the time is exposed communication, which may",
             ],
         ),

@@ -94,6 +94,8 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: bubbleviz.compare(own, 3), "3: neither a report nor a path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze(None), "None: not a path; give the path of a profile"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
+        (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "takes one schedule"),  # type: ignore[arg-type]  # as people do
+        (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8, 16]), "not several"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", align="y"), "align 'y': not one of"),
     ],
 )

@@ -199,6 +199,10 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
         lambda b: [folder_of(written_in(b.inputs / "notes.txt", b"no profile\n"))],
         ("looked for *", "*.sqlite, ", "*.nsys-rep, *.qdrep"),
     ),
+    "a directory of two runs": (
+        lambda b: [b.inputs] if all(run_of_one(made(b.inputs / name)) for name in "ab") else [],
+        ("holds 2 runs in folders; name one, such as", "b"),
+    ),
     "a directory of unreadable files": (
         lambda b: [folder_of(written_in(b.inputs / "broken.sqlite", NO_PROFILE))],
         ("broken.sqlite",),

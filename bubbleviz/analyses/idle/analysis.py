@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,12 @@ class IdleReport(measured.IdleReport):  # noqa: D101 - help() shows that of its 
             UsageError: it has another suffix.
             OutputError: it cannot be written.
         """
-        from bubbleviz.analyses.idle import outputs, page
+        from bubbleviz.analyses.idle.page import written
         from bubbleviz.render.files import write_outputs
         from bubbleviz.render.formats import suffixed
 
-        written: dict[str, Callable[[], str]] = {
-            "svg": self._repr_svg_,
-            "html": lambda: page.render(self),
-            "json": lambda: outputs.as_json(self, _LONGEST),
-            "csv": lambda: outputs.csv_of_gaps(self),
-        }
-        write_outputs({str(path): written[suffixed(str(path), written)]()}, force=True)
+        name = suffixed(str(path), ("svg", "html", "json", "csv"))
+        write_outputs({str(path): written(self, name, _LONGEST)}, force=True)
 
     def _repr_html_(self) -> str:
         """Return shares of devices, activities of hosts, picture and advice as HTML."""

@@ -24,6 +24,13 @@ from bubbleviz.render.web.page import LEVEL, page
 from bubbleviz.render.web.shards import bytes_of, deflated, steps
 
 
+def written(report: IdleReport, name: str, gaps: int) -> str:
+    """Return an output: ``svg``, ``csv``, ``json`` with so many gaps of a rank, or the page."""
+    if name == "json":
+        return outputs.as_json(report, gaps)
+    return {"svg": picture.draw_idle, "csv": outputs.csv_of_gaps}.get(name, render)(report)
+
+
 def render(report: IdleReport) -> str:
     """Return a report as a page of HTML, for any browser."""
     title, *told = (escape(one_line(text, 600)) for text in (title_of(report), *advice(report)))

@@ -44,7 +44,7 @@ def idle(
     inputs += convention or []
     outputs.check(inputs)
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps, sections
+    from bubbleviz.analyses.idle.outputs import sections
 
     with progress_bars() as bars:
         report = measure_idle_time(
@@ -60,15 +60,9 @@ def idle(
     rows = top or _TOP
 
     def content(name: str, _: str) -> str:
-        if name == "svg":
-            from bubbleviz.analyses.idle.picture import draw_idle
+        from bubbleviz.analyses.idle.page import written
 
-            return draw_idle(report)
-        if name == "page":
-            from bubbleviz.analyses.idle.page import render
-
-            return render(report)
-        return as_json(report, rows) if name == "json" else csv_of_gaps(report)
+        return written(report, name, rows)
 
     outputs.deliver(
         content,

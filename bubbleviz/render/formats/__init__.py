@@ -135,12 +135,13 @@ def is_folder(file: str) -> bool:
     return file.endswith(("/", os.sep))
 
 
-def suffixed(file: str, names: Iterable[str]) -> str:
+def suffixed(file: str, names: Iterable[str], others: Iterable[str] = ()) -> str:
     """Return which of some formats a file has by its suffix.
 
     Args:
         file: the path.
         names: of the formats.
+        others: suffixes that a command knows beside theirs, for the message.
 
     Raises:
         UsageError: it has none of their suffixes.
@@ -150,7 +151,7 @@ def suffixed(file: str, names: Iterable[str]) -> str:
     fitting = [(len(s), r.name) for r in known for s in r.suffixes if lowered.endswith(s)]
     if fitting:
         return max(fitting)[1]
-    suffixes = ", ".join(renderer.suffixes[0] for renderer in known)
+    suffixes = ", ".join((*(renderer.suffixes[0] for renderer in known), *others))
     if file == "-":
         options = ", ".join(f"--{renderer.name} -" for renderer in known)
         raise UsageError(f"-o -: standard output has no suffix; give {options}")

@@ -247,7 +247,8 @@ def step_time(report: Report) -> Iterator[doc.Block]:
         window = bubbles.step_window(report)
         yield _parts_table(f"Where the time of a step goes ({window} window)", parts, {})
     if (use := bubbles.flops_use(report)) is not None:
-        yield doc.Sentence(f"model FLOPs utilization (MFU): {percent(use)}")
+        doubt = "; give FLOPs of one iteration, and the peak of one GPU" if use > 1 else ""
+        yield doc.Sentence(f"model FLOPs utilization (MFU): {percent(use)}{doubt}")
 
 
 def _parts_table(
