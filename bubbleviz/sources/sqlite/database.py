@@ -55,11 +55,11 @@ JOURNAL, LOG = "-journal", "-wal"
 SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy it again")
 
 
-def damage(path: str, query: Query, reason: str) -> ProfileError:
-    """Return the error of a query that failed."""
+def damage(path: str, query: Query, reason: str, maker: Queries | None = None) -> ProfileError:
+    """Return the error of a query that failed, of its maker or that of the file, if known."""
     return ProfileError(
         f"{path}: {query.path} failed ({reason}); the file is damaged or was cut "
-        f"short: {query.maker.again}"
+        f"short: {(maker or query.maker).again}"
     )
 
 
@@ -184,10 +184,10 @@ class Database:
             result = connection.execute(query.text, values).fetchall()
         except sqlite3.Error as error:
             signals.raise_caught()
-            raise damage(self.path, query, str(error)) from error
+            raise damage(self.path, query, str(error), self._maker) from error
         except UnicodeDecodeError as error:
             # Python cannot decode what SQLite reports of a malformed schema.
-            raise damage(self.path, query, "the schema is not text") from error
+            raise damage(self.path, query, "the schema is not text", self._maker) from error
         return [tuple(map(_decoded, row)) for row in result]
 
     def count(self, table: str) -> int:
