@@ -127,9 +127,9 @@ def faults_of(table: Communications, dumped: Collection[int]) -> tuple[Fault, ..
     place = np.where(passing, 0, own.sequence)
     rows = np.flatnonzero(passing & unfinished)
     place[rows] = 1 + occurrences((keys[rows], own.run_rank[rows]))
-    faults = []
-    for key in grouping.distinct(keys[unfinished]).tolist():
-        rows = np.flatnonzero(keys == key)
+    faults, standing = [], np.flatnonzero(np.isin(keys, keys[unfinished]))
+    for _, of_key in grouping.rows_by_value(keys[standing]):
+        rows = standing[of_key]
         first = int(place[rows[unfinished[rows]]].min())
         at = rows[place[rows] == first]
         entered = {*own.run_rank[rows[place[rows] >= first]].tolist()}
