@@ -189,7 +189,7 @@ def _limit(text: str, option: str) -> Limit:
         if not window:
             form = "30%, 9ms or schedule=30%, a limit of the primary or of a named ratio"
             percent = f"{name[:40]}={written}%" if name else f"{written}%"
-            meant = f"; did you mean {percent}?" if 1 < amount <= 100 else ""
+            meant = f"; did you mean {percent}?" if not unit and 1 < amount <= 100 else ""
         raise UsageError(f"{option} {text[:60]!r}: not of the form {form}{meant}")
     number = written.removesuffix(unit).rstrip()
     return Limit(name, amount, f"{number} {unit}".rstrip(), unit, window)

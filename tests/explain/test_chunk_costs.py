@@ -90,6 +90,7 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(tmp_path: Path) -> None:
     even = document(report)["even_chunks"]
     assert even["virtual_stage"] == 1
     assert even["even_ns"] < 0.99 * even["equal_ns"]
+    assert chunk_costs(report, View()).count('class="bv-mark"') == 2 * 2
 
 
 @pytest.mark.filterwarnings("error")

@@ -206,6 +206,7 @@ def test_times_and_baselines_are_limits_too(
     [
         (("--max-increase", "1pt"), "--max-increase needs --baseline"),
         (("--max-bubble", "30"), "did you mean 30%?"),
+        (("--max-bubble", "200%"), "of a named ratio\n"),
         (("--baseline", "{idle}"), "is on idle time, and the report to check on the bubbles"),
         (("--promised-by", "{idle}"), "is on idle time, and the report to check on the bubbles"),
         (("--baseline", "{saved}", "--max-increase", "1"), "not of the form 1pt, points of the"),

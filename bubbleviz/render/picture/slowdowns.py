@@ -81,9 +81,7 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
     shown_rows, shown = rows[:_MOST_ROWS], columns[:_MOST_COLUMNS]
     left, top = page.left + _NAMES, page.y
     width = min(_WIDEST_CELL, (page.right - left) / len(shown))
-    slowdown = np.array(
-        [[cells.get((row, stage), np.nan) for stage in shown] for row in shown_rows]
-    )
+    slowdown = np.array([[cells.get((row, own), np.nan) for own in shown] for row in shown_rows])
     most = max((*cells.values(), _USUAL + _LEAST_RANGE))
     shade = (slowdown - _USUAL) / (most - _USUAL)
     draw_cells(page, shade, left, width, _CELL)
@@ -92,11 +90,8 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
         name = "replica" if row < 0 else f"replica {row}"
         page.text(fitted(name, 10, _NAMES - 6), page.left, line + 14, 10)
         for at in np.flatnonzero(~np.isnan(shade[place])) if width >= _NUMBERED else ():
-            ink = (
-                "#ffffff"
-                if luminance(heat(min(max(shade[place, at], 0), 1))) < _DARK
-                else "#000000"
-            )
+            dark = luminance(heat(min(max(shade[place, at], 0), 1))) < _DARK
+            ink = "#ffffff" if dark else "#000000"
             look = {"ink": None, "text_anchor": "middle", "fill": ink}
             middle = left + (at + 0.5) * width
             page.text(f"{slowdown[place, at]:.2f}", middle, line + 13.5, LETTERS, **look)
@@ -146,7 +141,7 @@ def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
 #: More stages are not drawn.
 _MOST = 32
 #: Panels side by side; px: their height, and what lies around them.
-_COLUMNS, _HEIGHT, _LEFT, _TOP, _BELOW = 2, 140.0, 58.0, 34.0, 30.0
+_COLUMNS, _HEIGHT, _LEFT, _RIGHT, _TOP, _BELOW = 2, 140.0, 58.0, 44.0, 34.0, 30.0
 #: px: radius of a dot.
 _DOT = 2.4
 _STEPS = 33
@@ -177,6 +172,10 @@ def chunk_costs(report: Report, view: View) -> str:
         _draw_panel(page, report, cost, own, corner, width, most)
     drawn = -(-min(len(costs), _MOST) // _COLUMNS)
     page.y = top + drawn * (_HEIGHT + _TOP + _BELOW)
+    if any(cost.prompt_tokens for cost in costs):
+        page.paragraph(
+            "Lines: chunks without a prefix, and with the longest of a whole chunk.", 9.5
+        )
     if len(costs) > _MOST:
         page.paragraph(f"and {counted(len(costs) - _MOST, 'stage')} more", 9.5)
     return page.svg()
@@ -203,7 +202,7 @@ def _draw_panel(
         most: tokens and time at the ends of the axes.
     """
     (x, y), most_tokens, most_ns = corner, max(most[0], 1), max(most[1], 1.0)
-    edges = x + _LEFT, x + width - 14, y + _TOP
+    edges = x + _LEFT, x + width - _RIGHT, y + _TOP
     graph = Graph(page, *edges, _HEIGHT, (0.0, most_tokens), (0.0, most_ns))
     stage = "unknown" if cost.virtual_stage < 0 else cost.virtual_stage
     page.text(f"stage {stage}", x, y + 10, 11)
@@ -217,4 +216,7 @@ def _draw_panel(
     for place in sorted({(round(x), round(y)) for x, y in places}):
         graph.dot(*place, _DOT)
     lengths = np.linspace(cost.least_tokens, cost.most_tokens, _STEPS)
-    graph.line(zip(lengths.tolist(), cost.time_ns(lengths), strict=True))
+    # What the last whole chunk of the longest prompt read.
+    longest = max(cost.prompt_tokens // max(cost.most_tokens, 1) - 1, 0) * cost.most_tokens
+    for prefix in sorted({0, longest}):
+        graph.line(zip(lengths.tolist(), cost.time_ns(lengths, prefix), strict=True))
