@@ -94,8 +94,9 @@ DAMAGED = {
     # An index, and a length, of more than there is.
     HOLDS + b"r\xff\xff\xff\x7fs0": "damaged",
     HOLDS + b"X\xff\xff\xff\x7f": "damaged",
-    HOLDS: "cut short",
-    b'{"entries": [{"collective_seq_id": 1': "damaged",
+    **dict.fromkeys(
+        (HOLDS, HOLDS + b"X\xff", b'{"entries": [{"collective_seq_id": 1'), "cut short"
+    ),
 }
 
 

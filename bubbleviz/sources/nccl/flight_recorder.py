@@ -112,7 +112,8 @@ def _content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[A
         )
     # Damage raises whatever its bytes ask for.
     except Exception as error:
-        reason = one_line(str(error), 80) or "cut short"
+        whole = content.rstrip().endswith((b".", b"}"))
+        reason = (whole and one_line(str(error), 80)) or "cut short"
         raise ProfileError(
             f"{path}: a damaged dump of PyTorch's flight recorder ({reason}); copy it again, or "
             "leave it out"
