@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, TypeAlias
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import INFERENCE
-from bubbleviz.model.texts import capitalised, counted, listed, percent
+from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.report.bubbles import latest_host, thread_state
-from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
+from bubbleviz.report.labels import (
+    in_ms,
+    numbered_rank,
+    operation_label,
+    rank_label,
+    shortened,
+    subject,
+)
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.promise import TWICE_THE_MICROBATCHES, SavedAdvice, at_most, saved_share
 from bubbleviz.report.rank_means import kernel_time_of
@@ -622,7 +629,7 @@ def _stage(report: Report, fault: Fault, seen: str) -> _Text:
     else:
         alone = sum(rank.stage == fault.stage for rank in report.ranks) == 1
         action = f"Move layers off stage {numbers}"
-        who = f"{capitalised(numbered_rank(report, fault.ranks[0]))} takes" if alone else "It takes"
+        who = f"{subject(numbered_rank(report, fault.ranks[0]))} takes" if alone else "It takes"
     return action, f"{who} {_phases(fault)} the others, in {seen}", moves
 
 

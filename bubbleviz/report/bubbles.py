@@ -22,8 +22,8 @@ from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.model.texts import capitalised, inert
-from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
+from bubbleviz.model.texts import inert
+from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened, subject
 from bubbleviz.report.report import Report
 
 #: Causes that come with the schedule itself.
@@ -80,8 +80,7 @@ def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
 
 def _sentence(report: Report, row: int, times: int) -> str:
     bubbles, cause = report.bubbles, Cause(int(report.bubbles.cause[row]))
-    who = rank_label(report, int(bubbles.rank[row]))
-    who = capitalised(who)
+    who = subject(rank_label(report, int(bubbles.rank[row])))
     length = in_ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
     after, peer_operation = int(bubbles.after[row]), int(bubbles.peer_operation[row])
     upto = f" before {operation_label(report, after)}" if after != NONE else ""

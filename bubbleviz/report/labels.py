@@ -70,6 +70,11 @@ def numbered_rank(report: Report, rank: int) -> str:
     return rank_name(own.global_rank, own.index, own.label)
 
 
+def subject(label: str) -> str:
+    """Return the name of a rank at the beginning of a sentence; names of hosts stay as they are."""
+    return capitalised(label) if label.startswith(("rank ", "stage ")) else label
+
+
 def shortened(name: str) -> str:
     """Return a name short enough for a sentence."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"

@@ -292,13 +292,13 @@ class SavedTime:
 
     phase: Phase
     median_ns: Positive
-    mean_ns: Positive = 0.0
-    std_ns: Positive = 0.0
     stage: int = _UNKNOWN
     chunk: int = _UNKNOWN
     virtual_stage: int = _UNKNOWN
     gap_ns: Positive | None = None
     pipeline_ns: Positive | None = None
+    mean_ns: Positive = 0.0
+    std_ns: Positive = 0.0
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def test_our_orders_take_the_published_time() -> None:
 def test_what_cannot_run_is_refused() -> None:
     backward_first = (PlannedOperation(0, Phase.BW, 0), PlannedOperation(0, Phase.F, 0))
     plan = Plan("odd", 1, 1, 1, (0,), (backward_first,))
-    with pytest.raises(MismatchError, match=r"deadlocks: device 0 waits for ever .* 0BW0"):
+    with pytest.raises(MismatchError, match=r"deadlocks: device 0 waits forever .* 0BW0"):
         simulate(plan, workload(plan, (1, 1, 1)))
 
 

@@ -54,7 +54,7 @@ def test_a_split_backward_keeps_a_part_to_its_weight_gradients() -> None:
 
 
 def test_a_plan_of_another_placement_is_refused() -> None:
-    with pytest.raises(UsageError, match="zb-v places 4 virtual stages otherwise"):
+    with pytest.raises(UsageError, match="zb-v places 4 virtual stages on other devices"):
         outcome_of(schedule_named("zb-v").plan(2, 2, 2), TWO)
 
 

@@ -402,7 +402,7 @@ def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "FILE", "no such file")
     assert told() == "SQLite (the compiled reader was not built)"
     monkeypatch.setattr(native, "FILE", Path(native.__file__).name)
-    assert told().startswith("SQLite (library.py cannot be loaded, or is of another version; ")
+    assert told().startswith("SQLite (library.py cannot be loaded or is of another version; ")
     assert "scripts/build_native.py" in told()
 
 

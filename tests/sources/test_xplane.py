@@ -311,7 +311,9 @@ def test_a_real_run_on_cpus() -> None:
     assert named(found.ranges)["XlaModule:#hlo_module=jit_f,program_id=6#"] == 12
     assert {f"train#step_num={n}#" for n in range(3)} <= set(named(found.ranges))
 
-    with pytest.raises(errors.NothingToAnalyseError, match=r"no range is named .* no device plane"):
+    with pytest.raises(
+        errors.NothingToAnalyseError, match=r"no range names forward .* no device plane"
+    ):
         bubbleviz.analyze(DATA / "jax_cpu4.xplane.pb")
 
 

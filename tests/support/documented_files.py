@@ -25,7 +25,8 @@ GUIDES = CHECKOUT / "bubbleviz" / "guides"
 
 def lay_out(folder: Path) -> None:
     """Fill a folder with every file that a documented command reads."""
-    shutil.copytree(FIXTURES / "1f1b", folder / "fixtures" / "1f1b")
+    for name in ("1f1b", "zb-v"):
+        shutil.copytree(FIXTURES / name, folder / "fixtures" / name)
     for name in ("run", "before", "after"):
         shutil.copytree(FIXTURES / "1f1b", folder / name)
     for name in ("node0.sqlite", "node1.sqlite"):

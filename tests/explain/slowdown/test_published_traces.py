@@ -29,11 +29,11 @@ CLOSE = 2e-4
 @cache
 def report_of(name: str) -> Report:
     """Return the report of a table of a trace, which is made as the guide does it."""
-    example = re.search(r"```python\n(.*?)```", (GUIDES / "tables.md").read_text(), re.DOTALL)
-    assert example is not None
+    examples = re.findall(r"```python\n(.*?)```", (GUIDES / "tables.md").read_text(), re.DOTALL)
+    (example,) = (own for own in examples if "trace.parquet" in own)
     with TemporaryDirectory() as folder, chdir(folder):
         shutil.copy(DATA / f"trace-{name}.parquet", "trace.parquet")
-        exec(compile(example[1], "tables", "exec"), {})
+        exec(compile(example, "tables", "exec"), {})
         return bubbleviz.analyze("operations.parquet")
 
 
