@@ -262,8 +262,9 @@ def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
     if found.iteration_ns is not None and found.error_ns is not None:
         off = 100 * (found.iteration_ns / measured_ns - 1)
         yield (
-            f"schedule window by the times before: {found.iteration_ns / 1e6:,.3f} ms "
-            f"± {found.error_ns / 1e6:,.3f}; measured {measured_ns / 1e6:,.3f} ({off:+.2f} % off)"
+            f"predicted from the times before: {found.iteration_ns / 1e6:,.3f} ± "
+            f"{found.error_ns / 1e6:,.3f} ms (schedule window); measured "
+            f"{measured_ns / 1e6:,.3f} ms ({off:+.2f} % off)"
         )
 
 
