@@ -466,7 +466,7 @@ def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
 
     assert [found.path for found in find_profiles([str(tmp_path)])] == [str(path)]
     (run.parent / "2025_01_02").mkdir()
-    with pytest.raises(errors.InputError, match="2 runs of the profiler; name one, such as"):
+    with pytest.raises(errors.InputError, match="2 runs in folders; name one, such as"):
         find_profiles([str(tmp_path)])
 
 
