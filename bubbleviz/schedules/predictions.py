@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import product
 
 import numpy as np
@@ -23,7 +24,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_workload
 from bubbleviz.schedules.measured_times import StageTimes, of_stages
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from bubbleviz.schedules.simulation import needs, phase_times, run_order
+from bubbleviz.schedules.simulation import phase_times, timed
 
 #: So many draws: the error of their mean is a sixth of the spread of one.
 _DRAWS = 40
@@ -169,24 +170,16 @@ def _makespans(
         times: means of the stages.
         factor: how many times as long as that an operation takes, shape (draws,).
     """
-    work, length = ideal_workload(plan, times), plan.virtual_stages // plan.replicas
+    work = ideal_workload(plan, times)
     usual = phase_times(work)
-    free_ns: list[Floats] = [np.zeros(1)] * plan.stages
-    ended: dict[tuple[bool, int, int], Floats] = {}
-    for operation in run_order(plan):
-        stage, phase = operation.virtual_stage, operation.phase
-        device = plan.placement[stage]
-        start_ns = free_ns[device]
-        for result in needs(operation, length):
-            forward, producer, _ = result
-            apart = plan.placement[producer] != device
-            transfer_ns = (work.down_ns if forward else work.up_ns)[producer] if apart else 0
-            start_ns = np.maximum(start_ns, ended[result] + transfer_ns)
-        lasting_ns = work.lasting_ns(usual[phase][stage], operation.microbatch)
-        free_ns[device] = start_ns + lasting_ns * factor(operation)
-        if phase is not Phase.W:
-            ended[phase is Phase.F, stage, operation.microbatch] = free_ns[device]
-    return np.asarray(np.max(np.broadcast_arrays(*free_ns), axis=0) / plan.chunks, np.float64)
+
+    def lasting_ns(op: PlannedOperation) -> Floats:
+        return work.lasting_ns(usual[op.phase][op.virtual_stage], op.microbatch) * factor(op)
+
+    ran = timed(plan, work, lasting_ns, np.zeros(1), partial(reduce, np.maximum))
+    # Of each device the end of its last operation stays.
+    ends_ns = {device: end_ns for device, *_, end_ns in ran}
+    return np.asarray(reduce(np.maximum, ends_ns.values()) / plan.chunks, np.float64)
 
 
 #: Orders that are tried side by side, and rounds without a shorter one that end the search.

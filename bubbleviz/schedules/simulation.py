@@ -7,15 +7,16 @@ the transfer keeps no device busy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation
@@ -95,7 +96,12 @@ def simulate(plan: Plan, workload: Workload) -> Simulation:
     Raises:
         MismatchError: an operation waits for ever for another.
     """
-    ran = _run(plan, workload)
+    times = phase_times(workload)
+
+    def lasting_ns(op: PlannedOperation) -> int:
+        return workload.lasting_ns(times[op.phase][op.virtual_stage], op.microbatch)
+
+    ran = timed(plan, workload, lasting_ns, 0, max)
     ran.sort(key=lambda row: row[0])
     columns = np.array(ran, np.int64).reshape(-1, 6).T
     return Simulation(*map(np.ascontiguousarray, columns))
@@ -112,17 +118,39 @@ def run_order(plan: Plan) -> list[PlannedOperation]:
     none = (0,) * plan.virtual_stages
     nothing = (0.0,) * plan.virtual_stages
     free = Workload(plan.placement, plan.microbatches, *(none,) * 6, nothing, nothing)
-    return [PlannedOperation(stage, phase, mb) for _, stage, phase, mb, *_ in _run(plan, free)]
+    ran = timed(plan, free, lambda _: 0, 0, max)
+    return [PlannedOperation(stage, phase, mb) for _, stage, phase, mb, *_ in ran]
 
 
-def _run(plan: Plan, workload: Workload) -> list[tuple[int, int, Phase, int, int, int]]:
-    """Return the rows of a simulation, each behind what it needs."""
-    length, times = plan.virtual_stages // plan.replicas, phase_times(workload)
-    rows: list[tuple[int, int, Phase, int, int, int]] = []
-    ended: dict[_Result, int] = {}
-    free_ns, reached, todo = [0] * plan.stages, [0] * plan.stages, list(range(plan.stages))
+#: Nanoseconds: of one simulation, or of many side by side, shape (simulations,).
+_Time = TypeVar("_Time", int, Floats)
 
-    def arrival_ns(result: _Result, device: int) -> int:
+
+def timed(
+    plan: Plan,
+    workload: Workload,
+    lasting_ns: Callable[[PlannedOperation], _Time],
+    zero: _Time,
+    latest: Callable[[Sequence[_Time]], _Time],
+) -> list[tuple[int, int, Phase, int, _Time, _Time]]:
+    """Return the rows of a simulation as of :class:`Simulation`, each behind what it needs.
+
+    Args:
+        plan: what each device runs.
+        workload: how long transfers take.
+        lasting_ns: how long an operation takes.
+        zero: when all begins.
+        latest: the last of some times.
+
+    Raises:
+        MismatchError: an operation waits for ever for another.
+    """
+    length = plan.virtual_stages // plan.replicas
+    rows: list[tuple[int, int, Phase, int, _Time, _Time]] = []
+    ended: dict[_Result, _Time] = {}
+    free_ns, reached, todo = [zero] * plan.stages, [0] * plan.stages, list(range(plan.stages))
+
+    def arrival_ns(result: _Result, device: int) -> _Time:
         forward, stage, _ = result
         on_its_way = workload.down_ns if forward else workload.up_ns
         return ended[result] + (on_its_way[stage] if plan.placement[stage] != device else 0)
@@ -136,10 +164,11 @@ def _run(plan: Plan, workload: Workload) -> list[tuple[int, int, Phase, int, int
             taken = [result for operation in group for result in needs(operation, length)]
             if any(result not in ended for result in taken):
                 break
-            now_ns = max([free_ns[device], *(arrival_ns(result, device) for result in taken)])
+            ready_ns = [arrival_ns(result, device) for result in taken]
+            ready_ns.append(free_ns[device])
+            now_ns = latest(ready_ns)
             for op in group:
-                usual_ns = times[op.phase][op.virtual_stage]
-                end_ns = now_ns + workload.lasting_ns(usual_ns, op.microbatch)
+                end_ns = now_ns + lasting_ns(op)
                 rows.append((device, op.virtual_stage, op.phase, op.microbatch, now_ns, end_ns))
                 now_ns = end_ns
             for op in group:

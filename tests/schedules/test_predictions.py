@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 import bubbleviz
+from bubbleviz.schedules.ideal import ideal
+from bubbleviz.schedules.known import SCHEDULES
+from bubbleviz.schedules.measured_times import StageTimes
+from bubbleviz.schedules.predictions import predicted
 from tests.planting import Planting
 from tests.support.command_line import CommandLine
 from tests.support.planted_runs import analysed
@@ -43,6 +47,14 @@ def test_other_sizes_take_what_they_take(
         changes = str(bubbleviz.compare(report, other).changes)
         same = (row["schedule"], row["microbatches"]) == ("1f1b", 8)
         assert ("predicted from the times before" in changes) != same
+
+
+@pytest.mark.parametrize("name", [rule.name for rule in SCHEDULES if not rule.searched])
+def test_times_that_do_not_vary_take_what_a_simulation_takes(name: str) -> None:
+    times = StageTimes((1.0, 2.0, 1.0, 1.5), (1.0,), (0.5,), 0.1)
+    (found,) = predicted(times, None, [name], [4], [8], [None])
+
+    assert found.iteration_ns == pytest.approx(1e6 * ideal(name, 4, 8, times).makespan_ms)
 
 
 def test_times_that_are_given_have_no_interval(cli: CommandLine) -> None:
