@@ -280,9 +280,9 @@ def _recognition(recognition: Recognition | None) -> dict[str, Any] | None:
 
 def _times(measured: MeasuredTimes) -> dict[str, Any]:
     """Return times by stage, without those of virtual stages."""
-    values = asdict(measured)
-    del values["times"]["measured"]
-    return values
+    times = _attributes(measured.times, "forward_ms backward_ms weight_ms transfer_ms lengths")
+    sizes = _attributes(measured, "stages microbatches chunks")
+    return {**sizes, "times": times, "split": measured.split}
 
 
 def _critical_path(report: Report) -> dict[str, Any] | None:

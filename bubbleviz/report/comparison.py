@@ -239,7 +239,6 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
 
 def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
     """Yield what the other run's sizes take by the times of the first, where sizes differ."""
-    from bubbleviz.schedules.measured_times import measured_times
     from bubbleviz.schedules.predictions import predicted
 
     took = other.ratio("schedule")
@@ -247,18 +246,14 @@ def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
     if first.times is None or other.times is None or other.schedule is None or not measured_ns:
         return
     try:
-        before, now = (
-            measured_times(own.kinds, own.transfer_ns, own.microbatches)
-            for own in (first.times, other.times)
-        )
+        before, now = first.times.measured, other.times.measured
         sizes = [(own.stages, own.microbatches, own.chunks) for own in (before, now)]
-        window = first.times.window
+        if before.window_ns is None or (first.schedule, sizes[0]) == (other.schedule, sizes[1]):
+            return
+        p, m, v = sizes[1]
+        (found,) = predicted(before.times, before, [other.schedule], [p], [m], [v])
     except BubblevizError:  # a run whose times tell no schedule
         return
-    if window is None or (first.schedule, sizes[0]) == (other.schedule, sizes[1]):
-        return
-    p, m, v = sizes[1]
-    (found,) = predicted(before.times, window, [other.schedule], [p], [m], [v])
     if found.iteration_ns is not None and found.error_ns is not None:
         off = 100 * (found.iteration_ns / measured_ns - 1)
         yield (

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, ValidationError, convert
@@ -25,8 +25,7 @@ from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
 
 if TYPE_CHECKING:
-    from bubbleviz.schedules.measured_times import StageTimes
-    from bubbleviz.schedules.predictions import MeasuredWindow
+    from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
     from bubbleviz.schedules.simulation import MeasuredMemory, Workload
 
 # Saved parts: a report of very many ranks as a folder of JSON files.
@@ -325,29 +324,21 @@ class SavedTimes:
     ran_ns: int | None = None
     window_ns: Average | None = None
 
-    @property
-    def window(self) -> MeasuredWindow | None:
-        """What its iterations took; None where that, or the schedule that ran, is not known."""
-        from bubbleviz.schedules import ideal, known, predictions
+    @cached_property
+    def measured(self) -> MeasuredTimes:
+        """What schedules can be simulated with.
+
+        Raises:
+            MismatchError: the time of a virtual stage is lacking.
+        """
+        from bubbleviz.schedules.known import SCHEDULES
         from bubbleviz.schedules.measured_times import measured_times
 
-        whole = self.window_ns
-        ran = {rule.name for rule in known.SCHEDULES} & {self.schedule}
-        if not ran or whole is None or not whole.mean:
-            return None
-        own = measured_times(self.kinds, self.transfer_ns, self.microbatches)
-        sizes = own.stages, own.microbatches, own.times, own.chunks
-        shares: dict[Phase, list[float]] = {}
-        for kind in self.kinds:
-            if kind.mean_ns:
-                shares.setdefault(kind.phase, []).append(kind.std_ns / kind.mean_ns)
-        spread = {phase: median(each) for phase, each in shares.items()}
-        # Two halves that vary on their own make a whole that varies less, as a share.
-        halves = dict.fromkeys((Phase.B, Phase.W), 2**0.5 * spread.get(Phase.BW, 0.0))
-        return predictions.MeasuredWindow(
-            ideal.ideal(ran.pop(), *sizes), own.times, whole.mean, whole.std, whole.n,
-            halves | spread,
-        )  # fmt: skip
+        found = measured_times(self.kinds, self.transfer_ns, self.microbatches)
+        whole, name = self.window_ns, self.schedule or ""
+        if name not in {rule.name for rule in SCHEDULES} or whole is None or not whole.mean:
+            return found
+        return replace(found, schedule=name, window_ns=(whole.mean, whole.std or 0.0, whole.n))
 
     @property
     def workload(self) -> Workload:
@@ -617,11 +608,11 @@ def sizes_and_times(
     Raises:
         MismatchError: the run lacks the time of a virtual stage.
     """
-    from bubbleviz.schedules.measured_times import StageTimes, measured_times, of_stages
+    from bubbleviz.schedules.measured_times import StageTimes, of_stages
 
     times = StageTimes((1.0,), (1.0,), (1.0,))
     if run is not None:
-        known = measured_times(run.kinds, run.transfer_ns, run.microbatches)
+        known = run.measured
         schedule, stages, microbatches = sizes
         stages = known.stages if stages is None else stages
         times, sizes = (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import median_low
+from statistics import median, median_low
 from typing import Protocol
 
 from bubbleviz.errors import MismatchError, UsageError
@@ -135,6 +135,14 @@ class OperationTimes(Protocol):
         """Mean busy time in the slowest pipeline of the typical iteration; None unknown."""
 
     @property
+    def mean_ns(self) -> float:
+        """Mean of their busy time; 0 unknown."""
+
+    @property
+    def std_ns(self) -> float | None:
+        """Standard deviation of it; None unknown."""
+
+    @property
     def gap_ns(self) -> float | None:
         """Median time from the operation before to one that waited for nothing; None unknown."""
 
@@ -149,6 +157,10 @@ class MeasuredTimes:
         chunks: model chunks per stage, v.
         times: of the stages; those of a stage's chunks added up.
         split: whether both halves of the backward were measured; else each takes half of it.
+        spread: by phase, the standard deviation of operations as a share of their mean.
+        schedule: name of the one that ran; empty where it is unknown.
+        window_ns: mean, standard deviation and number of the windows of the ratio ``schedule``;
+            None where these, or the schedule, are unknown.
     """
 
     stages: int
@@ -156,6 +168,9 @@ class MeasuredTimes:
     chunks: int
     times: StageTimes
     split: bool
+    spread: Mapping[Phase, float] = field(default_factory=dict)
+    schedule: str = ""
+    window_ns: tuple[float, float, int] | None = None
 
 
 def measured_times(
@@ -183,7 +198,20 @@ def measured_times(
         chunks=work.chunks,
         times=StageTimes(forward_ms, backward_ms, weight_ms, usual_ms, work),
         split=work.split,
+        spread=_spread(kinds),
     )
+
+
+def _spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
+    """Return the spread of operations by phase: the median of their kinds."""
+    shares: dict[Phase, list[float]] = {}
+    for kind in kinds:
+        if kind.mean_ns:
+            shares.setdefault(kind.phase, []).append((kind.std_ns or 0.0) / kind.mean_ns)
+    spread = {phase: median(each) for phase, each in shares.items()}
+    # Two halves that vary on their own make a whole that varies less, as a share.
+    halves = dict.fromkeys((Phase.B, Phase.W), 2**0.5 * spread.get(Phase.BW, 0.0))
+    return halves | spread
 
 
 def measured_workload(

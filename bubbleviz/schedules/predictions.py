@@ -22,7 +22,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_workload
-from bubbleviz.schedules.measured_times import StageTimes, of_stages
+from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, of_stages
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import phase_times, timed
 
@@ -66,30 +66,9 @@ class Setting:
         return self.iteration_ns * self.stages / self.microbatches
 
 
-@dataclass(frozen=True)
-class MeasuredWindow:
-    """What iterations of a run took, and how far its operations spread.
-
-    Attributes:
-        ran: what the run was simulated as, with its own schedule and sizes.
-        times: of its stages.
-        mean_ns: mean of the windows of ``schedule``.
-        std_ns: their standard deviation; None for one.
-        n: how many.
-        spread: by phase, the standard deviation of operations as a share of their mean.
-    """
-
-    ran: Ideal
-    times: StageTimes
-    mean_ns: float
-    std_ns: float | None
-    n: int
-    spread: Mapping[Phase, float]
-
-
 def predicted(
     times: StageTimes,
-    window: MeasuredWindow | None,
+    run: MeasuredTimes | None,
     schedules: Sequence[str],
     stages: Sequence[int],
     microbatches: Sequence[int],
@@ -102,18 +81,20 @@ def predicted(
 
     Args:
         times: of stages; see :func:`of_stages`.
-        window: of the run that has these times; None simulates the times as they are.
+        run: that has these times; None, or one of unknown windows, simulates them as they are.
         schedules: names.
         stages: p.
         microbatches: m.
         chunks: v; None for the schedule's usual number.
     """
-    spread: Mapping[Phase, float] = {} if window is None else window.spread
-    scale, measured, n = 1.0, 0.0, 1
-    if window is not None:
-        own_ns, _ = _mean_and_spread(window.ran.plan, window.times, spread)
-        scale, n = window.mean_ns / own_ns if own_ns else 1.0, window.n
-        measured = _Z95 * (window.std_ns or 0.0) / window.mean_ns
+    spread: Mapping[Phase, float] = {}
+    scale, measured, n = 1.0, 0.0, 0
+    if run is not None and run.window_ns is not None:
+        window_ns, std_ns, n = run.window_ns
+        own = ideal(run.schedule, run.stages, run.microbatches, run.times, run.chunks)
+        spread, measured = run.spread, _Z95 * std_ns / window_ns
+        own_ns, _ = _mean_and_spread(own.plan, run.times, spread)
+        scale = window_ns / own_ns if own_ns else 1.0
     settings = []
     for name, p, m, v in product(schedules, stages, microbatches, chunks):
         known = of_stages(times, p)
@@ -124,9 +105,8 @@ def predicted(
             continue
         mean_ns, std_ns = _mean_and_spread(found.plan, known, spread)
         drawn = _Z95 * std_ns / mean_ns if mean_ns else 0.0
-        error = ((measured**2 + drawn**2) / n) ** 0.5 + abs(scale - 1)
-        iteration_ns = scale * mean_ns
-        settings.append(_setting(found, iteration_ns, None if window is None else error))
+        error = ((measured**2 + drawn**2) / n) ** 0.5 + abs(scale - 1) if n else None
+        settings.append(_setting(found, scale * mean_ns, error))
     return tuple(sorted(settings, key=lambda own: (own.device_ns is None, own.device_ns or 0.0)))
 
 

@@ -163,9 +163,9 @@ def _compare(
     name, p, m = _known(named, measured=saved is not None)
     schedules, stages, microbatches, chunks = listed
     # Where a time is given, it is not that of the run.
-    window = saved.window if saved is not None and given == (None,) * 4 else None
+    run = saved.measured if saved is not None and given == (None,) * 4 else None
     found = predicted(
-        times, window, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
+        times, run, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
     )
     restrictions = () if saved is None else saved.restrictions
 
