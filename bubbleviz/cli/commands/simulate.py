@@ -122,15 +122,14 @@ def simulate(
     given = times.given(measured=saved is not None)
     name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
     named, stage_times = sizes_and_times(saved, (name, p, m), *given)
-    if any(len(each) > 1 for each in listed):
-        if plan is not None:
-            raise UsageError("--plan sets the order and its sizes; leave the other options out")
+    result: Ideal | Estimate
+    if plan is not None:
+        result = anonymous(_of_plan(plan, sizes, stage_times, carried))
+    elif any(len(each) > 1 for each in listed):
         _compare(saved, given, named, stage_times, listed, outputs, inputs)
         return
-    if plan is None:
-        result = _of_schedule(sizes, named, v, stage_times, measured=saved is not None)
     else:
-        result = anonymous(_of_plan(plan, sizes, stage_times, carried))
+        result = _of_schedule(sizes, named, v, stage_times, measured=saved is not None)
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
