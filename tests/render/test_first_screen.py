@@ -17,6 +17,7 @@ from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import HOSTILE, named, pipelines_of, ranks_of, report_of
 from tests.support.pipeline_jobs import Job, simulated
@@ -180,6 +181,15 @@ def test_what_limits_a_ratio_is_named_on_one_line() -> None:
 
     assert "Limits: kernels (-v coverage)" in lines
     assert "-v coverage (3 notes)" in lines[-1]
+
+
+def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: CommandLine) -> None:
+    """No name tells the job's ranks, so that the row's own number is none of them."""
+    plant(Planting(slow_stage=2, slow_factor=1.5), tmp_path)
+    screen = " ".join(cli.printed("analyze", str(tmp_path)).split())
+
+    assert "► node0 GPU 2 (pipeline order 2): see the advice" in screen
+    assert "node0 GPU 2 (pipeline order 2) takes F 1.50x" in screen
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from bubbleviz.render.rows import RankRow, Selection, chosen_ranks, row_ratios, 
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flowing
 from bubbleviz.report.advice import MARK
+from bubbleviz.report.labels import numbered_rank
 from bubbleviz.report.rank_means import idle_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -180,7 +181,10 @@ def _marked_name(report: Report, rank: Rank, marked: Collection[int]) -> str:
     """Return what the advice calls a marked row: its stage, if that is marked with all copies."""
     copies = {own.index for own in report.ranks if own.stage == rank.stage is not None}
     whole = len(copies) > 1 and copies <= {*marked}
-    return f"stage {rank.stage}" if whole else f"rank {rank.number}"
+    if whole:
+        return f"stage {rank.stage}"
+    known = rank.global_rank is not None
+    return f"rank {rank.number}" if known else numbered_rank(report, rank.index)
 
 
 def _heads(
