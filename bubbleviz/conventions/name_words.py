@@ -37,6 +37,12 @@ _DIGITS = re.compile(r"[0-9]+")
 _MICROBATCHES = 10_000
 
 
+def phase_in(name: str) -> Phase | None:
+    """Return the phase that a word of a name implies; None where none does."""
+    text = name.lower()
+    return next((phase for words, phase in _PHASES if words.search(text)), None)
+
+
 @dataclass(frozen=True)
 class NameShape:
     """Names that differ in their numbers only.
@@ -62,8 +68,7 @@ class NameShape:
     @cached_property
     def phase(self) -> Phase | None:
         """The phase that a word of the names implies."""
-        text = "".join(self.pieces).lower()
-        return next((phase for words, phase in _PHASES if words.search(text)), None)
+        return phase_in("".join(self.pieces))
 
     @cached_property
     def part(self) -> bool:

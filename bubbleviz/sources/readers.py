@@ -181,6 +181,8 @@ _OF_PYTORCH = re.compile(
     rb'|"cat"\s*:\s*"(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver|'
     rb'gpu_mem(?:cpy|set)|kernel|ac2g|Operator|Runtime|Kernel)"'
 )
+#: A count of an operation, of a tracer inside the training program.
+_OF_TRACER = re.compile(rb'"args"\s*:\s*\{[^{}]*"microbatch"\s*:\s*[0-9]')
 #: The precision of times, and names of processes, as XLA's profiler writes them.
 _OF_XLA = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
 #: A plane of which the name fits: its tag and length, its number, if any, and its name.
@@ -207,6 +209,11 @@ def _names_operations(head: bytes) -> bool:
     from bubbleviz.sources.tables.cells import lacking
 
     return not lacking(columns)
+
+
+def _is_of_tracer(head: bytes) -> bool:
+    counted = is_json(head) and _OF_TRACER.search(head) is not None
+    return counted and not (_OF_PYTORCH.search(head) or _OF_XLA.search(head))
 
 
 def _is_database(head: bytes) -> bool:
@@ -283,6 +290,13 @@ READERS = (
         recognises=_is_database,
         holds=lambda tables: bool(_OF_RPD & tables),
         open_file=opened_by("rocm.profile_file:open_file", "rpd"),
+    ),
+    Reader(
+        name="traced",
+        possible_suffixes=(".json",),
+        recognises=_is_of_tracer,
+        open_file=opened_by("tables.operations:open_table", "traced"),
+        operations="a trace of operations",
     ),
     # As jax.profiler writes it, it holds at most a million events, and no UTC.
     Reader(

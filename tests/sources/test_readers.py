@@ -19,7 +19,7 @@ from bubbleviz.sources import readers
 from bubbleviz.sources.readers import reader_of
 from tests.support.columnar_exports import columnar
 from tests.support.nsys_exports import C, K, R, profile
-from tests.support.operation_tables import tables_in
+from tests.support.operation_tables import tables_in, traced
 from tests.support.processes import Process, processes_of
 from tests.support.recorded_runs import written
 from tests.support.rocm_profiles import write_rocpd, write_rpd
@@ -50,6 +50,7 @@ def planted(folder: Path) -> dict[str, Path]:
         "xla-trace": made,
         "recording": written(folder / "recordings"),
         **tables_in(folder, [(0, "F", 0, 10), (0, "B", 10, 30)]),
+        "traced": traced(folder / "traced.json", [(0, 0, "F", 0, 10), (0, 0, "BW", 10, 30)]),
     }
 
 
@@ -69,7 +70,9 @@ def test_one_reader_claims_each_file(tmp_path: Path) -> None:
             continue
         assert claimed_by(path) == [name]
         assert reader_of(str(path)).name == name
-        assert str(path).endswith(KNOWN[name].suffixes or KNOWN[name].table_suffixes)
+        reader = KNOWN[name]
+        endings = reader.suffixes or reader.table_suffixes or reader.possible_suffixes
+        assert str(path).endswith(endings)
 
 
 def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> None:

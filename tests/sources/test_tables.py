@@ -15,7 +15,7 @@ import bubbleviz
 from bubbleviz.errors import BubblevizError, MismatchError, ProfileError
 from bubbleviz.report.report import Report
 from tests.support.command_line import CommandLine
-from tests.support.operation_tables import Columns, csv_of, stream_of, written
+from tests.support.operation_tables import Columns, csv_of, stream_of, traced, written
 
 #: Two microbatches on two stages, 1F1B, in units of 10 ns.
 RANK = [0, 0, 0, 0, 1, 1, 1, 1]
@@ -62,6 +62,20 @@ def test_four_columns_are_enough(kind: str, tmp_path: Path) -> None:
     assert [rank.stage for rank in report.ranks] == [0, 1]
     assert report.convention == "table"
     assert report.profiles[0].format == kind
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_events_of_a_tracer_are_a_table(whole: bool, tmp_path: Path) -> None:
+    phases = ["BW" if phase == "B" else phase for phase in PHASE]
+    rows = list(zip(RANK, MICROBATCH, phases, START, END, strict=True))
+    path = traced(tmp_path / "t.json", [*rows, (0, 0, "Optimizer", 80, 85)], whole=whole)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert ratio(report) == 1 - 120 / 160
+    assert report.iterations[0].name == "7"
+    assert [rank.stage for rank in report.ranks] == [0, 1]
+    assert sorted(report.operations.microbatch.tolist()) == [-1, *sorted(MICROBATCH)]
+    assert [profile.path for profile in report.profiles] == [str(path)]
 
 
 EPOCH = 1_763_860_000_123_456_789

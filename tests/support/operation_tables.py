@@ -1,7 +1,8 @@
-"""Tables of operations: the same rows as CSV, Parquet and Arrow IPC."""
+"""Tables of operations: the same rows as CSV, Parquet, Arrow IPC, and a tracer's events."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,41 @@ def written(folder: Path, columns: Columns, stem: str = "operations") -> dict[st
     frame.write_parquet(paths["parquet"])
     frame.write_ipc(paths["arrow"])
     return paths
+
+
+#: What MegaScan calls an operation, by phase.
+_SCOPES = {"F": "forward", "BW": "backward", "Optimizer": "optimizer"}
+
+
+def traced(
+    path: Path, rows: Sequence[tuple[int, int, str, int, int]], *, whole: bool = False
+) -> Path:
+    """Write rows of rank, microbatch, phase, start and end as MegaScan traces them.
+
+    Args:
+        path: to write.
+        rows: of ranks that are stages, in iteration 7.
+        whole: write each operation as one event, as newer versions do, instead of as two.
+    """
+    events: list[tuple[float, int, dict[str, Any]]] = []
+    for rank, microbatch, phase, start_ns, end_ns in rows:
+        start_us, end_us = start_ns / 1000, end_ns / 1000
+        counts = {"iteration": 7}
+        if phase != "Optimizer":
+            counts |= {"microbatch": microbatch, "model_chunk": 0}
+        event = {"name": _SCOPES[phase], "cname": "light_memory_dump", "tid": 0}
+        if whole:
+            args = {**counts, "dp_rk": 0, "pp_rk": rank, "tp_rk": 0, "g_rk": rank}
+            event |= {"ph": "X", "ts": start_us, "dur": end_us - start_us, "pid": 40 + rank}
+            events.append((start_us, 1, event | {"args": args}))
+            continue
+        event["pid"] = rank
+        begun = {"ph": "B", "ts": start_us, "args": {"iteration": 7}}
+        events.append((start_us, 1, event | begun))
+        ended = {"ph": "E", "ts": end_us, "args": {**counts, "pp_rank": rank}}
+        events.append((end_us, 0, event | ended))
+    path.write_text(json.dumps([event for *_, event in sorted(events, key=lambda e: e[:2])]))
+    return path
 
 
 def csv_of(path: Path, columns: Columns) -> Path:

@@ -439,6 +439,11 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
     )
 
     def cells() -> Cells:
+        if kind == "traced":
+            # It is read as traces are, which tables need nothing of.
+            from bubbleviz.sources.tables.traced import read_traced
+
+            return read_traced(path, watch)
         return read_delimited(path, watch) if kind == "csv" else read_columns(path, watch, kind)
 
     yield OpenTable(path, lambda: operation_table(cells(), source))
