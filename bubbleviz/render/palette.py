@@ -128,6 +128,7 @@ _IDLE = {
     "chunks": ("#c378d2", Hatch(6, 0, 1.6), "rail_animation"),
     "token": ("#f04b5a", Hatch(6, 0, 1.2, dots=True), "thread_state_iowait"),
     "requests": ("#4b1e00", Hatch(8, 45, 1.2, crossed=True), "cq_build_abandoned"),
+    "queued": ("#7818f0", Hatch(5, 45, 1.4), "light_memory_dump"),
 }
 CAUSES = {name: colour for name, (colour, *_) in _IDLE.items()}
 CAUSE_HATCHES = {name: hatch for name, (_, hatch, _) in _IDLE.items()}

@@ -748,8 +748,8 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
     "queue": lambda report, fault, seen: (
         f"Post receives of {_ranks(report, fault.ranks)} in the order in which data comes, or "
         "defer them",
-        f"{counted(int(fault.phases[0][1]), 'receive')} wait behind one whose data has not "
-        f"arrived, in {seen}",
+        f"{' and '.join(counted(int(n), what) for what, n in fault.phases if n)} wait behind one "
+        f"whose data has not arrived, in {seen}",
         "bubbleviz plan RUN -o order.comms.csv writes such an order for PyTorch",
     ),
     "token": lambda _, fault, seen: (

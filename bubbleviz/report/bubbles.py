@@ -102,9 +102,31 @@ def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
         return f"it waits for {producer}"
     if cause is Cause.COMMUNICATION and producer:
         return f"the result of {producer} is in transfer"
+    if cause is Cause.QUEUED and producer:
+        return f"its input's transfer is queued behind {_transfer(report, peer_operation)}"
     if report.no_pipeline is not None and cause in _EDGES:
         return _EDGES[cause]
     return cause.sentence + (host_state(report, row) if cause is Cause.HOST else "")
+
+
+def _transfer(report: Report, row: int) -> str:
+    """Return a send or receive with both of its ends: ``RECV_F2, from stage 3 to stage 0``."""
+    operations, phase = report.operations, Phase(int(report.operations.phase[row]))
+    here, stage = int(operations.rank[row]), int(operations.virtual_stage[row])
+    beyond = stage + (1 if phase in (Phase.SEND_F, Phase.RECV_B) else -1)
+    pipeline = report.ranks[here].pipeline
+    there = next(
+        (
+            rank.index
+            for rank in report.ranks
+            if rank.pipeline == pipeline
+            and ((operations.rank == rank.index) & (operations.virtual_stage == beyond)).any()
+        ),
+        here,
+    )
+    ends = [rank_label(report, rank) for rank in (here, there)]
+    source, target = ends if phase in (Phase.SEND_F, Phase.SEND_B) else reversed(ends)
+    return f"{operation_label(report, row)}, from {source} to {target}"
 
 
 def _waits_in_collective(report: Report, row: int, peer_operation: int) -> str:

@@ -64,6 +64,12 @@ class Cause(IntEnum):
         "the pipeline is empty: no requests",
     )
 
+    QUEUED = (
+        13,
+        "the input's transfer was queued behind another one, which waited for its data",
+        "its input's transfer is queued behind another one",
+    )
+
     @property
     def label(self) -> str:
         """The name as reports print it."""

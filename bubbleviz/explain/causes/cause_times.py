@@ -50,7 +50,8 @@ class Bubbles(Table, ArrowTable):
         before: row of the operation that ended last before the idle interval.
         after: row of the next operation.
         peer_operation: row of the operation on another rank whose result the next one takes; in a
-            collective, that before which the last rank entered.
+            collective, that before which the last rank entered; of a queued transfer, the one in
+            front.
         collective: row of ``kinds``: the collective that runs, waiting or moving.
         host_call_id: row of the operations' ``names``: the CUDA call that the launching thread was
             in, where the host is the cause.
@@ -231,6 +232,8 @@ def causes_of(
         idle_ns[ratio.name] = sums.reshape(shape)
         if ratio.name == stretch.listed:
             none = constant(NONE, len(row))
+            # Where a rank warms up or drains, that alone is the cause.
+            kept = (own == cause) | (own != Cause.QUEUED)
             bubbles = bubbles.changed(
                 rank=rank,
                 iteration=iteration,
@@ -240,7 +243,7 @@ def causes_of(
                 cause=cause,
                 before=idle.before[row],
                 after=idle.after[row],
-                peer_operation=idle.peer_operation[row],
+                peer_operation=np.where(kept, idle.peer_operation[row], NONE),
                 collective=idle.collective[row],
                 host_call_id=none,
                 host_range_id=none,

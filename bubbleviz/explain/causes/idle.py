@@ -1,11 +1,11 @@
 """Idle intervals: when ranks ran nothing, cut by cause, independent of any window.
 
 An idle interval before an operation is cut where the operation's input becomes ready, where the
-receive is launched, and where the receive ends::
+receive is launched, where what its transfer was queued behind ends, and where the receive ends::
 
-    last work ├──────────┬─────────┬───────────────┬──────┤ next operation
-               dependency    host    communication   other
-                         ready     launched      received
+    last work ├──────────┬─────────┬────────┬───────────────┬──────┤ next operation
+               dependency    host    queued   communication   other
+                         ready     launched front ended   received
 
 Where the stages are unknown, so is whether the input of an operation without a receive was ready.
 Time under the profiler's own work goes to it first. Under a collective, a rank depends on the last
@@ -54,7 +54,7 @@ class IdleIntervals(Table):
         before: row of the operation that ended last before the interval; -1 none.
         after: row of the next operation; -1 none.
         peer_operation: row of the operation before which the last member entered the collective
-            that the rank waits in; -1 where it waits in none.
+            that the rank waits in; of what is queued, the transfer in front; else -1.
         collective: kind of the collective that the rank is in; -1 none.
     """
 
@@ -105,7 +105,7 @@ def in_collectives(
     return replace(
         pieces,
         cause=np.where(inside, cause, pieces.cause),
-        peer_operation=np.where(waiting, peer, NONE),
+        peer_operation=np.where(waiting, peer, np.where(inside, NONE, pieces.peer_operation)),
         collective=np.where(inside, kind, NONE),
     )
 
@@ -274,6 +274,8 @@ def _cut_by_waits(
     receive_ns = np.where(later, of_name, receive_ns)
     has_producer, received = inputs.ready_ns != NEVER, known.exact_ns != NEVER
     launched_ns = operations.launched_ns
+    front = queued_behind(operations, inputs, known)
+    front_ns = np.append(operations.end_ns, NEVER)[front]
     low, high = gaps
     cuts, causes, cut = [low], [], low
     for until_ns, cause in (
@@ -281,6 +283,7 @@ def _cut_by_waits(
         # waiting.
         (np.where(has_producer, inputs.ready_ns, known.exact_ns), Cause.DEPENDENCY),
         (np.where(receive_ns == NONE, NEVER, receive_ns), Cause.HOST),
+        (np.minimum(front_ns, known.exact_ns), Cause.QUEUED),
         (known.exact_ns, Cause.COMMUNICATION),
         (np.where(launched_ns == NONE, NEVER, launched_ns), Cause.HOST),
     ):
@@ -295,17 +298,74 @@ def _cut_by_waits(
     start_ns, end_ns = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
     some = end_ns > start_ns
     none = constant(NONE, int(some.sum()))
-    return IdleIntervals(
+    interval = np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some]
+    pieces = IdleIntervals(
         rank=none,
         start_ns=start_ns[some],
         end_ns=end_ns[some],
         cause=np.where(unknown[:, None], Cause.UNKNOWN, np.stack(causes, axis=1))[some],
-        interval=np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some],
+        interval=interval,
         before=none,
         after=none,
         peer_operation=none,
         collective=none,
     )
+    if not (front >= 0).any():
+        return pieces
+    of_gap = np.append(front, NONE)[after[interval]]
+    return replace(pieces, peer_operation=np.where(pieces.cause == Cause.QUEUED, of_gap, NONE))
+
+
+#: What begins so long after another transfer at most was queued behind it.
+_QUEUED_NS = 50_000
+
+
+def queued_behind(operations: Operations, inputs: Inputs, known: Arrivals) -> Ints:
+    """Return behind which transfer that of each operation's input was queued; -1 none.
+
+    On a stream transfers run in the order in which they were posted. The one in front waited for
+    its data, or its peer, and the one behind it, a receive here or a send on the producer's rank,
+    begins once it ends::
+
+        producer   ├ F1 ┤├─────── RECV_F0 waits ───────┤├ SEND_F1 ┤
+        consumer         ├──────────────── RECV_F1 ───────────────┤├ F1 ┤
+                         ├────────── queued ───────────┤
+
+    Args:
+        operations: of all ranks.
+        inputs: what they took from other ranks.
+        known: when receives show that these were there.
+    """
+    row = np.flatnonzero((known.receive >= 0) & (inputs.producer >= 0))
+    front = np.full(len(operations), NONE, np.int64)
+    if not len(row):
+        return front
+    until_ns = np.full(len(operations), NEVER)
+    rank, has_span, start_ns, end_ns, launched_ns = (
+        np.append(column, NONE)
+        for column in (
+            *(operations.rank, operations.has_span, operations.start_ns),
+            *(operations.end_ns, operations.launched_ns),
+        )
+    )
+    row = row[has_span[known.receive[row]] == 1]
+    receive, send = known.receive[row], known.send[inputs.producer[row]]
+    send = np.where(has_span[send] == 1, send, NONE)
+    ready_ns = inputs.ready_ns[row]
+    sent_ns = np.where(send == NONE, ready_ns, np.maximum(start_ns[send], ready_ns))
+    late = sent_ns > start_ns[receive] + _QUEUED_NS
+    early = (send != NONE) & (start_ns[receive] > start_ns[send] + _QUEUED_NS)
+    held = np.concatenate((receive[late], send[early]))
+    for moved in (receive, send):
+        last = intervals.last_before(
+            rank[held], end_ns[held], rank[moved], start_ns[moved], or_at=True
+        )
+        before = np.append(held, NONE)[last]
+        queued = (moved >= 0) & (before >= 0) & (launched_ns[moved] < end_ns[before])
+        queued &= start_ns[moved] <= end_ns[before] + _QUEUED_NS
+        queued &= end_ns[before] > np.maximum(until_ns[row], ready_ns)
+        front[row[queued]], until_ns[row[queued]] = before[queued], end_ns[before[queued]]
+    return front
 
 
 # Forward waits: why ranks of a run that only goes forward waited, down to where it began.

@@ -22,7 +22,13 @@ from bubbleviz.explain.diagnosis import faults as shapes
 from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import Evidence, Fault
 from bubbleviz.explain.slowdown import run_work
-from bubbleviz.explain.slowdown.replay import Replay, Role, replay_of, scenarios_at_once
+from bubbleviz.explain.slowdown.replay import (
+    POINT_TO_POINT,
+    Replay,
+    Role,
+    replay_of,
+    scenarios_at_once,
+)
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up
@@ -152,7 +158,7 @@ def diagnosis_of(
     faults = [(fault,) for shape in shapes.SHAPES for fault in shape(seen)]
     alone = list(map(finding, faults, lengths_without(faults).T))
     alone += [
-        finding((fault,), lengths_without([()], free)[:, 0])
+        finding((fault,), lengths_without([(fault,)], free)[:, 0])
         for fault, free in _eased(run, scenarios)
     ]
     ranked = sorted(alone, key=lambda f: -f.saving_ns)
@@ -292,16 +298,27 @@ def _evidence(
 def _eased(run: run_work.ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
     """Yield faults of what work waits for, with the replay of the run without them.
 
-    These are too few chunks in flight, and receives that are queued behind others.
+    These are too few chunks in flight, and what is queued behind transfers.
     """
     work, order = scenarios.work, scenarios.order
-    row = run_work.queued_receives(work)[0]
-    if len(row):
-        queued = np.isin(order.after, row) & np.isin(work.role[order.before], run_work.RECEIVES)
-        ranks, count = tuple(distinct(work.rank[row]).tolist()), float(len(row))
+    row = run_work.queued_transfers(work, order)[0]
+    rows = run_work.computing_rows(run.operations, run.averaged)
+    late, late_ns = run_work.queued_collectives(run, work, rows)
+    if len(row) or len(late):
+        queued = np.isin(order.after, row) & np.isin(work.role[order.before], POINT_TO_POINT)
         free = replay_of(work, order.take(~queued))
         if len(free.iterations) == len(scenarios.replay.iterations):
-            yield Fault("queue", "queued-receives", ranks=ranks, phases=(("", count),)), free
+            yield (
+                Fault(
+                    "queue",
+                    "queued-transfers",
+                    rows=late,
+                    scale=1 - late_ns / np.maximum(work.own_ns[late], 1),
+                    ranks=tuple(distinct(work.rank[row], work.rank[late]).tolist()),
+                    phases=(("transfer", float(len(row))), ("collective", float(len(late)))),
+                ),
+                free,
+            )
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
         rank, depth = int(operations.rank[tokens.after[0]]), usual_depth(operations, tokens)

@@ -22,7 +22,7 @@ from bubbleviz.explain.slowdown import replay
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, TableT, joined
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up, sorted_rows
-from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.intervals import group_extents, group_sum, last_before
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -715,7 +715,7 @@ def run_order(
         (place[unseen.consumer], place[unseen.producer]),
         (waits[known], token[known]),
         *in_time,
-        queued_receives(work),
+        queued_transfers(work, Dependencies(transfers[: len(seen)], place[seen.producer])),
         _in_turn(work, computes, collective),
         _in_turn(work, collective, collective),
         _followed(work, computes, collective),
@@ -724,27 +724,79 @@ def run_order(
     return Dependencies(row, before)
 
 
-def queued_receives(work: replay.Work) -> Pairs:
-    """Return the receives that were queued behind others, and the one that each then followed.
+def queued_transfers(work: replay.Work, order: Dependencies) -> Pairs:
+    """Return the transfers that were queued behind others, and the one that each then followed.
 
-    Its data was sent while the rank still waited in the other one, which had been posted first::
+    Its data was there while the other one, which had been posted first, still waited for its peer::
 
         RECV_F 5   ├▒▒▒▒▒▒ waits ▒▒▒▒▒▒│▓▓┤
-        RECV_B 2          sent            ├▓▓┤
+        SEND_F 2          computed        ├▓▓┤
 
     Args:
         work: of all ranks.
+        order: what its sends follow.
     """
-    sends = np.flatnonzero(np.isin(work.role, _SENDS))
-    receives = np.flatnonzero(np.isin(work.role, RECEIVES))
-    sent_ns = np.full(int(work.meeting.max(initial=NONE)) + 1, NEVER)
+    role, transfers = work.role, np.flatnonzero(np.isin(work.role, replay.POINT_TO_POINT))
+    sends = transfers[np.isin(role[transfers], _SENDS)]
+    meetings = int(work.meeting.max(initial=NONE)) + 1
+    sent_ns, made_ns = np.full(meetings, NEVER), np.full(len(work), NEVER)
     sent_ns[work.meeting[sends]] = work.start_ns[sends]
-    row, before = chained(work, receives, work.rank_iteration[receives])
+    made = np.isin(role[order.after], _SENDS) & np.isin(role[order.before], replay.COMPUTING)
+    made_ns[order.after[made]] = work.end_ns[order.before[made]]
+    ready_ns = np.where(np.isin(role, RECEIVES), np.append(sent_ns, NEVER)[work.meeting], made_ns)
+    row, before = _in_turn(work, _waiting(work), transfers)
     idle_ns = work.start_ns[row] - work.end_ns[before]
     queued = (idle_ns >= 0) & (idle_ns <= CLOCK_NS)
-    queued &= sent_ns[work.meeting[row]] + CLOCK_NS < work.start_ns[row]
-    queued &= sent_ns[work.meeting[before]] > work.start_ns[before] + CLOCK_NS
+    queued &= (ready_ns[row] != NEVER) & (ready_ns[row] + CLOCK_NS < work.start_ns[row])
     return row[queued], before[queued]
+
+
+def _waiting(work: replay.Work) -> Ints:
+    """Return the sends and receives that waited for their peer."""
+    transfers = np.flatnonzero(np.isin(work.role, replay.POINT_TO_POINT))
+    meetings, start_ns = groups_of(work.meeting[transfers]), work.start_ns[transfers]
+    met_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
+    return transfers[met_ns[meetings.of_row] > start_ns + CLOCK_NS]
+
+
+def queued_collectives(run: ReplayedRun, work: replay.Work, rows: Ints) -> tuple[Ints, Ints]:
+    """Return for how long collectives inside operations were queued behind transfers, by row.
+
+    Experts exchange tokens in a forward, for which nothing runs while a receive of another one
+    waits in front of them, as on a link that both share::
+
+        RECV_F 5        ├▒▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒▒▒│▓▓┤
+        F 2         ├ attention ┤    queued        ├ all-to-all ┤├ experts ┤
+
+    Operations lose no more than the time in which no kernel of theirs ran, nor any collective.
+
+    Args:
+        run: all ranks.
+        work: of it.
+        rows: of the operations that are the first rows of the work.
+    """
+    operations = run.operations
+    place = np.full(len(operations) + 1, NONE, np.int64)
+    place[rows] = np.arange(len(rows))
+    inside = run.collectives.take(place[run.collectives.operation] != NONE)
+    owner = inside.operation
+    inside = inside.take(inside.start_ns < operations.end_ns[owner])
+    owner = place[inside.operation]
+    held = _waiting(work)
+    ended_ns = work.end_ns[held] - CLOCK_NS
+    last = last_before(work.rank[held], ended_ns, inside.rank, inside.start_ns)
+    front = np.append(held, NONE)[last]
+    queued = (front != NONE) & (inside.start_ns <= work.end_ns[front] + CLOCK_NS)
+    # What an operation receives for itself it waits for, whatever it runs then.
+    same = work.microbatch[front] == work.microbatch[owner]
+    queued &= ~same | (work.virtual_stage[front] != work.virtual_stage[owner])
+    lost_ns = inside.start_ns - np.maximum(work.start_ns[front], work.start_ns[owner])
+    of_row = group_sum(owner[queued], len(work), lost_ns[queued])
+    gaps_ns = (operations.busy_ns - operations.active_ns)[rows]
+    gaps_ns = gaps_ns - group_sum(owner, len(work), inside.end_ns - inside.start_ns)[: len(rows)]
+    of_row[: len(rows)] = np.minimum(of_row[: len(rows)], gaps_ns)
+    late = np.flatnonzero(of_row > CLOCK_NS)
+    return late, of_row[late]
 
 
 def _in_turn(work: replay.Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:

@@ -1,0 +1,177 @@
+"""Transfers that are queued behind others: what another order saves is what the job then takes.
+
+Ranks post receives at once, in the order in which data comes where all operations take equally
+long; some take longer, so that the data of others is there first. Or all that a rank sends and
+receives runs on one stream, in the order of PyTorch's lowering; and an all-to-all in the middle of
+each forward waits for the receives that were posted before it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.phases import Phase
+from bubbleviz.report.advice import advice_of
+from bubbleviz.report.bubbles import longest_bubbles
+from bubbleviz.schedules.communication.lowering import lowered
+from bubbleviz.schedules.known import schedule_named
+from tests.support.operation_tables import csv_of
+
+PLAN = schedule_named("interleaved-1f1b").plan(4, 8, 2)
+#: Phase, virtual stage and microbatch.
+Key = tuple[str, int, int]
+MOVES_NS = 200_000
+ORDERS = [[(o.phase.label, o.virtual_stage, o.microbatch) for o in own] for own in PLAN.orders]
+
+
+def sent(phase: str, virtual: int, microbatch: int) -> list[Key]:
+    """Return what an operation receives from another rank."""
+    producer = virtual + (-1 if phase == "F" else 1)
+    return [(phase, producer, microbatch)] * (0 <= producer < PLAN.virtual_stages)
+
+
+#: When operations end, from when to when their receives take, and when their inputs' sends begin.
+Ran = tuple[dict[Key, int], dict[Key, tuple[int, int]], dict[Key, int]]
+
+
+def ran(
+    length_ns: dict[Key, int], queues: list[list[Key]] | None, ahead: dict[Key, list[Key]]
+) -> Ran:
+    """Return when operations end, and when what they receive moves.
+
+    Args:
+        length_ns: of each.
+        queues: operations of each rank in the order of the transfers of their inputs: those that it
+            sends, where it has them, and receives; None for any order.
+        ahead: what is received before the all-to-all of each forward can run.
+    """
+    ended: dict[Key, int] = {}
+    received: dict[Key, tuple[int, int]] = {}
+    began_ns: dict[Key, int] = {}
+    free_ns, queue_ns = [0] * 4, [0] * 4
+    todo = [list(own) for own in ORDERS]
+    waiting = [list(own) for own in queues or []]
+    every = [key for own in ORDERS for key in own if sent(*key)]
+    while any(todo):
+        for key in [key for key in every if key not in received and sent(*key)[0] in ended]:
+            ends = [at for at in range(len(waiting)) if key in waiting[at]]
+            if all(waiting[at][0] == key for at in ends):
+                rank, source = PLAN.device_of(key[1]), PLAN.device_of(sent(*key)[0][1])
+                posted_ns = queue_ns[rank] if ends else 0
+                began_ns[key] = ended[sent(*key)[0]]
+                if source in ends:
+                    began_ns[key] = max(began_ns[key], queue_ns[source])
+                there_ns = max(posted_ns, began_ns[key]) + MOVES_NS
+                received[key] = posted_ns, there_ns
+                for at in ends:
+                    queue_ns[at] = there_ns
+                    waiting[at].remove(key)
+        for rank in range(4):
+            key = todo[rank][0] if todo[rank] else ("", 0, 0)
+            own = [("F", *key[1:])] * (key[0] == "BW")
+            if (
+                key in length_ns
+                and all(k in ended for k in own)
+                and (key in received or not sent(*key))
+            ):
+                ready_ns = max(free_ns[rank], received.get(key, (0, 0))[1])
+                half_ns, before = length_ns[key] // 2, ahead.get(key, [])
+                if not all(own in received for own in before):
+                    continue
+                met_ns = max([ready_ns + half_ns, *(received[own][1] for own in before)])
+                free_ns[rank] = ended[key] = met_ns + length_ns[key] - half_ns
+                todo[rank].pop(0)
+    return ended, received, began_ns
+
+
+def posted(length_ns: dict[Key, int], mode: str) -> tuple[list[list[Key]], dict[Key, list[Key]]]:
+    """Return the queues of ranks, and what is received before the all-to-all of each forward."""
+    if mode == "receives":
+        planned = ran(length_ns, None, {})[0]
+        own = [[key for key in order if sent(*key)] for order in ORDERS]
+        return [sorted(keys, key=lambda key: planned[sent(*key)[0]]) for keys in own], {}
+    queues: list[list[Key]] = []
+    ahead: dict[Key, list[Key]] = {}
+    for line in lowered(PLAN).lines:
+        queue: list[Key] = []
+        receives: list[Key] = []
+        for step in line:
+            for operation in step.operations:
+                if operation.phase is Phase.F and mode == "all-to-all":
+                    ahead["F", operation.virtual_stage, operation.microbatch] = list(receives)
+            for transfer in step.transfers:
+                message = transfer.message
+                phase = "F" if message.phase is Phase.F else "BW"
+                queue.append((phase, message.receiver, message.microbatch))
+                receives += [] if transfer.sends else queue[-1:]
+        queues.append(queue)
+    return queues, ahead
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", ["receives", "one stream", "all-to-all"])
+def test_another_order_of_transfers_saves_what_is_promised(
+    mode: str, seed: int, tmp_path: Path
+) -> None:
+    keys = [key for own in ORDERS for key in own]
+    usual_ns = {key: 2_000_000 * len(key[0]) for key in keys}
+    queues, ahead = posted(usual_ns, mode)
+    draw = random.Random(seed)
+    length_ns = {key: round(own * draw.uniform(0.5, 2.0)) for key, own in usual_ns.items()}
+    ended, received, began_ns = ran(length_ns, queues, ahead)
+    faster = ran(length_ns, None, {})[0]
+    saved = 1 - max(faster.values()) / max(ended.values())
+    rows, cells, active = [], [], []
+    for key, end_ns in ended.items():
+        phase, virtual, microbatch = key
+        rank = PLAN.device_of(virtual)
+        half_ns = length_ns[key] // 2
+        met_ns = end_ns - length_ns[key] + half_ns
+        # A rank computes as soon as it is free and has its input.
+        busy = [ended[own] for own in ORDERS[rank] if ended[own] < end_ns]
+        start_ns = min(met_ns - half_ns, max([received.get(key, (0, 0))[1], *busy]))
+        rows.append((phase, virtual, microbatch, rank, start_ns, end_ns))
+        cells.append(f'[["0","AllToAll","",2,0,0,-1,1,{met_ns},{met_ns}]]' if key in ahead else "")
+        active.append(length_ns[key])
+        if key in received:
+            (_, producer, _), times = sent(*key)[0], received[key]
+            kind = "F" if phase == "F" else "B"
+            other = PLAN.device_of(producer)
+            rows.append((f"RECV_{kind}", virtual, microbatch, rank, *times))
+            rows.append((f"SEND_{kind}", producer, microbatch, other, began_ns[key], times[1]))
+            cells += ["", ""]
+            active += [0, 0]
+    names = ("phase", "virtual_stage", "microbatch", "rank", "start_ns", "end_ns")
+    table: dict[str, list[Any]] = {
+        name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    }
+    table |= {"collectives": cells, "active_ns": active}
+    table["chunk"] = [PLAN.chunk_of(virtual) for virtual in table["virtual_stage"]]
+    table |= {"stage": table["rank"], "iteration": [0] * len(rows)}
+    report = bubbleviz.analyze(csv_of(tmp_path / "operations.csv", table))
+    advice = {one.kind: one for one in advice_of(report)}
+
+    assert ("queue" in advice) == (saved > 0)
+    if saved:
+        # What moves in front of others stays; other receives begin when they did.
+        least = {"receives": 0.999, "one stream": 0.94, "all-to-all": 0.86}[mode] * saved
+        assert least <= advice["queue"].saving_ratio <= saved + 1e-3
+        assert f"s{' and ' * bool(ahead)}" in advice["queue"].text.partition("wait behind one")[0]
+    # What waits with its input ready waits for another transfer, until that ends, or for its own.
+    operations, bubbles = report.operations, report.bubbles
+    queued = bubbles.take(bubbles.cause == Cause.QUEUED)
+    moving = bubbles.take(bubbles.cause == Cause.COMMUNICATION)
+    assert (queued.end_ns == operations.end_ns[queued.peer_operation]).all()
+    assert (moving.end_ns - moving.start_ns).max() <= 3 * MOVES_NS
+    if mode != "receives":
+        longest = next(text for _, text in longest_bubbles(report) if "queued behind" in text)
+        assert re.search(
+            r"behind (RECV|SEND)_[FB]\d of chunk \d, from stage \d to stage \d", longest
+        )
