@@ -24,9 +24,9 @@ from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed
 from bubbleviz.render.rows import row_kind, rows_of
 from bubbleviz.render.text.report import summary
-from bubbleviz.render.text.sections import limitation_lines
 from bubbleviz.report import report as measured
 from bubbleviz.report.advice import Advice, advice_of, first_thing
+from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import stages_of
 from bubbleviz.report.view import View

@@ -14,8 +14,6 @@ from bubbleviz.report.bubbles import latest_host, thread_state
 from bubbleviz.report.labels import (
     in_ms,
     numbered_rank,
-    operation_label,
-    rank_label,
     shortened,
     subject,
 )
@@ -41,13 +39,6 @@ _LOST = 0.01
 #: What to do where nothing is slow against its like, but transfers, or the profiler, take time.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
-#: What to do to get a change, where that is the same for every run.
-_ADVICE = {
-    "no-transfer": _FASTER_TRANSFERS,
-    "no-collective": "Overlap collectives with compute, or shorten them",
-    "no-profiler": _RECORD_LESS,
-    "no-latency": "Launch fewer, larger kernels: kernels start late after their launch",
-}
 #: What may take more time than the bubble, and what to do about it.
 _GAPS = (
     "Launch gaps inside operations take",
@@ -94,10 +85,11 @@ def first_thing(report: Report) -> str | None:
     if missing is not None and lacking is None:
         sentences.insert(0, missing)
     else:
-        change = None if replays is None else _first_advice(report, replays)
-        if sentences[0] is None and change is None:
-            change = _unknown(report) if replays is None else _schedule_bound(report, replays)
-        sentences.append(change)
+        found = () if replays is None else advice_of(report, _worth(report, replays["measured"]))
+        if found:
+            sentences.append(found[0].text)
+        elif sentences[0] is None:
+            sentences += [_unknown(report) if replays is None else _schedule_bound(report, replays)]
         if missing is not None and lacking is not None:
             some, of = lacking
             few = f"Ranks of {some} of {counted(of, 'pipeline')} are missing"
@@ -240,30 +232,6 @@ def _heavier_than_bubble(report: Report) -> str | None:
     )
 
 
-def _first_advice(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
-    """Return what saves most over the averaged iterations; None where nothing saves enough."""
-    measured = replays["measured"]
-    worth = _worth(report, measured)
-    found = advice_of(report, worth)
-    unproven = report.no_pipeline is not None and not report.single_stage
-    if not unproven and (report.explanation.diagnosis is not None or found):
-        return found[0].text if found else None
-    # The change of the typical iteration that saves most.
-    changes = [own for name, own in replays.items() if name not in {"measured", "no-delay"}]
-    best = min(changes, key=lambda change: change.makespan_ns, default=measured)
-    saved = 1 - best.makespan_ns / measured.makespan_ns
-    if saved < worth:
-        return None
-    path = report.explanation.path
-    name = "?" if path is None else shortened(report.iterations[path.iteration].name)
-    ratio = "with a schedule ratio of" if report.no_pipeline is None else "idle for"
-    return (
-        f"{_action(report, best)}: iteration {name} would take {in_ms(best.makespan_ns)} instead "
-        f"of {in_ms(measured.makespan_ns)} ({-100 * saved:.1f} %) from first F to last backward, "
-        f"{ratio} {percent(best.bubble_ratio)} instead of {percent(measured.bubble_ratio)}"
-    )
-
-
 def _worth(report: Report, measured: WhatIf) -> float:
     """Return the share of an iteration that a change is to save, for a sentence on it.
 
@@ -278,9 +246,7 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     """Return the advice where no single change saves enough."""
     measured, no_delay = replays["measured"], replays["no-delay"]
     ratio, ratios = measured.bubble_ratio or 0.0, report.summary.bubble_ratio
-    least = _worth(report, measured)
-    if report.explanation.diagnosis is not None:
-        least = max(least, BOUND)
+    least = max(_worth(report, measured), BOUND)
     between = (ratios["period"].mean if "period" in ratios else None) or 0.0
     # Where iterations overlap the headline may be 0 though each one alone has a bubble.
     headline = ratios[report.headline].mean
@@ -319,33 +285,6 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
             f"{percent(ratio / (2 - ratio))}; --what-if compares other schedules"
         )
     return told
-
-
-def _action(report: Report, change: WhatIf) -> str:
-    """Return the action that brings a change."""
-    times = report.explanation.phase_times
-    if change.name in _ADVICE:
-        return _ADVICE[change.name]
-    if change.name == "no-host":
-        return f"Launch earlier{latest_host(report)}"
-    if change.name != "balanced":
-        slow = "".join(
-            f" ({operation_label(report, row)} of "
-            f"{rank_label(report, int(report.operations.rank[row]))} took "
-            f"{many:.1f} times its median)"
-            for row, many in times.stragglers[:1]
-        )
-        return f"Find out why single operations are slow{slow}"
-    if not times.imbalance:
-        return "Balance the stages"
-    phase, more = max(times.imbalance, key=lambda pair: pair[1])
-    total: dict[int, float] = {}
-    for kind in times.kinds:
-        if kind.phase.label == phase and kind.stage >= 0:
-            total[kind.stage] = total.get(kind.stage, 0.0) + kind.median_ns
-    stage = max(total, key=lambda s: (total[s], -s))
-    longer = f"{phase} of stage {stage} takes {100 * more:.0f} % longer than the mean"
-    return f"Balance the stages ({longer})"
 
 
 # The list of advice: what would shorten iterations, the largest proven saving first.

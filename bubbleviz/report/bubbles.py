@@ -142,17 +142,10 @@ def _waits_in_collective(report: Report, row: int, peer_operation: int) -> str:
 # Late hosts: which hosts launched late, and what they did instead.
 
 
-def latest_host(report: Report, ranks: Sequence[int] | None = None) -> str:
-    """Return which rank's host is late the longest, and where its thread is then.
-
-    Args:
-        report: of the run.
-        ranks: among which it is looked for; None for all.
-    """
+def latest_host(report: Report, ranks: Sequence[int]) -> str:
+    """Return which of some ranks has the host that is late the longest, and its thread's place."""
     bubbles = report.bubbles
-    late = np.flatnonzero(bubbles.cause == Cause.HOST)
-    if ranks is not None:
-        late = late[np.isin(bubbles.rank[late], ranks)]
+    late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.rank, ranks))
     if len(late) == 0:
         return ""
     length_ns = (bubbles.end_ns - bubbles.start_ns)[late]
@@ -161,7 +154,7 @@ def latest_host(report: Report, ranks: Sequence[int] | None = None) -> str:
     rank = int(total_ns.argmax())
     rows = late[bubbles.rank[late] == rank]
     longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
-    others = "" if ranks is None or len(ranks) < 2 else f" and {len(ranks) - 1} more"
+    others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
     return f" on {rank_label(report, rank)}{others}{host_state(report, longest)}"
 
 

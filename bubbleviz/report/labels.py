@@ -16,6 +16,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import CodedTexts, coded_texts
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalised, counted, not_option, one_line, rank_name
 from bubbleviz.report.methods import with_source
@@ -200,3 +201,26 @@ def _with_shown_paths(report: ReportT, shown: Mapping[str, str]) -> ReportT:
             for entry in report.limitations
         ),
     )
+
+
+# Limitations, as people read them.
+
+
+def limitation_lines(report: Report, most: int = 12) -> list[str]:
+    """Return the limitations of a report, one line per reason, with paths as published.
+
+    Args:
+        report: any report.
+        most: lines at most; the last one says how many more there are.
+    """
+    same: dict[str, list[Limitation]] = {}
+    for entry in with_relative_paths(report).limitations:
+        same.setdefault(entry.reason, []).append(entry)
+    lines = []
+    for reason, entries in same.items():
+        subjects = one_line("; ".join(dict.fromkeys(entry.what for entry in entries)), 160)
+        count = sum(entry.count for entry in entries)
+        lines.append(f"{subjects}{f' ({count:,})' if count != 1 else ''}: {one_line(reason, 400)}")
+    if len(lines) > most:
+        lines[most:] = [f"and {len(lines) - most} more in --json"]
+    return lines

@@ -72,24 +72,6 @@ def test_reasons_that_are_the_same_are_one(report: Report) -> None:
     assert lines == ["  - one; two (5): because"]
 
 
-def test_paths_are_shortened_where_names_tell(report: Report) -> None:
-    (profile,) = report.profiles
-    twins = tuple(replace(profile, path=f"/{folder}/same.sqlite") for folder in "ab")
-    other = replace(profile, path="/a/other.sqlite")
-    report = replace(report, profiles=(*twins, other))
-    limitations = [
-        Limitation(str(i), f"{p.path} lacks a table") for i, p in enumerate(report.profiles)
-    ]
-    limitations.append(Limitation("a profile", "/a/broken.sqlite: is damaged; export again"))
-
-    assert limited(report, *limitations) == [
-        "  - 0: /a/same.sqlite lacks a table",
-        "  - 1: /b/same.sqlite lacks a table",
-        "  - 2: other.sqlite lacks a table",
-        "  - a profile: broken.sqlite: is damaged; export again",
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "cell"),
     [

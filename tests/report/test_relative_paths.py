@@ -21,7 +21,7 @@ from tests.support.places import FIXTURES
 
 
 @pytest.mark.parametrize("place", ["here", "below", "beside"])
-@pytest.mark.parametrize("output", ["svg", "latex"])
+@pytest.mark.parametrize("output", ["svg", "latex", "text"])
 def test_footers_and_comments_name_no_directory_of_the_machine(
     output: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import drawsvg
 
-from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render import marks, palette
 from bubbleviz.render.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.labels import (
@@ -34,7 +32,7 @@ from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.advice import MARK, advice_of, culprits, first_thing
-from bubbleviz.report.labels import figure_caption, with_relative_paths
+from bubbleviz.report.labels import figure_caption, limitation_lines
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
 
@@ -205,7 +203,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
             "by phase; height: share of time, the rest is bubble.",
         ),
         (shows_lower_bound(ratio), "The lower ratio counts unattributed compute as work."),
-        (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
+        (any(clock_notes(report, selection)), "±: clock uncertainty of a host."),
         (advised is not None, f"{MARK} {advised and advised.short}."),
         (report.contradicted(headline), "! depends on clocks that contradict each other."),
         (bounds, f"Clock bounds: {' to '.join(bounds)}."),
@@ -225,21 +223,6 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         ),
     )
     return [sentence for told, sentence in sentences if told]
-
-
-def draw_limitations(page: Page, report: Report) -> None:
-    """Write the limitations below what is on the page, no more than people read."""
-    report, size = with_relative_paths(report), page.style.letters.note
-    # Those of one subject differ by names alone.
-    subjects: dict[str, list[Limitation]] = {}
-    for limitation in report.limitations:
-        subjects.setdefault(one_line(limitation.what, 160), []).append(limitation)
-    for what, same in list(subjects.items())[:_MOST_LIMITATIONS]:
-        count = sum(limitation.count for limitation in same)
-        times = f" ({count:,} times)" if count > 1 else ""
-        page.paragraph(f"{what}{times}: {one_line(same[0].reason, 500)}", size)
-    if (more := len(subjects) - _MOST_LIMITATIONS) > 0:
-        page.paragraph(f"and {counted(more, 'more limitation')}", size)
 
 
 def nothing_to_draw(report: Report, view: View) -> str:
@@ -334,8 +317,8 @@ def _drawn(report: Report, view: View, selection: Selection | None, page: Page) 
             page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
         page.title, note = figure_caption(report, selection.iterations, len(selection.rows))
         page.description = " ".join((note, *notes))
-    if page.style.notes:
-        draw_limitations(page, report)
+    for line in limitation_lines(report, _MOST_LIMITATIONS) if page.style.notes else ():
+        page.paragraph(line, page.style.letters.note)
     return page
 
 

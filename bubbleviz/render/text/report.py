@@ -24,6 +24,7 @@ from bubbleviz.render.text import terminal_timeline as timeline
 from bubbleviz.render.text.terminal import Display, paragraph, plain_text
 from bubbleviz.report import bubbles
 from bubbleviz.report.advice import culprits, first_thing, further_advice, shown_iteration
+from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, kernel_time_of, many_ranks, measure_of
 from bubbleviz.report.report import Report
@@ -420,7 +421,7 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
     yield "clocks", clocks(report)
     yield "coverage", coverage(report)
     if report.limitations:
-        yield "coverage", [doc.heading("Limitations"), doc.bullets(own.limitation_lines(report))]
+        yield "coverage", [doc.heading("Limitations"), doc.bullets(limitation_lines(report))]
     # There is a ratio of a pipeline to quote.
     if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
         ready = doc.Sentence(one_line(methods(report), None))

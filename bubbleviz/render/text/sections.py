@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
@@ -493,43 +490,3 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
             else " The backward was measured as one operation: half of it counts as W."
         )
     )
-
-
-# Limitations of a report, a line each.
-
-
-_MOST_LINES = 12
-#: What may be the path of a profile.
-_PATHS = re.compile(r"(?<!\S)\S+?(?=[:;,)]*(?:\s|$))")
-
-
-def limitation_lines(report: Report) -> list[str]:
-    """Return the limitations, one line per reason, and no more than people read.
-
-    Paths of profiles are shortened to file names, where these differ.
-    """
-    paths = {profile.path for profile in report.profiles}
-    folders = {Path(path).parent for path in paths}
-    # A profile that could not be read is named only at the head of its refusal.
-    heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
-    paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
-    names = Counter(Path(path).name for path in paths)
-    short = {path: Path(path).name for path in paths if names[Path(path).name] == 1}
-    merged: dict[str, tuple[list[str], int]] = {}
-    for entry in report.limitations:
-        what, reason = (
-            _PATHS.sub(lambda match: short.get(match[0], match[0]), words)
-            for words in (entry.what, entry.reason)
-        )
-        subjects, count = merged.get(reason, ([], 0))
-        if what not in subjects:
-            subjects.append(what)
-        merged[reason] = (subjects, count + entry.count)
-    lines = [
-        f"{one_line('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
-        f"{one_line(reason, 400)}"
-        for reason, (subjects, count) in merged.items()
-    ]
-    if len(lines) > _MOST_LINES:
-        lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES} more in --json"]
-    return lines

@@ -1,7 +1,6 @@
 """The timeline of one iteration in a terminal: one row per stage, drawn to scale with characters.
 
-With colours a cell holds two halves; without, a shade a phase, and in ASCII a letter. Where many
-rows do not fit a screen, two share a line, each half as high. Otherwise::
+With colours a cell holds two halves; without, a shade a phase, and in ASCII a letter::
 
     stage 0 ████████▒▒██▒▒██▒▒██·····▒▒······▒▒   27.3 %
     stage 1►··██████▒▒██▒▒██▒▒██▒▒···▒▒···▒▒···   27.3 %
@@ -39,7 +38,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 #: What a cell holds beside the kinds of marks, whose codes are smaller.
-_BUBBLE, _OUTSIDE, _OPERATION = 20, 21, 22
+_BUBBLE, _OUTSIDE = 20, 21
 _BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
 #: A shade of each kind, and where there is ASCII alone a letter.
@@ -55,21 +54,17 @@ _SIGNS: Mapping[int, str] = {
     pixels.UNATTRIBUTED_KIND: "??",
     _BUBBLE: "·.",
     _OUTSIDE: "  ",
-    _OPERATION: "█#",
 }
 #: What a legend calls what is no phase.
 _CALLED = {
     pixels.OTHER_ITERATION: "other iteration",
     pixels.UNATTRIBUTED_KIND: "unattributed",
     _BUBBLE: "bubble",
-    _OPERATION: "operation",
 }
 #: Characters of a row's label, and of the ratio behind it.
 _LONGEST_LABEL, _RATIO = 18, 8
-#: Up to so many rows are all drawn; more are grouped, into at most so many.
-_ALL, _GROUPS = 32, 16
-#: More rows than this are half as high, where they do not fit otherwise.
-_WHOLE = 16
+#: Up to so many rows are all drawn; more are grouped into at most so many, where they do not fit.
+_GROUPS = 16
 #: Lines of a timeline beside its rows: title, axis and legend.
 _AROUND = 3
 #: Columns between two labels of the axis, at least.
@@ -122,52 +117,40 @@ def terminal_timeline(
         marked: ranks whose rows are marked, as those that advice is about.
         room: lines that it may take; None where each row has its own, however many they are.
     """
-    size = 1 if room is None or len(selection.rows) <= _ALL else -(-len(selection.rows) // _GROUPS)
+    number = len(selection.rows)
+    fits = room is None or number <= max(_GROUPS, room - _AROUND)
+    size = 1 if fits else -(-number // _GROUPS)
     rows = _grouped(report, selection, marked, size)
     selection = replace(selection, rows=tuple(row for row, *_ in rows))
-    paired = room is not None and _WHOLE < len(rows) > room - _AROUND
-    halves = display.colour and display.unicode and not paired
-    coloured = display.colour and (display.unicode or not paired)
-    per_line = [rows[at : at + 1 + paired] for at in range(0, len(rows), 1 + paired)]
-    heads = _heads(per_line, marked, display)
-    gutter = cell_width(heads[0])
-    ratio_width = _RATIO + (_RATIO - 1) * paired
-    columns = max(display.width - gutter - ratio_width, 10)
+    halves = display.colour and display.unicode
+    labels = [display.shown(label) for _, label, _ in rows]
+    gutter = max(map(cell_width, labels)) + 1
+    columns = max(display.width - gutter - _RATIO, 10)
     cells = _diffused(_shares(report, selection, columns * (1 + halves)))
-    if paired and not coloured:
-        # Half a character has no shades.
-        cells[~np.isin(cells, (_BUBBLE, _OUTSIDE))] = _OPERATION
     kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
     glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
-    if display.unicode and (halves or paired):
+    if halves:
         glyphs |= {kind: "█" for kind in glyphs if kind not in {_BUBBLE, _OUTSIDE}}
     elif not display.unicode and Phase.B not in kinds:
         # Where no B is shown, BW is the backward.
         glyphs[Phase.BW] = "B"
-    styles = {kind: _colour(kind) if coloured else "" for kind in _SIGNS}
-    stacked = "▀▄" if display.unicode else '"_'
-    lines: list[Line] = [_title(selection, size, paired, idle_of(report), display)]
-    for at, (own, head) in enumerate(zip(per_line, heads, strict=True)):
-        drawn = cells[at * (1 + paired) :][: 1 + paired].tolist()
-        if paired:
-            lower = drawn[1] if len(drawn) > 1 else [_OUTSIDE] * columns
-            spans = _halves(zip(drawn[0], lower, strict=True), glyphs, styles, stacked)
-        elif halves:
-            left, right = drawn[0][::2], drawn[0][1::2]
-            spans = _halves(zip(left, right, strict=True), glyphs, styles, "▌▐")
+    styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
+    lines: list[Line] = [_title(selection, size, idle_of(report), display)]
+    for (row, _, ratio), label, drawn in zip(rows, labels, cells.tolist(), strict=True):
+        if halves:
+            spans = _halves(zip(drawn[::2], drawn[1::2], strict=True), glyphs, styles)
         else:
-            spans = _characters(drawn[0], glyphs, styles)
-        style = "bold" if any(row.rank.index in marked for row, *_ in own) else ""
-        ratios = [percent(known) for *_, known in own]
-        ratio = " ".join((*(each.removesuffix(" %") for each in ratios[:-1]), ratios[-1]))
-        lines.append((Span(head, style), *spans, Span(f"{ratio:>{ratio_width}}", style)))
+            spans = _characters(drawn, glyphs, styles)
+        is_marked = row.rank.index in marked
+        head = label + " " * (gutter - 1 - cell_width(label))
+        head += display.shown(MARK) if is_marked else " "
+        style = "bold" if is_marked else ""
+        lines.append((Span(head, style), *spans, Span(f"{percent(ratio):>{_RATIO}}", style)))
     lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
     legend: list[Line] = [
         (Span(glyphs[kind], styles[kind]), Span(f" {_CALLED.get(kind) or Phase(kind).label}"))
         for kind in kinds
     ]
-    if paired and not display.unicode:
-        legend.append((Span(stacked), Span(" operation of the upper, lower row only")))
     of_marked = [
         _marked_name(report, row.rank, marked) for row, *_ in rows if row.rank.index in marked
     ]
@@ -185,24 +168,6 @@ def _marked_name(report: Report, rank: Rank, marked: Collection[int]) -> str:
         return f"stage {rank.stage}"
     known = rank.global_rank is not None
     return f"rank {rank.number}" if known else numbered_rank(report, rank.index)
-
-
-def _heads(
-    lines: Sequence[Sequence[_Labelled]], marked: Collection[int], display: Display
-) -> list[str]:
-    """Return what stands in front of lines, with the mark: ``stage 6 ►``, or ``stage 6/7► ``."""
-    heads = []
-    for rows in lines:
-        signs = [display.shown(MARK) if row.rank.index in marked else "" for row, *_ in rows]
-        first, *others = (display.shown(label) for _, label, _ in rows)
-        common = first.rpartition(" ")[0] + " "
-        for label in others:
-            first += f"{signs[0]}/{label.removeprefix(common)}"
-        heads.append((first, signs[-1] or " "))
-        if others:
-            heads[-1] = (first + signs[-1], " ")
-    width = max(cell_width(head) for head, _ in heads)
-    return [head + " " * (width - cell_width(head)) + end for head, end in heads]
 
 
 # What each cell shows, row by row.
@@ -287,7 +252,7 @@ def _diffused(shares: Floats) -> Ints:
     return codes
 
 
-def _title(selection: Selection, size: int, paired: bool, share: str, display: Display) -> Line:
+def _title(selection: Selection, size: int, share: str, display: Display) -> Line:
     """Return which iteration is drawn, what a row is, and what the numbers behind rows are of."""
     rows = selection.rows
     most = max(len(row.replicas) for row in rows)
@@ -298,7 +263,6 @@ def _title(selection: Selection, size: int, paired: bool, share: str, display: D
     if of and pipeline and not several:
         of = f" (pipeline {pipeline} of {most})"
     per = f"{size} {what}s, the most unusual drawn" if size > 1 else f"{what}{of}"
-    per += ", two on each line" if paired else ""
     title = (
         f"Iteration {one_line(selection.iterations[0].name, 30)}, "
         f"{selection.span_ns / 1e6:,.3f} ms: one row per {per}"
@@ -327,7 +291,6 @@ def _colour(kind: int) -> str:
     """Return the colour of a kind in words of rich; empty where it has none."""
     others = {
         _OUTSIDE: "",
-        _OPERATION: "",
         _BUBBLE: "dim",
         pixels.OTHER_ITERATION: palette.mix(palette.UNATTRIBUTED, palette.BLACK, 0.4),
         pixels.UNATTRIBUTED_KIND: palette.mix(palette.UNATTRIBUTED, "#ff0000", 0.4),
@@ -346,19 +309,18 @@ def _halves(
     pairs: Iterable[tuple[int, int]],
     glyphs: Mapping[int, str],
     styles: Mapping[int, str],
-    parts: str,
 ) -> list[Span]:
-    """Return a row with a character for two cells, whose two halves are ``parts``."""
+    """Return a row with a character for two cells, its left and its right half."""
     blank, spans = (_BUBBLE, _OUTSIDE), []
     for (first, second), run in groupby(pairs):
         if first == second:
             glyph, style = glyphs[first], styles[first]
         elif second in blank:
-            glyph, style = glyphs[_OUTSIDE] if first in blank else parts[0], styles[first]
+            glyph, style = glyphs[_OUTSIDE] if first in blank else "▌", styles[first]
         elif first in blank:
-            glyph, style = parts[1], styles[second]
+            glyph, style = "▐", styles[second]
         else:
-            glyph, style = parts[0], f"{styles[first]} on {styles[second]}"
+            glyph, style = "▌", f"{styles[first]} on {styles[second]}"
         spans.append(Span(glyph * sum(1 for _ in run), style))
     return spans
 
