@@ -21,7 +21,7 @@ from bubbleviz.render import document as blocks
 from bubbleviz.render.notebook import framed
 from bubbleviz.render.palette import ACTIVITIES
 from bubbleviz.render.web.page import LEVEL, page
-from bubbleviz.render.web.shards import bytes_of, deflated, steps
+from bubbleviz.render.web.shards import bytes_of, deflated
 
 
 def written(report: IdleReport, name: str, gaps: int) -> str:
@@ -96,7 +96,7 @@ def _timeline(report: IdleReport) -> tuple[dict[str, Any], bytes]:
     ]
     names_of = {"devices": devices, "steps": names, "activities": activities, "works": [*works]}
     inks = {"busy": ACTIVITIES["compute"], "rest": picture.REST_COLOUR}
-    return names_of | inks, bytes_of({name: steps(own) for name, own in columns.items()})
+    return names_of | inks, bytes_of(columns)
 
 
 def _numbers(names: Sequence[str], known: dict[str, int]) -> Ints:

@@ -4,8 +4,8 @@ The parts lie in ``assets/``. Charts are drawn by Vega-Lite, which the package v
 carries; it is imported when used, for it is an extra: ``pip install 'bubbleviz[html]'``. The
 timeline is our own: Vega takes a mark an operation, and runs have more than a million.
 
-A page carries a report's numbers, and its timeline as columns of differences, in as few bytes as
-hold them: see :mod:`bubbleviz.render.web.shards`.
+A page carries a report's numbers, and its timeline as columns, in as few bytes as hold them: see
+:mod:`bubbleviz.render.web.shards`.
 
 Times are nanoseconds since ``base_ns``, which a browser holds exactly (below 2**53).
 """
@@ -26,16 +26,16 @@ import numpy as np
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phase_masks import TRAINING
-from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import unmarked
 from bubbleviz.render import palette
 from bubbleviz.render.formats import check_installed
 from bubbleviz.render.json_document import document
 from bubbleviz.render.rows import chosen_ranks
-from bubbleviz.render.web.shards import bytes_of, deflated, sharded, steps
+from bubbleviz.render.web.shards import bytes_of, deflated, sharded
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.rank_means import (
     RankMeans,
@@ -219,14 +219,8 @@ def packed(
     blocks: list[str] = []
     shards = means_at = standing_out = None
     if means is not None:
-        medians = {}
-        for kind in document["phase_times"]:
-            phase, stage = phase_of_label(kind["phase"]), kind["virtual_stage"]
-            if phase is not None:
-                medians[NONE if stage is None else stage, int(phase)] = kind["median_ns"]
         pipelines = [rank["pipeline"] for rank in document["ranks"]]
-        ratios = means.bubble_ratio
-        shards, blocks = sharded(timeline, paint_of, pipelines, ratios, medians, wanted)
+        shards, blocks = sharded(timeline, paint_of, pipelines, means.bubble_ratio, wanted)
         tables = {
             **{table: dict.fromkeys(own, _EMPTY) for table, own in tables.items()},
             "means": _mean_columns(means),
@@ -243,7 +237,7 @@ def packed(
             }
             for own in found[:_MOST_STANDOUTS]
         ]
-    columns = bytes_of({table: steps(own) for table, own in tables.items()})
+    columns = bytes_of(tables)
     path = document.get("critical_path")
     whole = {
         # Without what the columns hold, and what only programs read.

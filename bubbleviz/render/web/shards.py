@@ -2,16 +2,10 @@
 
 A page unpacks a shard when it is shown. Pipelines of one job do the same at other times, so what
 operations are (structure) is held apart from when they ran (times), and held once by those that
-share it. Times travel as what is left of a prediction, which is little or nothing where intervals
-follow each other::
+share it. Busy intervals travel as what they are apart from their operation, mostly nothing.
 
-    operation      start - end of the one before on its rank        length
-    its kernels    start - start of the operation                   length - that of the operation
-    bubble         start - end of the one before, or of the         length - what is left until the
-                   last compute before the operation behind it      operation behind it begins
-
-All other columns travel as differences. Numbers are folded (0, -1, 1, -2 become 0, 1, 2, 3) and
-held by bytes, all lowest ones first, so that the many zeros of the higher ones lie together.
+All columns travel as differences, but for lengths. Numbers are folded (0, -1, 1, -2 become 0, 1, 2,
+3) and held by bytes, all lowest ones first, so that the many zeros of the higher ones lie together.
 """
 
 from __future__ import annotations
@@ -26,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.phases import COMPUTE
 from bubbleviz.report.rank_means import rank_groups, rows_of_ranks
 from bubbleviz.report.timeline import Timeline
 
@@ -39,11 +32,15 @@ _UNKNOWN_RANKS = 64
 MOST_CHARACTERS = 25_000_000
 #: About so many bytes an operation and a bubble take at full precision, and the unit where
 #: that is too much.
-_BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 7.2, 2.0, 1000
+_BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 8.1, 2.5, 1000
 _STRUCTURE = (
     *("rank", "iteration", "phase", "microbatch", "second_microbatch", "chunk", "second_chunk"),
     *("virtual_stage", "kernels", "name", "paint"),
 )
+#: Tables whose rows are intervals of an operation.
+_PIECES = ("compute", "communication")
+#: Columns that travel as they are, not as differences.
+_LENGTHS = frozenset(("length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"))
 _LEVEL = 6
 
 Tables = Mapping[str, Mapping[str, Ints]]
@@ -54,7 +51,6 @@ def sharded(
     paint: Ints,
     pipelines: Sequence[int | None],
     ratios: Floats,
-    medians: Mapping[tuple[int, int], float],
     wanted: Sequence[int] = (),
 ) -> tuple[dict[str, Any], list[str]]:
     """Return a timeline in shards: what a page knows of them, and the elements that hold blocks.
@@ -67,7 +63,6 @@ def sharded(
         paint: how each operation is filled.
         pipelines: of each rank.
         ratios: of each rank, NaN where unknown: the pipelines that differ most stay.
-        medians: by virtual stage and phase, what operations take.
         wanted: ranks whose shards stay before all others.
     """
     tables = timeline.tables
@@ -79,12 +74,6 @@ def sharded(
     ranks = {
         table: own["rank"] if "rank" in own else operations["rank"][own["operation"]]
         for table, own in columns.items()
-    }
-    residuals = {
-        "operations": _of_operations(operations, unit_ns, medians),
-        "compute": _of_pieces(columns["compute"], operations),
-        "communication": _of_pieces(columns["communication"], operations),
-        "bubbles": _of_bubbles(columns["bubbles"], operations),
     }
     groups = rank_groups(pipelines, _FEWEST_RANKS, _MOST_RANKS, _UNKNOWN_RANKS)
     blocks: list[str] = []
@@ -100,7 +89,7 @@ def sharded(
         first, last = groups[place]
         own = {table: rows_of_ranks(rank, first, last) for table, rank in ranks.items()}
         structure = bytes_of(_structure(columns, own, first))
-        times = deflated(bytes_of(_times(columns, residuals, own, first)), _LEVEL)
+        times = deflated(bytes_of(_times(columns, own, first)), _LEVEL)
         new = "" if structure in known else deflated(structure, _LEVEL)
         room -= len(new) + len(times)
         if room < 0 and shards:
@@ -144,46 +133,36 @@ def _structure(tables: Tables, rows: Mapping[str, slice], first: int) -> dict[st
     at = rows["operations"]
     own = {name: tables["operations"][name][at] for name in _STRUCTURE}
     own["rank"] = own["rank"] - first
-    found = {"operations": own}
-    for table in ("compute", "communication"):
-        found[table] = {"operation": tables[table]["operation"][rows[table]] - at.start}
-    return {table: steps(columns) for table, columns in found.items()}
-
-
-def _times(
-    tables: Tables, left: Tables, rows: Mapping[str, slice], first: int
-) -> dict[str, dict[str, Ints]]:
-    """Return when the operations of some ranks ran, and all that differs between pipelines.
-
-    Args:
-        tables: of the run.
-        left: what is left of times once they are predicted.
-        rows: of the ranks.
-        first: of the ranks.
-    """
-    at = rows["operations"]
-    found = {
-        table: {name: column[rows[table]] for name, column in left[table].items()}
-        for table in ("operations", "compute", "communication")
+    pieces = {
+        table: {"operation": tables[table]["operation"][rows[table]] - at.start}
+        for table in _PIECES
     }
-    for table in ("unattributed", "bubbles", "windows", "critical"):
-        own = {name: column[rows[table]] for name, column in tables[table].items()}
-        if table == "bubbles":
-            own |= _peers(own.pop("peer_operation"), tables["operations"]["rank"], at)
+    return {"operations": own, **pieces}
+
+
+def _times(tables: Tables, rows: Mapping[str, slice], first: int) -> dict[str, dict[str, Ints]]:
+    """Return when the operations of some ranks ran, and all that differs between pipelines."""
+    operations, at = tables["operations"], rows["operations"]
+    found: dict[str, dict[str, Ints]] = {}
+    for table, columns in tables.items():
+        own = {name: column[rows[table]] for name, column in columns.items()}
+        if table in _PIECES:
+            of = own["operation"]
+            own = {
+                "later_ns": own["start_ns"] - operations["start_ns"][of],
+                "longer_ns": own["length_ns"] - operations["length_ns"][of],
+            }
+        elif table == "operations":
+            own = {name: column for name, column in own.items() if name not in _STRUCTURE}
+        elif table == "bubbles":
+            own |= _peers(own.pop("peer_operation"), operations["rank"], at)
         for name in ("operation", "after"):
             if name in own:
                 own[name] = np.where(own[name] < 0, NONE, own[name] - at.start)
         if "rank" in own:
             own["rank"] = own["rank"] - first
-        found[table] = steps(own)
-    bubbles = rows["bubbles"]
-    found["bubbles"] |= {name: column[bubbles] for name, column in left["bubbles"].items()}
+        found[table] = own
     return found
-
-
-def steps(columns: Mapping[str, Ints]) -> dict[str, Ints]:
-    """Return the differences of columns from row to row."""
-    return {name: np.diff(column, prepend=np.int64(0)) for name, column in columns.items()}
 
 
 def _peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
@@ -196,70 +175,18 @@ def _peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
     }
 
 
-def _end_before(rank: Ints, start: Ints, length: Ints) -> Ints:
-    """Return the end of the interval before each on its rank, those of no length passed over."""
-    if not len(rank):
-        return rank
-    last = np.maximum.accumulate(np.where(length >= 0, np.arange(len(rank)), NONE))
-    before = np.concatenate((np.array([NONE]), last[:-1]))
-    held = (before >= 0) & (rank[before] == rank)
-    return np.where(held, start[before] + length[before], 0)
-
-
-def _of_operations(
-    own: Mapping[str, Ints], unit_ns: int, medians: Mapping[tuple[int, int], float]
-) -> dict[str, Ints]:
-    start, length = own["start_ns"], own["length_ns"]
-    spans = length >= 0
-    predicted = _end_before(own["rank"], start, length)
-    return {
-        "start_ns": np.where(spans, start - predicted, 0),
-        "length_ns": length,
-        "active_ns": own["active_ns"] - length,
-        "thousandths": own["thousandths"] - predicted_thousandths(own, unit_ns, medians),
-    }
-
-
-def predicted_thousandths(
-    own: Mapping[str, Ints], unit_ns: int, medians: Mapping[tuple[int, int], float]
-) -> Ints:
-    """Return how long operations took by their spans, of the median of their kind."""
-    median = np.zeros(len(own["phase"]))
-    for (stage, phase), median_ns in medians.items():
-        median[(own["virtual_stage"] == stage) & (own["phase"] == phase)] = median_ns
-    known = (median > 0) & (own["length_ns"] >= 0)
-    shares = 1000 * (own["length_ns"] * unit_ns) / np.where(known, median, 1.0)
-    return np.where(known, np.floor(shares + 0.5), 0).astype(np.int64)
-
-
-def _of_pieces(own: Mapping[str, Ints], operations: Mapping[str, Ints]) -> dict[str, Ints]:
-    of = own["operation"]
-    return {name: own[name] - operations[name][of] for name in ("start_ns", "length_ns")}
-
-
-def _of_bubbles(own: Mapping[str, Ints], operations: Mapping[str, Ints]) -> dict[str, Ints]:
-    rank, start, length, after = (own[n] for n in ("rank", "start_ns", "length_ns", "after"))
-    predicted = _end_before(rank, start, length)
-    if not len(operations["rank"]):
-        return {"start_ns": start - predicted, "length_ns": length}
-    row = np.where(after >= 0, after, 0)
-    known = (after >= 0) & (operations["rank"][row] == rank)
-    worked = np.where(np.isin(operations["phase"], COMPUTE), operations["length_ns"], NONE)
-    ended = _end_before(operations["rank"], operations["start_ns"], worked)[row]
-    predicted = np.where(known, np.maximum(predicted, ended), predicted)
-    begins = known & (operations["length_ns"][row] >= 0)
-    until = np.where(begins, operations["start_ns"][row] - start, 0)
-    return {"start_ns": start - predicted, "length_ns": length - until}
-
-
 def bytes_of(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
-    """Return columns by bytes, behind where each lies: table to [rows, {column: bytes each}]."""
+    """Return columns by bytes, behind where each lies: table to [rows, {column: bytes each}].
+
+    Those that are no lengths are differences from row to row.
+    """
     blocks = []
     layout: dict[str, Any] = {}
     for table, columns in tables.items():
         widths = {}
         for name, column in columns.items():
-            block, widths[name] = _planes(column)
+            steps = column if name in _LENGTHS else np.diff(column, prepend=np.int64(0))
+            block, widths[name] = _planes(steps)
             blocks.append(block)
         layout[table] = [len(next(iter(columns.values()))), widths]
     head = json.dumps(layout, separators=(",", ":")).encode()

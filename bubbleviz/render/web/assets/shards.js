@@ -11,7 +11,14 @@ function unfolded(bytes, at, rows, width) {
   return values;
 }
 
-// The tables of a block, with columns as they travel.
+// Columns that travel as they are; all others are differences from row to row.
+const LENGTHS = new Set(["length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"]);
+
+function summedUp(steps) {
+  for (let i = 1; i < steps.length; i += 1) steps[i] += steps[i - 1];
+}
+
+// The tables of a block: times as doubles, which are exact below 2**53, the rest as 32 bits.
 function blockTables(buffer) {
   const bytes = new Uint8Array(buffer);
   const length = new DataView(buffer).getUint32(0, true);
@@ -21,66 +28,23 @@ function blockTables(buffer) {
   for (const [name, [rows, widths]] of Object.entries(layout)) {
     tables[name] = { rows };
     for (const [column, width] of Object.entries(widths)) {
-      tables[name][column] = unfolded(bytes, at, rows, width);
+      const values = unfolded(bytes, at, rows, width);
+      if (!LENGTHS.has(column)) summedUp(values);
+      tables[name][column] = column.endsWith("_ns") ? values : Int32Array.from(values);
       at += rows * width;
     }
   }
   return tables;
 }
 
-function summedUp(steps) {
-  for (let i = 1; i < steps.length; i += 1) steps[i] += steps[i - 1];
-  return steps;
-}
-
-// Times of operations, from what is left of their predictions.
-function restoreOperations(own, unitNs, medianOf) {
-  const { rows, rank, start_ns: start, length_ns: length, active_ns: active, thousandths } = own;
-  let [lastRank, end] = [-1, 0];
-  for (let i = 0; i < rows; i += 1) {
-    active[i] += length[i];
-    const median = medianOf(own.virtual_stage[i], own.phase[i]);
-    if (median > 0 && length[i] >= 0) thousandths[i] += Math.floor((1000 * (length[i] * unitNs)) / median + 0.5);
-    if (length[i] < 0) {
-      start[i] = -1;
-      continue;
-    }
-    start[i] += lastRank === rank[i] ? end : 0;
-    [lastRank, end] = [rank[i], start[i] + length[i]];
-  }
-}
-
+// Where the intervals of operations lie, from how far that is from their operations.
 function restorePieces(own, operations) {
+  const { later_ns: start, longer_ns: length } = own;
   for (let i = 0; i < own.rows; i += 1) {
-    own.start_ns[i] += operations.start_ns[own.operation[i]];
-    own.length_ns[i] += operations.length_ns[own.operation[i]];
+    start[i] += operations.start_ns[own.operation[i]];
+    length[i] += operations.length_ns[own.operation[i]];
   }
-}
-
-// For each operation, the end of the last compute before it on its rank.
-function endsBefore({ rows, rank, phase, start_ns: start, length_ns: length }, computes) {
-  const ends = new Float64Array(rows);
-  let [lastRank, end] = [-1, 0];
-  for (let i = 0; i < rows; i += 1) {
-    if (rank[i] !== lastRank) [lastRank, end] = [rank[i], 0];
-    ends[i] = end;
-    if (length[i] >= 0 && computes.has(phase[i])) end = start[i] + length[i];
-  }
-  return ends;
-}
-
-function restoreBubbles(own, operations, computes) {
-  const { rank, start_ns: start, length_ns: length, after } = own;
-  const ends = endsBefore(operations, computes);
-  let end = 0;
-  for (let i = 0; i < own.rows; i += 1) {
-    const row = after[i];
-    const known = row >= 0 && operations.rank[row] === rank[i];
-    const last = i > 0 && rank[i - 1] === rank[i] ? end : 0;
-    start[i] += known ? Math.max(last, ends[row]) : last;
-    if (known && operations.length_ns[row] >= 0) length[i] += operations.start_ns[row] - start[i];
-    end = start[i] + length[i];
-  }
+  return { rows: own.rows, operation: own.operation, start_ns: start, length_ns: length };
 }
 
 const IN_UNITS = ["start_ns", "length_ns", "active_ns"];
@@ -91,8 +55,6 @@ class Shards {
     this.all = data.shards.all.map(([first, last, structure, times]) => ({ first, last, structure, times }));
     this.unitNs = data.shards.unit_ns;
     this.blocks = new Map();
-    const medians = new Map(data.report.phase_times.map((own) => [`${own.virtual_stage ?? -1} ${data.phases.indexOf(own.phase)}`, own.median_ns]));
-    this.medianOf = (stage, phase) => medians.get(`${stage} ${phase}`) ?? 0;
   }
 
   // The shard of a rank; -1 where the page has none.
@@ -104,27 +66,11 @@ class Shards {
   async tables(place) {
     const { first, structure, times } = this.all[place];
     const [own, tables] = await Promise.all([this.block(structure), this.block(times)]);
-    for (const [name, columns] of Object.entries(own)) {
-      for (const [column, steps] of Object.entries(columns)) {
-        if (column !== "rows") tables[name][column] = summedUp(steps);
-      }
-      tables[name].rows = columns.rows;
-    }
-    for (const name of ["unattributed", "bubbles", "windows", "critical"]) {
-      for (const [column, steps] of Object.entries(tables[name])) {
-        if (column !== "rows" && !(name === "bubbles" && IN_UNITS.includes(column))) summedUp(steps);
-      }
-    }
-    restoreOperations(tables.operations, this.unitNs, this.medianOf);
-    for (const name of ["compute", "communication"]) restorePieces(tables[name], tables.operations);
-    restoreBubbles(tables.bubbles, tables.operations, new Set(this.data.compute_phases));
+    for (const [name, columns] of Object.entries(own)) tables[name] = { ...tables[name], ...columns };
+    for (const name of ["compute", "communication"]) tables[name] = restorePieces(tables[name], tables.operations);
     for (const columns of Object.values(tables)) {
-      for (const [column, values] of Object.entries(columns)) {
-        if (IN_UNITS.includes(column)) {
-          for (let i = 0; i < values.length; i += 1) if (values[i] > 0) values[i] *= this.unitNs;
-        } else if (column !== "rows") {
-          columns[column] = Int32Array.from(values);
-        }
+      for (const values of IN_UNITS.map((name) => columns[name] ?? [])) {
+        for (let i = 0; i < values.length; i += 1) if (values[i] > 0) values[i] *= this.unitNs;
       }
       if (columns.rank) for (let i = 0; i < columns.rank.length; i += 1) columns.rank[i] += first;
     }
