@@ -21,6 +21,7 @@ from bubbleviz.render.formats import check_installed
 from bubbleviz.render.json_document import document
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import page as web_page
+from bubbleviz.render.web.shards import LENGTHS
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_document
@@ -66,7 +67,8 @@ def carried(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, l
         for name, width in widths.items():
             planes = np.frombuffer(columns, np.uint8, rows * width, at).reshape(width, rows)
             folded = (planes.astype(np.int64).T << 8 * np.arange(width)).sum(axis=1)
-            tables[table][1][name] = np.cumsum((folded >> 1) ^ -(folded & 1)).tolist()
+            steps = (folded >> 1) ^ -(folded & 1)
+            tables[table][1][name] = (steps if name in LENGTHS else np.cumsum(steps)).tolist()
             at += rows * width
     assert at == len(columns)
     return json.loads(text), tables

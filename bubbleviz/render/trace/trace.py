@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -67,11 +67,24 @@ class FlowEnds(Table):
     place: Ints
     flow: Ints
 
-    def turns(self) -> Iterator[FlowEnds]:
-        """Yield the first end in each slice, then the second ones, and so on."""
-        turn = np.arange(len(self)) - np.searchsorted(self.place, self.place)
-        for number in range(int(turn.max(initial=-1)) + 1):
-            yield self.take(turn == number)
+    def by_slice(self, count: int) -> list[list[int]]:
+        """Return the flows of each of so many slices."""
+        flows: list[list[int]] = [[] for _ in range(count)]
+        for place, flow in zip(self.place.tolist(), self.flow.tolist(), strict=True):
+            flows[place].append(flow)
+        return flows
+
+
+class Slice(NamedTuple):
+    """A slice of a track, as :class:`SliceTrack` has them, with the properties that it has."""
+
+    start_ns: int
+    end_ns: int
+    lane: int
+    name: str
+    arguments: dict[str, Value]
+    leaving: list[int]
+    entering: list[int]
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,16 @@ class SliceTrack:
         """How many lanes it has; one where it has no slices."""
         return int(self.lane.max(initial=0)) + 1
 
+    def slices(self) -> Iterator[Slice]:
+        """Yield the slices in their order."""
+        arguments = [(name, _listed(values)) for name, values in self.arguments.items()]
+        columns = (column.tolist() for column in (self.start_ns, self.end_ns, self.lane))
+        flows = (ends.by_slice(len(self.lane)) for ends in (self.leaving, self.entering))
+        rows = zip(*columns, self.names.listed(), *flows, strict=True)
+        for row, (start_ns, end_ns, lane, name, leaving, entering) in enumerate(rows):
+            own = {key: value for key, each in arguments if (value := each[row]) is not None}
+            yield Slice(start_ns, end_ns, lane, name, own, leaving, entering)
+
 
 @dataclass(frozen=True)
 class Process:
@@ -125,6 +148,14 @@ class Process:
     labels: tuple[str, ...]
     ratios: Sequence[tuple[int, float]]
     tracks: tuple[SliceTrack, ...]
+
+
+def _listed(values: CodedTexts | Numbers) -> Sequence[Value | None]:
+    """Return the argument of each slice; None where it has none."""
+    if isinstance(values, CodedTexts):
+        return [values.texts[code] if code >= 0 else None for code in values.code.tolist()]
+    known = zip(values.values.tolist(), values.known.tolist(), strict=True)
+    return [value if is_known else None for value, is_known in known]
 
 
 def lanes_of(start_ns: Ints, end_ns: Ints) -> Ints:

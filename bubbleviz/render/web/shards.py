@@ -40,7 +40,7 @@ _STRUCTURE = (
 #: Tables whose rows are intervals of an operation.
 _PIECES = ("compute", "communication")
 #: Columns that travel as they are, not as differences.
-_LENGTHS = frozenset(("length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"))
+LENGTHS = frozenset(("length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"))
 _LEVEL = 6
 
 Tables = Mapping[str, Mapping[str, Ints]]
@@ -185,7 +185,7 @@ def bytes_of(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
     for table, columns in tables.items():
         widths = {}
         for name, column in columns.items():
-            steps = column if name in _LENGTHS else np.diff(column, prepend=np.int64(0))
+            steps = column if name in LENGTHS else np.diff(column, prepend=np.int64(0))
             block, widths[name] = _planes(steps)
             blocks.append(block)
         layout[table] = [len(next(iter(columns.values()))), widths]
