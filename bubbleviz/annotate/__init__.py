@@ -14,9 +14,9 @@ Where nothing records, a range costs a microsecond or two.
 BUBBLEVIZ_RECORD names a folder. ``bubbleviz analyze run/`` reads them.
 
 A framework is one module of :mod:`bubbleviz.annotate.frameworks`, called by its name:
-``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``. Each wraps the
-framework's own methods, returns a handle whose ``remove()`` undoes that (also a context manager),
-and does nothing more when called again.
+``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``, and, of steps
+without stages, ``annotate.torch(model)``. Each wraps the framework's own methods, returns a handle
+whose ``remove()`` undoes that (also a context manager), and does nothing more when called again.
 
 This package loads only the standard library; it uses PyTorch where the script has loaded it.
 """
@@ -27,11 +27,27 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
-from bubbleviz.annotate.ranges import Range, iteration, phase, record, record_as_environment_says
+from bubbleviz.annotate.ranges import (
+    Range,
+    iteration,
+    phase,
+    record,
+    record_as_environment_says,
+    step,
+)
 from bubbleviz.annotate.wrapping import Annotations
 from bubbleviz.errors import AnnotationError
 
-__all__ = ["AnnotationError", "Annotations", "Range", "iteration", "phase", "record", "supported"]
+__all__ = [
+    "AnnotationError",
+    "Annotations",
+    "Range",
+    "iteration",
+    "phase",
+    "record",
+    "step",
+    "supported",
+]
 
 record_as_environment_says()
 

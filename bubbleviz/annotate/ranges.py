@@ -9,7 +9,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -135,6 +136,14 @@ def attach(recorder: Recorder | None) -> Recorder | None:
     """Give all ranges to a recorder of files, too; return the one before, which gets no more."""
     before, _recorders.recorder = _recorders.recorder, recorder
     return before
+
+
+def recorded_from_now(name: str) -> Callable[[], None] | None:
+    """Begin an operation that another thread may end, by what this returns; only files have it."""
+    recorder = _recorders.recorder
+    if recorder is None:
+        return None
+    return functools.partial(recorder.close, recorder.open(name, launches=False, iteration=None))
 
 
 class Range:
@@ -289,6 +298,24 @@ def iteration(number: int | None = None) -> Range:
     return Range(
         "", kind=_ITERATION, number=None if number is None else _checked("iteration", number)
     )
+
+
+@contextmanager
+def step(number: int | None = None) -> Iterator[None]:
+    """Return a range for a training step that one call runs: ``with annotate.step(): ...``.
+
+    Its forward and its backward, of one stage, cannot be told apart. A program that returns before
+    it has run, as JAX's do, ends in it: ``jax.block_until_ready(train_step(state))``.
+
+    Args:
+        number: of the iteration, which it is; counted from 0 where none is given.
+
+    Raises:
+        UsageError: it is not a valid number.
+    """
+    whole = {"second_microbatch": 0, "second_chunk": 0, "second_stage": 0}
+    with iteration(number), phase("FB", microbatch=0, chunk=0, stage=0, **whole):
+        yield
 
 
 # Switch: what turns a recording on, in a training script or by variables of the environment.

@@ -64,6 +64,10 @@ class Annotations:
         if folder is not None:
             self._undo.append(record(folder).stop)
 
+    def when_removed(self, undo: Callable[[], None]) -> None:
+        """Call a function when the annotations are removed."""
+        self._undo.append(undo)
+
     def wrap(
         self,
         owner: Any,

@@ -10,7 +10,9 @@ import functools
 import importlib
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.annotate import ranges, wrapping
 from bubbleviz.conventions.convention_file import built_in, recognise
@@ -66,7 +69,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_frameworks_are_found_by_their_names() -> None:
-    assert annotate.supported() == ("deepspeed", "megatron", "torch_pipelining")
+    assert annotate.supported() == ("deepspeed", "megatron", "torch", "torch_pipelining")
     assert set(annotate.supported()) < set(dir(annotate))
     with pytest.raises(
         AttributeError, match="no 'horovod'; the frameworks are deepspeed, megatron"
@@ -80,7 +83,7 @@ def test_a_framework_that_is_not_there_is_told(name: str, monkeypatch: pytest.Mo
         monkeypatch.setitem(sys.modules, root, None)
 
     with pytest.raises(annotate.AnnotationError, match="has no module") as error:
-        getattr(annotate, name)()
+        getattr(annotate, name)(*[None] * (name == "torch"))
 
     assert isinstance(error.value, BubblevizError)
     assert isinstance(error.value, RuntimeError)
@@ -630,6 +633,74 @@ def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
         *(*raised, "Optimizer", "Optimizer"),
         *(*raised, "Optimizer"),
     ]
+
+
+_STEPS = """
+import sys
+import torch
+from torch import distributed, nn
+from torch.multiprocessing import spawn
+from bubbleviz import annotate
+
+def train(rank, kind, store, folder):
+    distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    elif kind == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    annotations = annotate.torch(model, record=folder) if folder else None
+    losses = []
+    for _ in range(3):
+        for _ in range(2):
+            loss = model(torch.randn(4, 8)).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        with torch.no_grad():
+            losses.append(model(torch.ones(1, 8)).sum().item())
+    if annotations:
+        annotations.remove()
+    model(torch.randn(4, 8)).sum().backward()
+    if rank == 1:
+        print(losses)
+    distributed.destroy_process_group()
+
+if __name__ == "__main__":
+    spawn(train, tuple(sys.argv[1:]), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_steps_of_pytorch_are_recorded_and_train_the_same(kind: str, tmp_path: Path) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(_STEPS)
+    plain = ran(script, kind, tmp_path / "store", "")
+    recorded = ran(script, kind, tmp_path / "another", folder)
+    report = bubbleviz.analyze(folder)
+
+    assert recorded == plain != ""
+    assert [rank.stage for rank in report.ranks] == [0, 0]
+    assert [it.name for it in report.iterations if it.complete] == ["0", "1", "2"]
+    names = [name.removeprefix("bubbleviz:") for name in report.operations.names]
+    counts = Counter(names[name] for name in report.operations.name_id.tolist())
+    assert counts.pop("COLLECTIVE") >= 12
+    step = ("F mb=0 stage=0", "BW mb=0 stage=0", "F mb=1 stage=0", "BW mb=1 stage=0", "Optimizer")
+    assert counts == dict.fromkeys(step, 6)
+    # Two microbatches of two ranks wait for each other in each iteration.
+    assert (report.operations.busy_ns < report.operations.end_ns - report.operations.start_ns).any()
+
+
+def test_a_step_in_one_call_is_a_forward_and_its_backward(tmp_path: Path) -> None:
+    with annotate.record(tmp_path, rank=0):
+        for _ in range(2):
+            with annotate.step():
+                pass
+    report = bubbleviz.analyze(tmp_path)
+    assert [iteration.complete for iteration in report.iterations] == [True, True]
 
 
 def test_what_only_begins_when_it_is_called_is_refused() -> None:

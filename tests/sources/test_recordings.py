@@ -167,15 +167,16 @@ def test_numbers_that_begin_anew_are_counted(
     assert "they do not increase" in said(report)
 
 
-def test_a_forward_and_its_loss_are_one_operation_that_waits_inside(tmp_path: Path) -> None:
-    recorded(
-        tmp_path, ("F mb=0", "RECV_F mb=0", "F mb=0", "F mb=1", "BW mb=0", "F mb=0", "Optimizer")
-    )
+@pytest.mark.parametrize("wait", ["RECV_F mb=0", "COLLECTIVE"])
+def test_a_forward_and_its_loss_are_one_operation_that_waits_inside(
+    wait: str, tmp_path: Path
+) -> None:
+    recorded(tmp_path, ("F mb=0", wait, "F mb=0", "F mb=1", "BW mb=0", "F mb=0", "Optimizer"))
 
     table = bubbleviz.analyze([tmp_path]).operations
 
     phases = [Phase(phase).label for phase in table.phase[:6].tolist()]
-    assert phases == ["F", "RECV_F", "F", "BW", "F", "Optimizer"]
+    assert phases == ["F", wait.split(" ", maxsplit=1)[0], "F", "BW", "F", "Optimizer"]
     assert (table.end_ns - table.start_ns)[:6].tolist() == [3_000, *[1_000] * 5]
     assert table.busy_ns[:6].tolist() == table.active_ns[:6].tolist() == [2_000, *[1_000] * 5]
     assert table.occurrence[:6].tolist() == [0, 0, 0, 0, 1, 0]

@@ -62,7 +62,7 @@ def _wrap(annotations: Annotations) -> None:
     annotations.wrap(base, "_maybe_compute_loss", of_loss)
     for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
         annotations.wrap(annotations.attribute(schedules, name), "step", wrapping.always(iteration))
-    _wrap_optimizers(annotations)
+    wrap_optimizers(annotations)
 
 
 def _work(name: str, stage: Any, microbatch: int) -> Range:
@@ -149,8 +149,8 @@ def _transfers(ops: Iterable[Any]) -> AbstractContextManager[object]:
     return Range(both.name, launches=True)
 
 
-def _wrap_optimizers(annotations: Annotations) -> None:
-    """Name the steps of all optimizers of PyTorch.
+def wrap_optimizers(annotations: Annotations, done: Callable[[Any], None] | None = None) -> None:
+    """Name the steps of all optimizers of PyTorch; ``done`` takes what they return.
 
     Its hooks around a step do not fit a range: a step that raises never reaches the second one.
     """
@@ -162,7 +162,7 @@ def _wrap_optimizers(annotations: Annotations) -> None:
         for kind in kinds:
             if kind not in wrapped and "step" in vars(kind):
                 wrapped.add(kind)
-                annotations.wrap(kind, "step", wrapping.always(phase, "Optimizer"))
+                annotations.wrap(kind, "step", wrapping.always(phase, "Optimizer"), done)
 
     def begins(optimizer: Any) -> None:
         begun(optimizer)
@@ -173,5 +173,5 @@ def _wrap_optimizers(annotations: Annotations) -> None:
     # Learning-rate schedulers give an optimizer a step of its own, around that of its class.
     for optimizer in gc.get_objects():
         if issubclass(type(optimizer), base) and "step" in vars(optimizer):
-            annotations.wrap(optimizer, "step", wrapping.always(phase, "Optimizer"))
+            annotations.wrap(optimizer, "step", wrapping.always(phase, "Optimizer"), done)
     annotations.replace(base, "_patch_step_function", begins)

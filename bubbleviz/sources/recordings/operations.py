@@ -19,7 +19,7 @@ from bubbleviz.model import collectives, grouping, intervals, limitations
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
-from bubbleviz.model.phases import RECEIVING, WORK
+from bubbleviz.model.phases import RECEIVING, WORK, Phase
 from bubbleviz.model.profile import Source
 from bubbleviz.progress import Watch
 from bubbleviz.sources.recordings import parts as recorded
@@ -273,13 +273,15 @@ def table_of(session: RecordedSession) -> OperationTable:
     start_ns = np.where(device, own.start_ns, np.where(spanned, own.host_start_ns, NONE))
     end_ns = np.where(device, own.end_ns, np.where(spanned, own.host_end_ns, NONE))
     end_ns = np.maximum(start_ns, end_ns)
-    # Receives inside the range of work are when it waits for its inputs.
+    # Receives and collectives inside the range of work are when it waits for other ranks.
     around = np.where(np.isin(keys.phase, WORK) & spanned, np.arange(count), NONE)
     around = np.maximum.accumulate(around)
-    inside = np.isin(keys.phase, RECEIVING) & spanned & (around != NONE)
+    inside = np.isin(keys.phase, (*RECEIVING, Phase.COLLECTIVE)) & spanned & (around != NONE)
     rows = np.flatnonzero(inside & (own.host_end_ns <= own.host_end_ns[around]))
     waits = model.BusyIntervals(around[rows], start_ns[rows], end_ns[rows])
-    received_ns = intervals.group_extents(waits.operation, count, waits.start_ns, waits.end_ns)[1]
+    rows = rows[keys.phase[rows] != Phase.COLLECTIVE]
+    received = around[rows], count, start_ns[rows], end_ns[rows]
+    received_ns = intervals.group_extents(*received)[1]
     waited_ns = intervals.group_sum(waits.operation, count, waits.end_ns - waits.start_ns)
     # The host launched what ran on the device when it entered the range, about.
     operations = model.RankOperations.of(
