@@ -7,13 +7,12 @@ they do not, the pairing is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.iteration_fits import Histories, histories_of
+from bubbleviz.align.histories import Histories, histories_of
 from bubbleviz.align.merge import JoinedRank, JoinedRecordings
 from bubbleviz.align.possible_shifts import EQUAL, Link, Shift, links, shifts
 from bubbleviz.align.waits import Arrivals, inputs_ready
@@ -25,10 +24,8 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
 
-#: With so many pairs of ranks two machines are tried.
-_TRIES = 6
-#: Two ranks next to each other: of a pipeline, or replicas.
-Neighbours = tuple[int, int, bool]
+#: Pairs of ranks next to each other, and whether they are replicas, not of a pipeline.
+_Neighbours = tuple[Ints, Ints, Bools]
 
 
 @dataclass(frozen=True)
@@ -116,15 +113,8 @@ def _moves(
     lacking = -np.bincount(pipeline[stage >= 0] + 1, minlength=int(pipeline.max(initial=0)) + 2)
     known = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
     order = working[sorted_rows(lacking[pipeline + 1][working], pipeline[working], known)]
-    first, second, beside = _neighbours(order, pipeline, stage)
-
-    def find(pairs: Sequence[Neighbours]) -> Sequence[Link]:
-        one, other, replicas = (np.array(column) for column in zip(*pairs, strict=True))
-        timed = joined.timed[one] & joined.timed[other]
-        return links(histories, one, other, beside=replicas, timed=timed)
-
-    neighbours = list(zip(first.tolist(), second.tolist(), beside.tolist(), strict=True))
-    linked_ns, found_links = linked(find, neighbours, machine.tolist())
+    neighbours = first, second, beside = _neighbours(order, pipeline, stage)
+    linked_ns, found_links = _linked(histories, neighbours, machine, joined.timed)
     offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
     offset_ns[list(linked_ns)] = list(linked_ns.values())
     is_linked = np.zeros(len(offset_ns), bool)
@@ -141,7 +131,7 @@ def _moves(
     return moves, None not in found, found_links
 
 
-def _neighbours(order: Ints, pipeline: Ints, stage: Ints) -> tuple[Ints, Ints, Bools]:
+def _neighbours(order: Ints, pipeline: Ints, stage: Ints) -> _Neighbours:
     """Return the ranks that are put beside each other: each, and the one before it in an order.
 
     Of the first rank of a pipeline that is the first of all of its stage. Whether they are
@@ -208,57 +198,51 @@ def _name(number: int, away: int) -> str:
 # machine that is already joined.
 
 
-def linked(
-    find: Callable[[Sequence[Neighbours]], Sequence[Link]],
-    neighbours: Sequence[Neighbours],
-    machine: Sequence[int],
+def _linked(
+    histories: Histories, neighbours: _Neighbours, machine: Ints, timed: Bools
 ) -> tuple[dict[int, int], tuple[Link, ...]]:
     """Return what to add to the clock of each machine that is linked to the first rank's.
 
     And one link for each machine but that: how it was joined, or what came closest.
 
     Args:
-        find: returns the links of some pairs of ranks.
-        neighbours: pairs of ranks, those of the first rank first.
+        histories: of all ranks.
+        neighbours: those of the first rank first.
         machine: number of each rank's machine.
+        timed: whether the UTC of each rank is known.
     """
+    first, second, beside = neighbours
     # At last ranks of one pipeline that have one other rank in between.
-    farther = [
-        (one[0], other[1], False)
-        for one, other in pairwise(neighbours)
-        if one[1] == other[0] and not one[2] and not other[2]
-    ]
-    offset_ns = {machine[one]: 0 for one, _, _ in neighbours[:1]}
+    passing = ~beside[:-1] & ~beside[1:] & (second[:-1] == first[1:])
+    over = np.flatnonzero(passing)
+    farther = first[over], second[over + 1], beside[over]
+    offset_ns = {int(own): 0 for own in machine[first[:1]]}
     closest: dict[int, Link] = {}
     for pairs in (neighbours, farther):
-        found: list[Link] = []
-        tried: set[Neighbours] = set()
-        for _ in range(_TRIES):
-            # The next pair of any two machines that are not joined yet.
-            wanted: dict[frozenset[int], Neighbours] = {}
-            for pair in pairs:
-                sides = frozenset((machine[pair[0]], machine[pair[1]]))
-                if len(sides) == 2 and pair not in tried and not sides <= offset_ns.keys():
-                    wanted.setdefault(sides, pair)
-            if not wanted:
-                break
-            tried.update(wanted.values())
-            found.extend(find(list(wanted.values())))
-            while _joined(found, machine, offset_ns, closest):
-                pass
+        ends = machine[pairs[0]], machine[pairs[1]]
+        joined = np.isin(ends, list(offset_ns)).all(axis=0)
+        # The first pair of any two machines that are not joined yet.
+        apart = np.flatnonzero((ends[0] != ends[1]) & ~joined)
+        sides = np.sort(np.stack(ends)[:, apart], axis=0)
+        wanted = apart[np.sort(groups_of(sides[0], sides[1]).first)]
+        one, other = pairs[0][wanted], pairs[1][wanted]
+        both_timed = timed[one] & timed[other]
+        found = links(histories, one, other, beside=pairs[2][wanted], timed=both_timed)
+        while _joined(found, machine, offset_ns, closest):
+            pass
     return offset_ns, tuple(closest.values())
 
 
 def _joined(
     links: Sequence[Link],
-    machine: Sequence[int],
+    machine: Ints,
     offset_ns: dict[int, int],
     closest: dict[int, Link],
 ) -> bool:
     """Join what links join to what is joined already, and return whether that is anything."""
     before = len(offset_ns)
     for link in links:
-        one, other = machine[link.first], machine[link.second]
+        one, other = int(machine[link.first]), int(machine[link.second])
         if (one in offset_ns) == (other in offset_ns):
             continue
         old, new = (one, other) if one in offset_ns else (other, one)
@@ -341,7 +325,7 @@ def _evidence(link: Link) -> str:
         found += [
             words
             for words, more in (
-                ("data dependencies", rival.settings - best.settings),
+                ("data dependencies", rival.set - best.set),
                 ("when the captures ran", rival.unrecorded - best.unrecorded),
                 ("what iterations consist of", rival.shapes - best.shapes),
                 (_counts(best), best.equal - rival.equal),
@@ -369,4 +353,4 @@ def _described(link: Link) -> str:
         f"is off by {counted(abs(rival.move - best.move), 'iteration')} and moves clocks by "
         f"{(rival.offset_ns - best.offset_ns) / 1e6:+,.1f} ms"
     )
-    return f"{apart}, against data dependencies" if rival.settings > best.settings else apart
+    return f"{apart}, against data dependencies" if rival.set > best.set else apart

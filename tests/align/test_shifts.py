@@ -2,71 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from bubbleviz.align.iteration_fits import Histories, OperationEnds
+from bubbleviz.align.histories import Histories, PassedOn
 from bubbleviz.align.possible_shifts import shifts
-from bubbleviz.model.columns import Ints, joined
 
 MS = 1_000_000
-#: The first and the second of two ranks.
-PAIR = np.array([0]), np.array([1])
 #: An iteration: F down, F up, B up, B down, 10 ms each.
 PERIOD = 40 * MS
 
 
-def column(values: Iterable[int]) -> Ints:
-    return np.array(list(values), np.int64)
+def history(held: Sequence[range], stages: Sequence[int], off_ns: int) -> Histories:
+    """Return two ranks that captured these of the run's iterations, one every ``PERIOD``.
 
-
-def track(
-    iterations: Iterable[int], stage: int, off_ns: int = 0, starts: Ints | None = None
-) -> Histories:
-    """Return a rank of a pipeline of two that captured these of the run's iterations.
-
-    Its clock is off by ``off_ns``; iterations start every ``PERIOD``, or at ``starts``.
+    The second one's clock is off by ``off_ns``.
     """
-    held = list(iterations)
-    begin = column(k * PERIOD for k in range(64)) if starts is None else starts
-    ready, ends = (((0, 30), (10, 40)), ((10, 20), (20, 30)))[stage]
-    events = OperationEnds(
-        rank=column(0 for _ in range(2 * len(held))),
-        iteration=column(n for n in range(len(held)) for _ in range(2)),
-        microbatch=column(0 for _ in range(2 * len(held))),
-        virtual_stage=column(stage for _ in range(2 * len(held))),
-        is_backward=column((0, 1) * len(held)),
-        ready_ns=column(int(begin[k]) + at * MS + off_ns for k in held for at in ready),
-        end_ns=column(int(begin[k]) + at * MS + off_ns for k in held for at in ends),
-    )
-    start_ns = column(int(begin[k]) + ready[0] * MS + off_ns for k in held)
-    seen = events.ready_ns.min(initial=0), events.end_ns.max(initial=0)
+    begun, ready, end = np.full((3, 5, 6), np.nan)
+    for rank, (own, stage) in enumerate(zip(held, stages, strict=True)):
+        at_ns = np.array(own) * PERIOD + rank * off_ns
+        times = (((0, 30), (10, 40)), ((10, 20), (20, 30)))[stage]
+        begun[rank, : len(own)] = at_ns + times[0][0] * MS
+        for side in (0, 1):
+            ready[2 * rank + side, : len(own)] = at_ns + times[0][side] * MS
+            end[2 * rank + side, : len(own)] = at_ns + times[1][side] * MS
+    ranks, sides = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    none = np.zeros(4, np.int64)
+    passed_on = PassedOn(ranks, none, none, sides, np.array(stages)[ranks])
+    length_ns, seen = np.full(2, float(PERIOD)), np.zeros(2, np.int64)
     return Histories(
-        events,
-        column((0, len(events))),
-        column((0, len(held))),
-        start_ns,
-        np.full(len(held), np.nan),
-        column((PERIOD,)),
-        (column(seen[:1]), column(seen[1:])),
-    )
-
-
-def together(*ranks: Histories) -> Histories:
-    """Return histories of one rank each as those of ranks."""
-    ends = [rank.ends.take(slice(None)) for rank in ranks]
-    recorded = [np.concatenate([rank.recorded_ns[end] for rank in ranks]) for end in (0, 1)]
-    return Histories(
-        joined([replace(own, rank=own.rank + n) for n, own in enumerate(ends)]),
-        np.cumsum([0, *map(len, ends)]),
-        np.cumsum([0, *(len(rank.start_ns) for rank in ranks)]),
-        np.concatenate([rank.start_ns for rank in ranks]),
-        np.concatenate([rank.optimizer_ns for rank in ranks]),
-        np.concatenate([rank.length_ns for rank in ranks]),
-        (recorded[0], recorded[1]),
+        begun[:2], begun[:2], begun[:2], length_ns, (seen, seen), passed_on, ready, end
     )
 
 
@@ -95,6 +62,7 @@ def together(*ranks: Histories) -> Histories:
 def test_one_clock_tells_the_shift(
     above: range, below: range, off_ns: int, replicas: bool, expected: int | None
 ) -> None:
-    ranks = together(track(above, 0), track(below, 0 if replicas else 1, off_ns))
+    ranks = history((above, below), (0, 0 if replicas else 1), off_ns)
+    pair = np.array([0]), np.array([1]), np.array([0])
 
-    assert shifts(ranks, *PAIR, column((0,)), np.array([replicas])) == [expected]
+    assert shifts(ranks, *pair, np.array([replicas])) == [expected]
