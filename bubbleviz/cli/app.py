@@ -16,7 +16,7 @@ import typer
 
 from bubbleviz._version import __version__
 from bubbleviz.cli import terminal
-from bubbleviz.cli.help import spelled_out
+from bubbleviz.cli.details import spelled_out
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
 from bubbleviz.sources.gzip_files import interrupt, unwinding

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from bubbleviz.cli.help import argument
+import typer
+
+from bubbleviz.cli.options import beginning
 from bubbleviz.cli.terminal import complain, console, display, pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggestion
@@ -40,7 +42,14 @@ def _pages() -> Mapping[str, str]:
 
 
 def guide(
-    name: str | None = argument("[NAME]", "Name of a guide; all if not given.", None, _names),
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Name of a guide; all if not given.",
+            autocompletion=beginning(_names),
+        ),
+    ] = None,
 ) -> None:
     """Read a guide, or list the guides; plain Markdown when piped."""
     pages = _pages()
