@@ -539,8 +539,8 @@ def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
 #
 #     time = a + b tokens [+ c tokens (tokens + 2 prefix)]
 #
-# The prefix is what earlier chunks of the same prompt left in the cache. No name tells it, but a
-# prompt that is cut into chunks fills all but its last::
+# The prefix is what earlier chunks of the same prompt left in the cache. A table may tell it, no
+# name does, but a prompt that is cut into chunks fills all but its last::
 #
 #     tokens  8192 8192 8192 3000 | 8192 500 |
 #     prefix     0 8192 16384 24576 |  0 8192 |
@@ -664,7 +664,12 @@ def costed(operations: Operations, averaged: Bools) -> Ints:
 
 
 def _prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
-    """Return what each chunk of a stage reads of its prompt, if only last chunks are shorter."""
+    """Return what each chunk of a stage reads of its prompt, if only last chunks are shorter.
+
+    Where all are told, they are that.
+    """
+    if (operations.prefix[rows] >= 0).all():
+        return operations.prefix[rows]
     order = sorted_rows(
         operations.rank[rows], operations.iteration[rows], operations.start_ns[rows]
     )

@@ -293,6 +293,7 @@ def keys_of(
         host_end_ns=host_end_ns,
         cut=cut,
         tokens=name.all_tokens,
+        prefix=np.full(len(key[0]), NONE),
         name_id=named.name_id[of_range],
         names=named.names,
     )

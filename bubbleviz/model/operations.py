@@ -77,6 +77,7 @@ class OperationKeys(Table):
         cut: 1 where a range was still open when the capture ended, 2 where the work that it
             had launched was not done by then, else 0.
         tokens: how many tokens it takes.
+        prefix: how many tokens of the same prompts earlier operations left for it to read.
         name_id: row of ``names``.
         names: texts of the ranges.
     """
@@ -94,6 +95,7 @@ class OperationKeys(Table):
     host_end_ns: Ints
     cut: Ints
     tokens: Ints
+    prefix: Ints
     name_id: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
 

@@ -436,11 +436,13 @@ def further_columns(
 
     Args:
         report: any report, or a part of one.
-        with_tokens: whether there is a column of tokens; None for where any are known.
+        with_tokens: whether there are columns of tokens; None for where any are known.
     """
     operations = report.operations
     has_column = has_tokens(report) if with_tokens is None else with_tokens
-    tokens = {"tokens": operations.tokens} if has_column else {}
+    tokens = {}
+    if has_column:
+        tokens = {"tokens": operations.tokens, "prefix": operations.prefix}
     unpaired = LimitationKind.ITERATIONS_UNPAIRED in {note.kind for note in report.limitations}
     return tokens | {
         "virtual_stage": operations.virtual_stage,

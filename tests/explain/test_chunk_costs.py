@@ -21,9 +21,9 @@ from tests.support.forward_runs import UNIT_NS, Serving, table_of
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def report_of(folder: Path, tokens: list[int], times_ns: list[float]) -> Report:
-    lengths = [ns / UNIT_NS for ns in times_ns]
-    return bubbleviz.analyze(table_of(folder, Serving(lengths, (1.0, 2.0), tokens=tokens)))
+def report_of(folder: Path, tokens: list[int], times_ns: list[float], **more: list[int]) -> Report:
+    run = Serving([ns / UNIT_NS for ns in times_ns], (1.0, 2.0), tokens=tokens)
+    return bubbleviz.analyze(table_of(folder, run, **more))
 
 
 def costs(folder: Path, tokens: list[int], times_ns: list[float]) -> tuple[ChunkCost, ...]:
@@ -66,15 +66,19 @@ def test_attention_makes_it_a_curve(tmp_path: Path) -> None:
     assert fitted.tolist() == pytest.approx([232_819, 5_603_443], rel=0.02)
 
 
-def test_the_prefix_of_a_prompt_makes_its_chunks_longer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [False, True])
+def test_the_prefix_of_a_prompt_makes_its_chunks_longer(told: bool, tmp_path: Path) -> None:
     noise = np.random.default_rng(3).normal(0, 5_000, 30)
     tokens = ([1024] * 7 + [640] + [1024] * 5 + [100] + [512]) * 2
     prefixes = [1024 * n for n in (*range(8), *range(6), 0)] * 2
+    if told:  # as of prompts in turns
+        order = np.random.default_rng(5).permutation(len(tokens)).tolist()
+        tokens, prefixes = ([column[at] for at in order] for column in (tokens, prefixes))
     times = [
         200_000 + 500 * x + 0.1 * x * (x + 2 * read) + n
         for x, read, n in zip(tokens, prefixes, noise, strict=True)
     ]
-    report = report_of(tmp_path, tokens, times)
+    report = report_of(tmp_path, tokens, times, **({"prefix": prefixes * 2} if told else {}))
     first, second = report.explanation.chunk_costs
 
     assert (first.token_squared_ns, second.token_ns) == pytest.approx((0.1, 1000), rel=0.03)

@@ -72,6 +72,7 @@ def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> OperationKeys:
         host_end_ns=start + length - 10,
         cut=np.zeros(count, np.int64),
         tokens=none.copy(),
+        prefix=none.copy(),
         name_id=np.zeros(count, np.int64),
         names=("",),
     )

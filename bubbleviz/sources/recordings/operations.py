@@ -264,6 +264,7 @@ def table_of(session: RecordedSession) -> OperationTable:
         host_end_ns=np.maximum(own.host_start_ns, own.host_end_ns),
         cut=np.zeros(count, np.int64),
         tokens=meanings.all_tokens[name],
+        prefix=none,
         name_id=name.copy(),
         names=meanings.texts,
     )

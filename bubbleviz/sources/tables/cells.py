@@ -36,7 +36,7 @@ IS_NUMBER: Mapping[str, bool] = {
             *("rank", "stage", "sequence", "occurrence", "second_microbatch", "second_chunk"),
             *("virtual_stage", "pipeline", "global_rank", "kernels", "active_ns"),
             *("host_start_ns", "host_end_ns", "launched_ns", "received_ns", "receive_start_ns"),
-            *("receive_launched_ns", "cut", "tokens", "clock_uncertainty_ns", "paired"),
+            *("receive_launched_ns", "cut", "tokens", "prefix", "clock_uncertainty_ns", "paired"),
             *(f"{what}_{unit}" for what in (*_BEGINNING, *_ENDING) for unit in _UNITS_NS),
         ),
         True,

@@ -258,6 +258,7 @@ def _keys(
         host_end_ns=np.maximum(host_start_ns, host_end_ns),
         cut=cells.whole("cut", 0)[0],
         tokens=cells.whole("tokens")[0],
+        prefix=cells.whole("prefix")[0],
         name_id=name_id,
         names=(*names.texts, *labels),
     )
