@@ -18,7 +18,13 @@ from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import distinct_rows, first_of_each, groups_of, sorted_rows
+from bubbleviz.model.grouping import (
+    distinct_rows,
+    first_of_each,
+    groups_of,
+    sorted_rows,
+    stretches,
+)
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -335,7 +341,17 @@ def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
 
     These begin with microbatch 0, every forward has its backward there, and vice versa, and an
     Optimizer or another iteration follows.
+
+    Args:
+        operations: of all ranks, in order of these.
     """
+    parts = (_whole_in(operations.take(rows)) for rows in stretches(operations.rank))
+    rank, forwards, chunks = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return rank, forwards, chunks
+
+
+def _whole_in(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
+    """Return :func:`_whole_iterations` of a stretch of ranks."""
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
     iterations = int(operations.iteration.max(initial=0)) + 1
     cell = operations.rank * iterations + operations.iteration
@@ -344,11 +360,11 @@ def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
     backward = np.flatnonzero(first & among(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
     both = np.concatenate((forward, backward))
     microbatch, chunk = forward_and_backward(operations, forward, backward)
-    number = groups_of(cell[both], microbatch, chunk, operations.sequence[both]).of_row
-    of_forward, of_backward = number[: len(forward)], number[len(forward) :]
+    passes = groups_of(cell[both], microbatch, chunk, operations.sequence[both])
+    ran = np.zeros((2, len(passes)), bool)
+    ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
     cut = np.zeros(cells, bool)
-    cut[cell[forward[~np.isin(of_forward, of_backward)]]] = True
-    cut[cell[backward[~np.isin(of_backward, of_forward)]]] = True
+    cut[cell[both[passes.first[ran[0] != ran[1]]]]] = True
     begins = np.zeros(cells, bool)
     begins[cell[forward[operations.microbatch[forward] == 0]]] = True
     pairs = distinct_rows(cell[forward], operations.chunk[forward])

@@ -18,6 +18,7 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, timebase
+from bubbleviz.align.waits import Arrivals
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
@@ -48,7 +49,7 @@ def _placed(table: IntervalsT, place: Ints) -> IntervalsT:
 
 
 def _placed_operations(
-    operations: tables.Operations, busy: tables.BusyIntervals, hosts: tables.HostActivities
+    held: list[tables.Operations], busy: tables.BusyIntervals, hosts: tables.HostActivities
 ) -> tuple[tables.Operations, tables.BusyIntervals, tables.HostActivities, Ints]:
     """Return operations by (rank, start), those without a span by their host start.
 
@@ -56,26 +57,31 @@ def _placed_operations(
     each operation.
 
     Args:
-        operations: with ranks in their places.
+        held: the only ones, with ranks in their places; the list is emptied.
         busy: when they keep their ranks busy.
         hosts: with ranks in their places.
     """
+    (operations,) = held
     spanned = operations.has_span == 1
     start = operations.start_ns
     if not spanned.all():
         start = np.where(spanned, start, operations.host_start_ns)
     order = _nearly_sorted(operations.rank, start, operations.host_start_ns)
     place = places_in(order)
-    operations = operations.take(order).lighter()
-    if np.array_equal(busy.operation, np.arange(len(order))):
-        rows, owner = order, busy.operation
+    throughout = busy.start_ns is operations.start_ns and busy.end_ns is operations.end_ns
+    owner = busy.operation
+    if throughout:
+        busy = tables.BusyIntervals.none()
     else:
-        moved = place[busy.operation]
+        moved = place[owner]
         rows = _nearly_sorted(moved, busy.start_ns)
-        owner = moved[rows]
-    busy = tables.BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows]).sharing_with(
-        operations
-    )
+        busy = tables.BusyIntervals(moved[rows], busy.start_ns[rows], busy.end_ns[rows])
+    del operations, spanned, start
+    operations = tables.Operations.taken_from(held, order).lighter()
+    if throughout:
+        # Their rows are all operations, in whichever order.
+        busy = tables.BusyIntervals(owner, operations.start_ns, operations.end_ns)
+    busy = busy.sharing_with(operations)
     hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
     return operations, busy, hosts.take(sorted_rows(hosts.operation)), place
 
@@ -315,7 +321,15 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     joined = on_clocks(joined, sessions, time.clocks)
     ranks = ranks_of(joined, place, staging)
     collectives = met(joined, staging, time, hints.parallel)
-    operations, busy, hosts, row = _placed_operations(
+    limitations = (
+        *wrong,
+        *(clocks.untimed(sources, machines) if hints.method == "utc" else ()),
+        *time.limitations,
+        *staging.limitations,
+        *_left_out(joined),
+        *without_members(collectives, joined.exposed),
+    )
+    unplaced = [
         tables.Operations.of(
             staging.operations.changed(
                 rank=place[joined.operations.rank],
@@ -325,13 +339,30 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
             virtual_stage=staging.virtual_stage,
             stages=tuple(rank.stage for rank in ranks),
             global_ranks=tuple(rank.global_rank for rank in ranks),
-        ),
-        joined.busy,
-        replace(joined.hosts, rank=place[joined.hosts.rank]),
+        )
+    ]
+    busy, hosts = [joined.busy], replace(joined.hosts, rank=place[joined.hosts.rank])
+    # Rows of operations are held once from here on, in the order of the run.
+    nothing = tables.RankOperations.none()
+    pairing = replace(staging.pairing, iteration=nothing.iteration)
+    joined = replace(
+        joined,
+        operations=nothing,
+        busy=tables.BusyIntervals.none(),
+        named_stage=nothing.rank,
+        named_iteration=nothing.iteration,
     )
+    staging = replace(
+        staging,
+        operations=nothing,
+        arrivals=Arrivals.none(),
+        virtual_stage=nothing.rank,
+        pairing=pairing,
+    )
+    operations, placed, hosts, row = _placed_operations(unplaced, busy.pop(), hosts)
     # Of the run's operations, and of each rank's own iterations.
     collectives = collectives.changed(operation=np.append(row, NONE)[collectives.operation])
-    active, pairing = joined.active, staging.pairing
+    active = joined.active
     iteration = paired(pairing, active.rank, active.iteration)
     known = iteration >= 0
 
@@ -346,7 +377,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         clocks=time.clocks,
         timebase=replace(time, machine=time.machine[np.argsort(place)]),
         operations=operations,
-        busy=busy,
+        busy=placed,
         active_ns=by_iteration(active.active_ns),
         kernel_ns=by_iteration(active.kernel_ns),
         gap_ns=by_iteration(active.gap_ns),
@@ -362,14 +393,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         stages_missing=staging.stages_missing,
         ranks_missing=staging.ranks_missing,
         pipeline_unproven=staging.pipeline_unproven,
-        limitations=(
-            *wrong,
-            *(clocks.untimed(sources, machines) if hints.method == "utc" else ()),
-            *time.limitations,
-            *staging.limitations,
-            *_left_out(joined),
-            *without_members(collectives, joined.exposed),
-        ),
+        limitations=limitations,
         rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
         pauses=_placed(joined.pauses, place),
     )

@@ -22,7 +22,7 @@ from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.pipelines import VirtualStages
 from bubbleviz.align.waits import Arrivals, Waits, held_waits, usual_waits, waits
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, Phase
@@ -155,22 +155,47 @@ def orders_of(operations: RankOperations, *, training: bool = False) -> Orders:
         operations: of all ranks, with each rank's own iteration numbers.
         training: whether to leave out iterations that do not both go forward and come back.
     """
+    kinds = grouping.groups_of(operations.phase, operations.microbatch, operations.chunk)
+    # In as few bytes as they need, since whole orders are compared.
+    codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
+    numbers: grouping.Numbering[bytes] = grouping.Numbering()
+    parts = [
+        _orders_in(operations.take(rows), codes[rows], numbers, training=training)
+        for rows in grouping.stretches(operations.rank)
+    ]
+    rank, order, often = (np.concatenate(column) for column in zip(*parts, strict=True))
+    # Of several numbers that of a longer order is larger.
+    lengths = np.array([*map(len, numbers.values)], np.int64)
+    order = grouping.places_in(np.argsort(lengths, kind="stable"))[order]
+    rows = grouping.sorted_rows(rank, order)
+    return rank[rows], order[rows], often[rows]
+
+
+def _orders_in(
+    operations: RankOperations,
+    codes: Codes,
+    numbers: grouping.Numbering[bytes],
+    *,
+    training: bool,
+) -> Orders:
+    """Return how often each rank of a stretch ran which order.
+
+    Args:
+        operations: of the ranks.
+        codes: a number for the phase, microbatch and chunk of each.
+        numbers: of the orders of all ranks so far.
+        training: as of :func:`orders_of`.
+    """
     counted = among(operations.phase, COUNTED) & (operations.iteration >= 0)
     rows = np.flatnonzero(counted & (operations.occurrence == 0))
     keys = operations.rank[rows], operations.iteration[rows]
     rows = rows[grouping.sorted_rows(*keys, operations.host_start_ns[rows])]
     iterations = grouping.groups_of(operations.rank[rows], operations.iteration[rows])
-    kinds = grouping.groups_of(
-        operations.phase[rows], operations.microbatch[rows], operations.chunk[rows]
-    )
-    # In as few bytes as they need, since whole orders are compared.
-    codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
     lengths = np.diff(iterations.first, append=len(rows))
-    numbers: grouping.Numbering[bytes] = grouping.Numbering()
     order = np.empty(len(lengths), np.int64)
     for length in grouping.distinct(lengths).tolist():
         own = np.flatnonzero(lengths == length)
-        data = codes[iterations.first[own][:, None] + np.arange(length)].tobytes()
+        data = codes[rows[iterations.first[own][:, None] + np.arange(length)]].tobytes()
         size = length * codes.itemsize
         order[own] = numbers.numbers([data[at : at + size] for at in range(0, len(data), size)])
     kept = np.ones(len(order), bool)

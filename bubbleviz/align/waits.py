@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
-from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined
+from bubbleviz.model.grouping import groups_of, sorted_rows, stretches
 from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -271,8 +271,23 @@ def _first_pairs(number: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def usual_waits(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = False) -> Waits:
-    """Return the median wait of every microbatch of each (rank, chunk), as :func:`waits` do."""
-    every = waits(operations, inputs, doubtful=doubtful)
+    """Return the median wait of every microbatch of each (rank, chunk), as :func:`waits` do.
+
+    Args:
+        operations: of all ranks, in order of these.
+        inputs: when their inputs were there.
+        doubtful: as of :func:`waits`.
+    """
+    return joined(
+        [
+            _medians(waits(operations.take(rows), inputs.take(rows), doubtful=doubtful))
+            for rows in stretches(operations.rank)
+        ]
+    )
+
+
+def _medians(every: Waits) -> Waits:
+    """Return the medians of waits, in order of rank, chunk and microbatch."""
     groups = groups_of(every.rank, every.chunk, every.microbatch)
     counts = np.bincount(groups.of_row, minlength=len(groups))
     middle = np.cumsum(counts) - counts + (counts - 1) // 2

@@ -68,15 +68,29 @@ class Table:
 
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
         """Return the given rows (indices, mask or stretch) as a new table; shared fields stay."""
+        return type(self).taken_from([self], rows)
+
+    @classmethod
+    def taken_from(
+        cls: type[TableT], held: list[TableT], rows: Ints | Codes | Bools | slice
+    ) -> TableT:
+        """Return the given rows of the only table of a list, and empty the list.
+
+        A column that nobody else holds is let go as soon as its rows are taken.
+        """
+        values = dict(vars(held.pop()))
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
             # Of a mask each column would count and find the rows anew.
             rows = np.flatnonzero(rows)
         # Where a column is two things, it stays one.
-        every = [getattr(self, name) for name in self.column_names()]
-        of_id = {id(column): column for column in every}
-        taken = {key: _taken(column, rows) for key, column in of_id.items()}
-        columns = {name: taken[id(getattr(self, name))] for name in self.column_names()}
-        return type(self)(**{**vars(self), **columns})
+        alike: dict[int, list[str]] = {}
+        for name in cls.column_names():
+            alike.setdefault(id(values[name]), []).append(name)
+        for names in alike.values():
+            column = values[names[0]]
+            values.update(dict.fromkeys(names))
+            values.update(dict.fromkeys(names, _taken(column, rows)))
+        return cls(**values)
 
     def compacted(self: TableT) -> TableT:
         """Return the same rows; columns of one value take no memory any more."""
@@ -87,7 +101,8 @@ class Table:
         """Return the same rows; of each pair of columns that are equal the second is the first."""
         columns = dict(vars(self))
         for first, second in pairs:
-            if np.array_equal(columns[first], columns[second]):
+            pair = columns[first], columns[second]
+            if pair[0] is not pair[1] and np.array_equal(*pair):
                 columns[second] = columns[first]
         return type(self)(**columns)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -201,6 +202,27 @@ def expanded(low: Ints, high: Ints) -> tuple[Ints, Ints]:
     count = high - low
     row = np.repeat(np.arange(len(low)), count)
     return row, np.arange(len(row)) + (low - np.cumsum(count) + count)[row]
+
+
+#: About so many rows are looked at together, where nobody needs more.
+_MOST_ROWS = 150_000
+
+
+def stretches(owner: Ints) -> Iterator[slice]:
+    """Yield stretches of rows, at least one, each with all rows of its owners.
+
+    What is worked out stretch by stretch takes little memory beside the rows.
+
+    Args:
+        owner: of each row, ascending.
+    """
+    number = max(1, len(owner) // _MOST_ROWS)
+    middle = owner[np.arange(1, number) * len(owner) // number]
+    bounds = np.searchsorted(owner, distinct(middle)).tolist()
+    for low, high in pairwise(dict.fromkeys((0, *bounds, len(owner)))):
+        yield slice(low, high)
+    if not len(owner):
+        yield slice(0)
 
 
 def first_of_each(group: Ints, *by: Ints) -> Ints:

@@ -281,12 +281,12 @@ def _evidence(
     )
     beside = run_work.outside_operations(run.collectives, operations, run.averaged)
     late_ns[len(work) - len(beside) :] += beside.late_ns
-    hosts = sorted({rank.host for rank in run.ranks})
+    hosts = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
     return Evidence(
         work,
         scenarios.bounded_ns,
         effects_of(work, gap_ns),
-        np.array([hosts.index(rank.host) for rank in run.ranks], np.int64),
+        np.array([hosts[rank.host] for rank in run.ranks], np.int64),
         late_ns,
         profiler_ns,
         shapes.beside_operations(run.hosts, distinct(operations.name_id), operations.phase),

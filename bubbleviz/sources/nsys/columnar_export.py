@@ -32,7 +32,7 @@ from bubbleviz.sources.nsys import export, queries
 from bubbleviz.sources.nsys.files import files_of
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
 from bubbleviz.sources.sqlite.queries import ABSENT, Binds, PlainColumn
-from bubbleviz.sources.tables.files import check_pyarrow
+from bubbleviz.sources.tables.files import check_pyarrow, values_of
 
 _ResultT = TypeVar("_ResultT")
 Rows = list[tuple[object, ...]]
@@ -576,14 +576,11 @@ def _numbers(block: Any, name: str) -> Ints:
     column = _column(block, name)
     if column is None or pa.types.is_null(column.type):
         return np.full(block.num_rows, ABSENT)
-    is_bool = pa.types.is_boolean(column.type)
-    if not (is_bool or pa.types.is_integer(column.type)):
+    if not (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
         raise ValueError(NO_NUMBER)
-    known = _present(column) if column.null_count else None
-    if known is not None:
-        column = column.fill_null(False if is_bool else 0)
-    values = column.to_numpy(zero_copy_only=False).astype(np.int64, casting="unsafe", copy=False)
-    return values if known is None else np.where(known, values, ABSENT)
+    values, known = values_of(column)
+    values = values.astype(np.int64, casting="unsafe", copy=False)
+    return np.where(known, values, ABSENT) if column.null_count else values
 
 
 def _is_text(kind: Any) -> bool:
@@ -604,7 +601,7 @@ def _kept(block: Any, rows: Bools) -> Any:
 
 def _present(column: Any) -> Bools:
     """Tell where a column has a value."""
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
+    return values_of(column.is_valid())[0].astype(bool)
 
 
 def may_match(column: Any, regex: str) -> Bools | None:
@@ -615,10 +612,10 @@ def may_match(column: Any, regex: str) -> Bools | None:
     if not _is_text(column.type):
         return None
     try:
-        matches = pc.match_substring_regex(column, regex).fill_null(False)
+        matches = pc.match_substring_regex(column, regex)
     except pa.ArrowInvalid:
         return None
-    return np.asarray(matches.to_numpy(zero_copy_only=False), bool)
+    return values_of(matches)[0].astype(bool)
 
 
 def _texts(column: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -207,6 +208,30 @@ def check_pyarrow(path: str, what: str, otherwise: str = "write the table as CSV
         ) from error
 
 
+def values_of(column: Any, none: int = 0) -> tuple[npt.NDArray[Any], Bools]:
+    """Return numbers as an array, truth values as 1 and 0, and which rows have one.
+
+    ``to_numpy`` and ``fill_null`` would import pandas wherever that is installed: 40 MB, and longer
+    than a small table takes.
+
+    Args:
+        column: an array of pyarrow, chunked or not.
+        none: stands where there is no value.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not column.null_count:
+        return np.from_dlpack(column), np.ones(len(column), bool)
+    filled = values_of(column.is_valid())[0].astype(bool)
+    parts = [None, column.buffers()[1]]
+    whole = pa.Array.from_buffers(column.type, len(column), parts, offset=column.offset)
+    return np.where(filled, np.from_dlpack(whole), none), filled
+
+
 def _parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
     """Return the names of the columns of a file, and what reads some of them."""
     from pyarrow import parquet
@@ -275,7 +300,6 @@ def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
         ProfileError: it holds something else.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind, in_ns = column.type, False
     if pa.types.is_dictionary(kind):
@@ -293,19 +317,14 @@ def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
         column = column.cast(pa.int64())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise ProfileError(f"{path}: the column {name} holds no numbers, but {kind}")
-    filled = np.ones(len(column), bool)
-    if column.null_count:
-        filled = np.asarray(pc.is_valid(column).to_numpy(), bool)
-        column = column.fill_null(0)
     whole_numbers = pa.types.is_integer(column.type)
-    values = column.cast(pa.int64() if whole_numbers else pa.float64()).to_numpy()
+    values, filled = values_of(column.cast(pa.int64() if whole_numbers else pa.float64()))
     if not whole_numbers and (endless := np.isinf(values)).any():
         row = int(endless.argmax())
         raise model.refused(
             path, row, f"{name} is {model.shown(values[row])}, which is not a number"
         )
-    values = np.array(values)
-    return model.NumberColumn(values, filled, in_ns)
+    return model.NumberColumn(np.array(values), filled, in_ns)
 
 
 def _texts(path: str, name: str, column: Any) -> CodedTexts:
@@ -330,5 +349,5 @@ def _texts(path: str, name: str, column: Any) -> CodedTexts:
         column = column.dictionary_encode()
     column = column.unify_dictionaries().combine_chunks()
     labels = ["" if text is None else str(text) for text in column.dictionary.to_pylist()]
-    code = column.indices.cast(pa.int64()).fill_null(NONE).to_numpy()
+    code, _ = values_of(column.indices.cast(pa.int64()), NONE)
     return model.stripped(code, labels)
