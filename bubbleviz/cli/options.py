@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedReport
 
 
+with Path(__file__).with_name("commands.csv").open(encoding="utf-8", newline="") as _table:
+    #: The commands, in the order of ``--help``: of each its panel there, the words of an example,
+    #: and the guide that tells of it if that has another name. Its function is in the module of
+    #: ``bubbleviz.cli.commands`` that has its name.
+    COMMANDS = {row["command"]: row for row in DictReader(_table)}
+
+
 @cache
 def _rows() -> Mapping[tuple[str, str], Mapping[str, str]]:
     """Return the rows of the table by command and parameter."""

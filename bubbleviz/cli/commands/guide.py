@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.options import beginning
+from bubbleviz.cli.options import COMMANDS, beginning
 from bubbleviz.cli.terminal import complain, console, display, pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggestion
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
 
 _SUFFIX = ".md"
-#: The guides of commands that have none of their own name.
-_OF_COMMANDS = {
-    "analyze": "ratios",
-    "gate": "compare",
-    "inspect": "conventions",
-    "schedules": "simulate",
-    "view": "outputs",
-}
 
 
 def _names() -> list[str]:
@@ -53,9 +45,9 @@ def guide(
 ) -> None:
     """Read a guide, or list the guides; plain Markdown when piped."""
     pages = _pages()
-    if name in _OF_COMMANDS:
-        complain(f"guide {_OF_COMMANDS[name]}; options: bubbleviz {name} --help", 0)
-        name = _OF_COMMANDS[name]
+    if name in COMMANDS and (own := COMMANDS[name]["guide"]):
+        complain(f"guide {own}; options: bubbleviz {name} --help", 0)
+        name = own
     if name is None:
         show(_titles(pages))
     elif name not in pages:
