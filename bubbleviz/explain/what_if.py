@@ -26,7 +26,7 @@ from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, joined
 from bubbleviz.model.grouping import distinct, groups_of, looked_up, rows_by_value, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
@@ -421,6 +421,15 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     )
     scenarios.append(("no-stragglers", usual, usual_ns, delay_ns))
     scenarios.append(("balanced", f"{even} stages", even_ns, delay_ns))
+    pipeline = np.zeros(int(work.rank.max(initial=NONE)) + 1, np.int64)
+    pipeline[work.rank] = work.replica
+    iteration, numbers = operations.iteration[rows[:1]].tolist(), operations.microbatch[rows]
+    if len(microbatch_lengths(operations, pipeline, iteration, int(numbers.max(initial=-1)) + 1)):
+        packed_ns = own_ns.copy()
+        mean_ns = np.bincount(kinds.of_row, own_ns[:count]) / np.bincount(kinds.of_row)
+        packed_ns[:count] = np.where(single, np.rint(mean_ns)[kinds.of_row], own_ns[:count])
+        packed = "every microbatch takes the mean of all, as if packed evenly"
+        scenarios.append(("even-microbatches", packed, packed_ns, delay_ns))
     # Where members of a collective are unknown, waiting for them stays.
     kept_ns = graph.delay_by_cause[:, Cause.DEPENDENCY]
     early_ns = np.where(graph.follows, np.minimum(delay_ns, kept_ns), delay_ns)
@@ -442,6 +451,56 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
             ratio = (whole - busy_ns) / whole if whole > 0 else None
             changes.append(WhatIf(name, change, makespan_ns, ratio))
     return tuple(changes)
+
+
+# Microbatch lengths: how many times as long as their mean microbatches take, on every stage.
+
+
+#: Microbatches of so many iterations at most are kept.
+_KEPT_ITERATIONS = 40
+#: Lengths vary by so many times what the times of single operations make of it.
+_MORE_THAN_CHANCE = 2.0
+#: Microbatches that vary by a smaller share are alike.
+_LEAST_SPREAD = 0.01
+
+
+def microbatch_lengths(
+    operations: Operations, pipeline: Ints, iterations: Sequence[int], microbatches: int
+) -> Floats:
+    """Return how many times as long as their mean microbatches take, shape (rows, microbatches).
+
+    A row is an iteration of a pipeline; there are none where lengths vary by chance alone. What
+    chance adds is taken off: operations of one microbatch take the same multiple of their kind's
+    mean, and vary around that on their own.
+
+    Args:
+        operations: of all ranks.
+        pipeline: of each rank.
+        iterations: that count.
+        microbatches: of each.
+    """
+    none = np.zeros((0, microbatches))
+    step = max(1, len(iterations) // _KEPT_ITERATIONS)
+    ran = np.isin(operations.iteration, iterations[::step][:_KEPT_ITERATIONS])
+    ran &= among(operations.phase, WORK) & (operations.has_span == 1)
+    ran &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
+    own = operations.take(ran)
+    kinds = groups_of(own.rank, own.chunk, own.phase).of_row
+    mean_ns = np.bincount(kinds, own.busy_ns) / np.maximum(np.bincount(kinds), 1)
+    ratio = own.busy_ns / np.maximum(mean_ns[kinds], 1.0)
+    rows = groups_of(own.iteration, pipeline[own.rank])
+    place, cells = rows.of_row * microbatches + own.microbatch, len(rows) * microbatches
+    count = np.bincount(place, minlength=cells)
+    if not cells or count.min() < 2:
+        return none
+    length = np.bincount(place, ratio, cells) / count
+    around = float(((ratio - length[place]) ** 2).sum()) / (len(own) - cells)
+    chance, spread = around * float((1 / count).mean()), float(length.var())
+    if spread <= _MORE_THAN_CHANCE * chance or spread < _LEAST_SPREAD**2:
+        return none
+    mean = float(length.mean())
+    length = mean + (length - mean) * ((spread - chance) / spread) ** 0.5
+    return np.asarray((length / mean).reshape(len(rows), microbatches), np.float64)
 
 
 # Reordered: what iterations save where ranks run their operations in the planned order.

@@ -17,8 +17,9 @@ from bubbleviz.count.rank_iterations import RankIteration, has_account, indices_
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.explain.what_if import microbatch_lengths
 from bubbleviz.model import limitations
-from bubbleviz.model.columns import Floats
+from bubbleviz.model.columns import NONE, Floats
 from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import bubbles
@@ -120,6 +121,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "chunk_costs": [asdict(cost) for cost in explanation.chunk_costs],
         "even_chunks": even and dict(zip(_OF_EVEN_CHUNKS, even, strict=True)),
         "transfer_ns": times.transfer_ns,
+        "microbatch_lengths": _microbatch_lengths(report),
         "imbalance": dict(times.imbalance),
         "stragglers": [
             {**_operation(report, row), "times_median": many} for row, many in times.stragglers
@@ -166,6 +168,18 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         # What pictures are drawn from.
         "timeline": saved(timeline_of(report)) if drawn else None,
     }
+
+
+def _microbatch_lengths(report: Report) -> list[list[float]]:
+    """Return how long the microbatches of averaged iterations are, as shares of their mean."""
+    averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
+    counts = {report.iterations[index].microbatches for index in averaged}
+    if len(counts) != 1 or None in counts:
+        return []
+    (count,) = counts
+    pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in report.ranks])
+    found = microbatch_lengths(report.operations, pipeline, averaged, count or 0)
+    return [[round(length, 4) for length in row] for row in found.tolist()]
 
 
 def _known(values: Floats) -> list[float | None]:

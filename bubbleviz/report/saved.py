@@ -298,6 +298,7 @@ class SavedTime:
     pipeline_ns: Positive | None = None
     mean_ns: Positive = 0.0
     std_ns: Positive = 0.0
+    n: Count = 0
 
 
 @dataclass(frozen=True)
@@ -313,6 +314,7 @@ class SavedTimes:
         memory: of its virtual stages, in bytes; None where that was not measured.
         ran_ns: how long the typical iteration took; None where that is not known.
         window_ns: of the ratio ``schedule``; None where that is not known.
+        lengths: how many times as long as their mean the microbatches of iterations take.
     """
 
     kinds: tuple[SavedTime, ...]
@@ -323,6 +325,7 @@ class SavedTimes:
     memory: MeasuredMemory | None = None
     ran_ns: int | None = None
     window_ns: Average | None = None
+    lengths: tuple[tuple[float, ...], ...] = ()
 
     @cached_property
     def measured(self) -> MeasuredTimes:
@@ -334,8 +337,17 @@ class SavedTimes:
         from bubbleviz.schedules.known import SCHEDULES
         from bubbleviz.schedules.measured_times import measured_times
 
-        found = measured_times(self.kinds, self.transfer_ns, self.microbatches)
         whole, name = self.window_ns, self.schedule or ""
+        # Of a single pipeline all iterations tell more than the typical one does.
+        ran = 0 if whole is None else whole.n * (self.microbatches or 0)
+        kinds = tuple(
+            replace(kind, pipeline_ns=kind.mean_ns)
+            if kind.n == ran and kind.pipeline_ns is not None
+            else kind
+            for kind in self.kinds
+        )
+        found = measured_times(kinds, self.transfer_ns, self.microbatches)
+        found = replace(found, lengths=self.lengths)
         if name not in {rule.name for rule in SCHEDULES} or whole is None or not whole.mean:
             return found
         return replace(found, schedule=name, window_ns=(whole.mean, whole.std or 0.0, whole.n))
@@ -435,6 +447,7 @@ class _Document:
     restrictions: list[dict[str, str]]
     phase_times: list[dict[str, Any]] = field(default_factory=list)
     transfer_ns: Positive | None = None
+    microbatch_lengths: tuple[tuple[Positive, ...], ...] = ()
     memory: RunMemory | None = None
     schedule: _Named | None = None
     what_if: list[_Named] = field(default_factory=list)
@@ -580,6 +593,7 @@ def _times(path: str, document: _Document, restrictions: tuple[Restriction, ...]
         None if memory is None else measured_memory(memory, virtual),
         next((int(c.makespan_ns) for c in document.what_if if c.name == "measured"), None),
         document.summary.window_ns.get("schedule"),
+        document.microbatch_lengths,
     )
 
 

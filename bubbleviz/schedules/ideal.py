@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, texts
@@ -264,7 +265,17 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
     workload = device_workload(
         plan.placement, plan.microbatches, ticks, transfer, replicas=plan.replicas
     )
-    return replace(workload, lengths=times.lengths)
+    down_ns, up_ns = list(workload.down_ns), list(workload.up_ns)
+    if measured is not None and measured.devices == plan.stages:
+        # A link between two devices is as slow whatever stages stand on them.
+        links: dict[tuple[int, int], int] = {}
+        for s, (here, there) in enumerate(pairwise(measured.placement)):
+            links[here, there], links[there, here] = measured.down_ns[s], measured.up_ns[s + 1]
+        for s, (here, there) in enumerate(pairwise(plan.placement)):
+            if (here, there) in links:
+                down_ns[s] = plan.chunks * links[here, there]
+                up_ns[s + 1] = plan.chunks * links[there, here]
+    return replace(workload, down_ns=tuple(down_ns), up_ns=tuple(up_ns), lengths=times.lengths)
 
 
 def estimate(

@@ -161,6 +161,8 @@ class MeasuredTimes:
         schedule: name of the one that ran; empty where it is unknown.
         window_ns: mean, standard deviation and number of the windows of the ratio ``schedule``;
             None where these, or the schedule, are unknown.
+        lengths: how many times as long as their mean the microbatches of some iterations take; none
+            where all are alike.
     """
 
     stages: int
@@ -171,6 +173,7 @@ class MeasuredTimes:
     spread: Mapping[Phase, float] = field(default_factory=dict)
     schedule: str = ""
     window_ns: tuple[float, float, int] | None = None
+    lengths: tuple[tuple[float, ...], ...] = ()
 
 
 def measured_times(
@@ -209,8 +212,8 @@ def _spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
         if kind.mean_ns:
             shares.setdefault(kind.phase, []).append((kind.std_ns or 0.0) / kind.mean_ns)
     spread = {phase: median(each) for phase, each in shares.items()}
-    # Two halves that vary on their own make a whole that varies less, as a share.
-    halves = dict.fromkeys((Phase.B, Phase.W), 2**0.5 * spread.get(Phase.BW, 0.0))
+    # Half a backward is about as long as a forward, and varies as that does, as a share.
+    halves = dict.fromkeys((Phase.B, Phase.W), spread.get(Phase.F, 0.0))
     return halves | spread
 
 

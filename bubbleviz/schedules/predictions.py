@@ -88,12 +88,16 @@ def predicted(
         chunks: v; None for the schedule's usual number.
     """
     spread: Mapping[Phase, float] = {}
-    scale, measured, n = 1.0, 0.0, 0
+    scale, measured, n, lengths = 1.0, 0.0, 0, np.ones((1, 1))
     if run is not None and run.window_ns is not None:
         window_ns, std_ns, n = run.window_ns
         own = ideal(run.schedule, run.stages, run.microbatches, run.times, run.chunks)
-        spread, measured = run.spread, _Z95 * std_ns / window_ns
-        own_ns, _ = _mean_and_spread(own.plan, run.times, spread)
+        # How microbatches differ is drawn for all operations of one together.
+        lengths = np.array(run.lengths or [[1.0]])
+        apart = lengths.var(ddof=1) if run.lengths else 0.0
+        spread = {phase: max(own**2 - apart, 0) ** 0.5 for phase, own in run.spread.items()}
+        measured = _Z95 * std_ns / window_ns
+        own_ns, _ = _mean_and_spread(own.plan, run.times, spread, lengths)
         scale = window_ns / own_ns if own_ns else 1.0
     settings = []
     for name, p, m, v in product(schedules, stages, microbatches, chunks):
@@ -103,9 +107,9 @@ def predicted(
         except UsageError as refused:
             settings.append(Setting(name, p, m, v or 1, reason=str(refused)))
             continue
-        mean_ns, std_ns = _mean_and_spread(found.plan, known, spread)
+        mean_ns, std_ns = _mean_and_spread(found.plan, known, spread, lengths)
         drawn = _Z95 * std_ns / mean_ns if mean_ns else 0.0
-        error = ((measured**2 + drawn**2) / n) ** 0.5 + abs(scale - 1) if n else None
+        error = ((measured**2 + drawn**2) / n + (scale - 1) ** 2) ** 0.5 if n else None
         settings.append(_setting(found, scale * mean_ns, error))
     return tuple(sorted(settings, key=lambda own: (own.device_ns is None, own.device_ns or 0.0)))
 
@@ -127,14 +131,25 @@ def _setting(found: Ideal, iteration_ns: float, error: float | None) -> Setting:
 
 
 def _mean_and_spread(
-    plan: Plan, times: StageTimes, spread: Mapping[Phase, float]
+    plan: Plan, times: StageTimes, spread: Mapping[Phase, float], lengths: Floats
 ) -> tuple[float, float]:
-    """Return mean and standard deviation of the makespan over all draws, in ns."""
+    """Return mean and standard deviation of the makespan over all draws, in ns.
+
+    Args:
+        plan: what each device runs.
+        times: means of the stages.
+        spread: standard deviation of operations by phase, as a share.
+        lengths: of the microbatches of iterations; shape (iterations, microbatches). Each draw
+            takes those of one, and of others where the plan has more microbatches.
+    """
     random = np.random.default_rng(0)
+    rows = random.integers(0, len(lengths), (_DRAWS, -(-plan.microbatches // lengths.shape[1])))
+    drawn = lengths[rows].reshape(_DRAWS, -1).T
 
     def factor(operation: PlannedOperation) -> Floats:
         share = spread.get(operation.phase, 0.0)
-        return np.maximum(1 + share * random.standard_normal(_DRAWS), 0.0)
+        own = np.maximum(1 + share * random.standard_normal(_DRAWS), 0.0)
+        return np.asarray(own * drawn[operation.microbatch], np.float64)
 
     makespans = _makespans(plan, times, factor)
     return float(makespans.mean()), float(makespans.std(ddof=1))

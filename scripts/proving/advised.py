@@ -24,7 +24,7 @@ import bubbleviz
 from bubbleviz.report.followed import FollowedAdvice
 from bubbleviz.report.promise import saved_share
 from bubbleviz.schedules.known import schedule_named
-from scripts.proving.jobs import Job, repaired
+from scripts.proving.jobs import Job, cut, repaired
 from scripts.proving.predicting import bubbleviz as command
 from scripts.proving.training import Order, Ranks, RunError
 
@@ -124,15 +124,7 @@ def _scheduled(job: Job, schedule: str, file: Path) -> tuple[Job, Order]:
     placement = known.plan(job.ranks, job.microbatches, known.chunks).placement
     sizes = ("-p", job.ranks, "-m", job.microbatches, "--tf", 1, "--tb", 1, "--tw", 1)
     command("simulate", "--schedule", schedule, *sizes, "--csv", file, "--force")
-    chunks = len(placement) // job.ranks
-    forward, backward, weight = (
-        tuple(each[rank] / chunks for rank in placement)
-        for each in (job.forward_ms, job.backward_ms, job.weight_ms)
-    )
-    cut = replace(
-        job, placement=placement, forward_ms=forward, backward_ms=backward, weight_ms=weight
-    )
-    return cut, Order(str(file), "compute_only")
+    return cut(job, placement), Order(str(file), "compute_only")
 
 
 def _seconds(job: Job, order: Order) -> float:

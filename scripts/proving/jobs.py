@@ -71,6 +71,18 @@ def scaled(job: Job, factor: float) -> Job:
     return replace(job, forward_ms=forward, backward_ms=backward, weight_ms=weight, links=links)
 
 
+def cut(job: Job, placement: tuple[int, ...]) -> Job:
+    """Return a job of one stage a rank with each cut into parts, which are placed so on ranks."""
+    parts = len(placement) // job.ranks
+    forward, backward, weight = (
+        tuple(each[rank] / parts for rank in placement)
+        for each in (job.forward_ms, job.backward_ms, job.weight_ms)
+    )
+    return replace(
+        job, placement=placement, forward_ms=forward, backward_ms=backward, weight_ms=weight
+    )
+
+
 def repaired(job: Job, kind: str) -> Job:
     """Return a job without the faults of an advice's kind.
 

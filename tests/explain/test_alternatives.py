@@ -98,7 +98,11 @@ def test_a_long_microbatch_is_as_long_in_any_order() -> None:
 def test_unequal_microbatches_take_what_their_best_order_promises(schedule: str) -> None:
     lengths = (1.0, 2.5, 0.5, 1.5, 0.4, 2.0, 0.6, 1.2)
     run = replace(FUSED, schedule=schedule, microbatches=8, lengths=lengths)
-    _, others = planted(run)
+    report, others = planted(run)
+    mean = sum(lengths) / len(lengths)
+    packed, _ = planted(replace(run, lengths=(mean,) * 8))
+    even = {change.name: change.makespan_ns for change in report.explanation.what_if}
+    assert even["even-microbatches"] == packed.explanation.what_if[0].makespan_ns
     assert others.reordered is not None
     order, saving = others.reordered
     _, then = planted(replace(run, lengths=tuple(lengths[number] for number in order)))
