@@ -18,7 +18,7 @@ from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, Line
-from bubbleviz.render.text.terminal import WIDTH, Display, lines_of, plain_lines, plain_text
+from bubbleviz.render.text.terminal import Display, lines_of, plain_lines, plain_text
 from bubbleviz.timing import Step
 
 if TYPE_CHECKING:
@@ -36,13 +36,6 @@ _PIPED_LINES = 24
 _DRAWN_WITH = "█▓▒░▚▞▄▌▐·─…±≥"
 #: Characters of a complaint.
 _LONGEST = 800
-
-
-def width() -> int:
-    """Return the width of tables in characters: that of the terminal, else a fixed one."""
-    if sys.stdout.isatty():
-        return shutil.get_terminal_size((WIDTH, 24)).columns
-    return _given("COLUMNS") or WIDTH
 
 
 def show(blocks: Iterable[Block]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -66,25 +67,19 @@ def _summary(report: IdleReport) -> dict[str, Any]:
     """
     devices = [rank for rank in report.devices if rank.measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]
-    spans = [(rank.idle_ns, rank.span_ns, rank.activities) for rank in devices]
     ratios, windows = {}, {}
     for name, parts in (
         (IDLE_STEPS, [(own.idle_ns, own.length_ns) for own in steps if own.length_ns]),
-        (IDLE, [(idle_ns, span_ns) for idle_ns, span_ns, _ in spans]),
+        (IDLE, [(rank.idle_ns, rank.span_ns) for rank in devices]),
     ):
         ratios[name] = asdict(spread([idle_ns / length_ns for idle_ns, length_ns in parts]))
         windows[name] = asdict(spread([float(length_ns) for _, length_ns in parts]))
     headline = IDLE_STEPS if steps else IDLE
-    totals: dict[str, int] = {}
-    idle = (
-        [own.activities for own in steps]
-        if steps
-        else [
-            tuple((total.activity, total.idle_ns) for total in rank.activities) for rank in devices
-        ]
-    )
-    for activity, ns in (pair for own in idle for pair in own):
-        totals[activity] = totals.get(activity, 0) + ns
+    totals = Counter[str]()
+    for step in steps:
+        totals.update(dict(step.activities))
+    for rank in () if steps else devices:
+        totals.update({total.activity: total.idle_ns for total in rank.activities})
     mean, whole = ratios[headline]["mean"] or 0.0, sum(totals.values()) or 1
     return {
         "headline": headline,

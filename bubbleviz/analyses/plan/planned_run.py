@@ -94,29 +94,25 @@ def _measured(
     headline: str,
     on_gpus: bool,
 ) -> MeasuredRun:
-    workload = times.workload
+    workload, name = times.workload, times.schedule
+    if len(columns["rank"]) and typical is not None:
+        ran = order_that_ran(columns, typical, workload.placement, name or "the order that ran")
+        if ran is not None and ran.microbatches != workload.microbatches:
+            ran = None
+    else:
+        plans = known.known_plans(workload.placement, workload.microbatches)
+        ran = next((plan for plan in plans if plan.name == name), None)
     return MeasuredRun(
         source,
         workload,
-        times.schedule,
-        _ran(columns, typical, workload, times.schedule),
+        name,
+        ran,
         times.ran_ns,
         times.restrictions,
         times.memory,
         on_gpus,
         overlaps=headline == OVERLAPPING,
     )
-
-
-def _ran(
-    columns: Mapping[str, Ints], typical: int | None, workload: simulated.Workload, name: str | None
-) -> Plan | None:
-    """Return the order of the typical iteration; None where it is not known."""
-    if not len(columns["rank"]) or typical is None:
-        plans = known.known_plans(workload.placement, workload.microbatches)
-        return next((plan for plan in plans if plan.name == name), None)
-    plan = order_that_ran(columns, typical, workload.placement, name or "the order that ran")
-    return plan if plan is not None and plan.microbatches == workload.microbatches else None
 
 
 def order_that_ran(

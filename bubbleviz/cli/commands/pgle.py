@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.pgle.costs import CostComparison, Costs
 
 
-#: The statistics that become a cost.
-_STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
-
-
 @command()
 def pgle(
     profiles: list[str],
