@@ -7,7 +7,7 @@ the transfer keeps no device busy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -19,7 +19,7 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation
+from bubbleviz.schedules.plan import Memory, Order, Plan, PlannedOperation
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Simulation(Table):
 _Result = tuple[bool, int, int]
 
 
-def needs(operation: PlannedOperation, length: int) -> list[_Result]:
+def _needs(operation: PlannedOperation, length: int) -> list[_Result]:
     """Return the results that an operation takes, in pipelines of so many virtual stages."""
     stage, phase, microbatch = operation.virtual_stage, operation.phase, operation.microbatch
     if phase is Phase.F:
@@ -107,19 +107,45 @@ def simulate(plan: Plan, workload: Workload) -> Simulation:
     return Simulation(*map(np.ascontiguousarray, columns))
 
 
-def run_order(plan: Plan) -> list[PlannedOperation]:
-    """Return operations in an order in which each comes behind what it needs.
+def in_turn(plan: Plan, ended: Container[_Result]) -> Iterator[tuple[int, Order, list[_Result]]]:
+    """Yield what devices run, each behind what it needs.
 
-    What runs together follows each other.
+    An operation, or two that run together, with its device and the results that it takes.
+
+    Args:
+        plan: what each device runs.
+        ended: the results that are there, to which the caller adds those of what it was given.
 
     Raises:
-        MismatchError: there is none.
+        MismatchError: an operation waits for ever for another.
     """
-    none = (0,) * plan.virtual_stages
-    nothing = (0.0,) * plan.virtual_stages
-    free = Workload(plan.placement, plan.microbatches, *(none,) * 6, nothing, nothing)
-    ran = timed(plan, free, lambda _: 0, 0, max)
-    return [PlannedOperation(stage, phase, mb) for _, stage, phase, mb, *_ in ran]
+    length = plan.virtual_stages // plan.replicas
+    reached, todo = [0] * plan.stages, list(range(plan.stages))
+    while todo:
+        device = todo.pop()
+        order = plan.orders[device]
+        while reached[device] < len(order):
+            at = reached[device]
+            group = order[at : at + 1 + (order[at] in plan.together)]
+            taken = [result for operation in group for result in _needs(operation, length)]
+            if any(result not in ended for result in taken):
+                break
+            yield device, group, taken
+            reached[device] = at + len(group)
+            receivers = (op.receiver for op in group if op.phase is not Phase.W)
+            todo += [plan.placement[to] for to in receivers if 0 <= to < plan.virtual_stages]
+    stuck = [(d, o[n]) for d, (o, n) in enumerate(zip(plan.orders, reached, strict=True)) if o[n:]]
+    if stuck:
+        raise MismatchError(
+            f"the order deadlocks: device {stuck[0][0]} waits forever for the inputs of "
+            f"{stuck[0][1]}"
+        )
+
+
+def results_of(group: Order) -> list[_Result]:
+    """Return the results of some operations that others take."""
+    rest = (op for op in group if op.phase is not Phase.W)
+    return [(op.phase is Phase.F, op.virtual_stage, op.microbatch) for op in rest]
 
 
 #: Nanoseconds: of one simulation, or of many side by side, shape (simulations,).
@@ -145,44 +171,23 @@ def timed(
     Raises:
         MismatchError: an operation waits for ever for another.
     """
-    length = plan.virtual_stages // plan.replicas
     rows: list[tuple[int, int, Phase, int, _Time, _Time]] = []
     ended: dict[_Result, _Time] = {}
-    free_ns, reached, todo = [zero] * plan.stages, [0] * plan.stages, list(range(plan.stages))
-
-    def arrival_ns(result: _Result, device: int) -> _Time:
-        forward, stage, _ = result
-        on_its_way = workload.down_ns if forward else workload.up_ns
-        return ended[result] + (on_its_way[stage] if plan.placement[stage] != device else 0)
-
-    while todo:
-        device = todo.pop()
-        order = plan.orders[device]
-        while reached[device] < len(order):
-            at = reached[device]
-            group = order[at : at + 1 + (order[at] in plan.together)]
-            taken = [result for operation in group for result in needs(operation, length)]
-            if any(result not in ended for result in taken):
-                break
-            ready_ns = [arrival_ns(result, device) for result in taken]
-            ready_ns.append(free_ns[device])
-            now_ns = latest(ready_ns)
-            for op in group:
-                end_ns = now_ns + lasting_ns(op)
-                rows.append((device, op.virtual_stage, op.phase, op.microbatch, now_ns, end_ns))
-                now_ns = end_ns
-            for op in group:
-                if op.phase is not Phase.W:
-                    ended[op.phase is Phase.F, op.virtual_stage, op.microbatch] = now_ns
-                    if 0 <= op.receiver < plan.virtual_stages:
-                        todo.append(plan.placement[op.receiver])
-            free_ns[device], reached[device] = now_ns, at + len(group)
-    stuck = [(d, o[n]) for d, (o, n) in enumerate(zip(plan.orders, reached, strict=True)) if o[n:]]
-    if stuck:
-        raise MismatchError(
-            f"the order deadlocks: device {stuck[0][0]} waits forever for the inputs of "
-            f"{stuck[0][1]}"
-        )
+    free_ns = [zero] * plan.stages
+    for device, group, taken in in_turn(plan, ended):
+        ready_ns = [free_ns[device]]
+        for result in taken:
+            forward, stage, _ = result
+            away = plan.placement[stage] != device
+            on_its_way = workload.down_ns if forward else workload.up_ns
+            ready_ns.append(ended[result] + (on_its_way[stage] if away else 0))
+        now_ns = latest(ready_ns)
+        for op in group:
+            end_ns = now_ns + lasting_ns(op)
+            rows.append((device, op.virtual_stage, op.phase, op.microbatch, now_ns, end_ns))
+            now_ns = end_ns
+        ended.update(dict.fromkeys(results_of(group), now_ns))
+        free_ns[device] = now_ns
     return rows
 
 

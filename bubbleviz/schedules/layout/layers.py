@@ -13,7 +13,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, looped_placement
-from bubbleviz.schedules.simulation import Workload, needs, run_order
+from bubbleviz.schedules.simulation import Workload, in_turn, results_of
 
 #: No model has more; bounds take memory by the square of their number, for each virtual stage.
 MOST_LAYERS = 1_000
@@ -477,21 +477,14 @@ def _nodes(plan: Plan, length: int) -> list[_Node]:
     nodes: list[_Node] = []
     made: dict[tuple[bool, int, int], int] = {}
     last = [NONE] * plan.stages
-    beside = False
-    for op in run_order(plan):
-        device, stage = plan.placement[op.virtual_stage], op.virtual_stage
-        if not beside:
-            nodes.append((last[device], [], []))
-            last[device] = len(nodes) - 1
-        _, remote, operations = nodes[-1]
-        operations.append((stage % length, _COLUMN[op.phase]))
-        for result in needs(op, length):
-            forward, source, _ = result
-            if plan.placement[source] != device:
-                boundary = source % length - (not forward)
-                remote.append((made[result], _DOWN if forward else _UP, boundary))
-        if op.phase is not Phase.W:
-            made[op.phase is Phase.F, stage, op.microbatch] = len(nodes) - 1
-        # What runs together follows each other.
-        beside = op in plan.together
+    for device, group, taken in in_turn(plan, made):
+        remote = [
+            (made[result], _DOWN if result[0] else _UP, result[1] % length - (not result[0]))
+            for result in taken
+            if plan.placement[result[1]] != device
+        ]
+        operations = [(op.virtual_stage % length, _COLUMN[op.phase]) for op in group]
+        made.update(dict.fromkeys(results_of(group), len(nodes)))
+        nodes.append((last[device], remote, operations))
+        last[device] = len(nodes) - 1
     return nodes
