@@ -28,7 +28,7 @@ _LEAST, _SURE = 0.02, 4.0
 _PAUSED = 1.5
 #: What takes this many times the launch gaps of its like is a pause.
 _GAPS_PAUSED = 2
-_TIMED = (*COMPUTING, Role.OPTIMIZER, Role.AFTER_COMPUTE)
+_TIMED = (*COMPUTING, Role.OPTIMIZER)
 #: A trend makes this change of a logarithm from the first iteration to the last.
 _CHANGE = 0.03
 #: It needs so many iterations, and explains this share of the variance: of so many, of one more,

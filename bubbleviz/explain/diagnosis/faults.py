@@ -423,7 +423,7 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
 def collectives(seen: Evidence) -> Iterator[Fault]:
     """Yield each kind of collective: data moves in them, once their last member has entered."""
     work = seen.work
-    rows = np.flatnonzero((work.role >= Role.PARAMETERS) & (seen.own_ns > 0))
+    rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (seen.own_ns > 0))
     for kind, at in rows_by_value(work.kind[rows]):
         name, none = work.kinds[kind].name, np.zeros(len(at))
         yield Fault("collective", f"collective-{name}", rows[at], none, what=name, bound=True)

@@ -49,19 +49,12 @@ class Role(IntEnum):
     FORWARD = 0
     BACKWARD = 1
     COMPUTE = 2
-    AFTER_COMPUTE = 3
-    OPTIMIZER = 4
-    SEND_F = 5
-    RECV_F = 6
-    SEND_B = 7
-    RECV_B = 8
-    PARAMETERS = 9
-    GRADIENTS = 10
-    LAYER_NORM = 11
-    EMBEDDING = 12
-    SEPARATE_GRADIENTS = 13
-    GRADIENT_NORM = 14
-    COLLECTIVE = 15
+    OPTIMIZER = 3
+    SEND_F = 4
+    RECV_F = 5
+    SEND_B = 6
+    RECV_B = 7
+    COLLECTIVE = 8
 
 
 #: What ranks compute one after the other.

@@ -23,13 +23,19 @@ from itertools import islice
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.causes.idle import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
+from bubbleviz.model.grouping import (
+    distinct,
+    first_of_each,
+    found_in,
+    groups_of,
+    places_in,
+    sorted_rows,
+)
 from bubbleviz.model.intervals import group_extents
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
@@ -70,7 +76,7 @@ class Scenarios:
         """
         work = self.work
         own_ns = work.own_ns
-        rows = np.flatnonzero(work.role >= replayed.Role.PARAMETERS)
+        rows = np.flatnonzero(work.role == replayed.Role.COLLECTIVE)
         alike = groups_of(work.meeting[rows], work.iteration[rows], work.kind[rows])
         length_ns = (work.end_ns - work.start_ns)[rows]
         shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
@@ -157,73 +163,41 @@ class Scenarios:
             label: group of each row; -1 none.
             values: of the groups, ascending.
         """
-        replay = self.replay
+        replay, work = self.replay, self.work
         group = np.where(label == NONE, len(values), found_in(values, label))
         own_ns = np.where(label == NONE, self.ideal_ns, self.own_ns)
-        ends_ns = np.empty((len(self.work), 2), np.int64)
+        ends_ns = np.empty((len(work), 2), np.int64)
         ends_ns[replay.rows] = replay.ends_ns(
             np.stack((own_ns, self.ideal_ns), axis=1), self.early_ns
         )[: len(replay.rows)]
         mixed = replay.mixed(group)
-        closing, every = replay.rows[replay.closing], np.arange(len(replay.iterations))
-        counts = np.diff(np.append(replay.first_closing, len(replay.closing)))
-        iteration, alone = np.repeat(every, counts), ~mixed[closing]
-        # When the last row ends that follows a single group: with own times, and with ideal ones.
-        latest_ns = np.full((2, len(every), len(values) + 1), NEVER)
-        for of_time, time_ns in zip(latest_ns, ends_ns[closing[alone]].T, strict=True):
-            np.maximum.at(of_time, (iteration[alone], group[closing[alone]]), time_ns)
-        with_own_ns, ideal_ns = latest_ns
-        last = ideal_ns.argmax(axis=1)
-        others_ns = np.repeat(ideal_ns[every, last][:, None], len(values) + 1, axis=1)
-        ideal_ns[every, last] = NEVER
-        others_ns[every, last] = ideal_ns.max(axis=1)
-        lengths_ns = np.maximum(with_own_ns, others_ns)[:, :-1]
-        if mixed.any():
-            rest = closing[~alone], iteration[~alone]
-            of_several_ns = self._of_several(group, mixed, ends_ns, rest, values)
-            lengths_ns = np.maximum(lengths_ns, of_several_ns)
-        return np.asarray(lengths_ns.mean(axis=0))
-
-    def _of_several(
-        self, group: Ints, mixed: Bools, ends_ns: Ints, closing: tuple[Ints, Ints], values: Ints
-    ) -> Ints:
-        """Return when the last row ends that follows several groups, for each group put back.
-
-        Args:
-            group: of each row.
-            mixed: which rows follow several groups.
-            ends_ns: of the others, with the own times of their group, and with ideal ones.
-            closing: rows that follow several groups and end iterations, and these iterations.
-            values: of the groups.
-        """
+        # What ends iterations; of what follows a single group, that which is last.
+        closing = replay.rows[replay.closing]
+        alone = closing[~mixed[closing]]
+        cell = groups_of(work.iteration[alone], group[alone]).of_row
+        last = (alone[first_of_each(cell, -column)] for column in ends_ns[alone].T)
+        closing = distinct(closing[mixed[closing]], *last)
+        closing = closing[sorted_rows(work.iteration[closing])]
         pairs = self.order.take(mixed[self.order.after])
-        given = np.zeros(len(mixed), bool)
-        given[pairs.before[~mixed[pairs.before]]] = True
-        rows = np.flatnonzero(mixed | given)
-        place = np.full(len(mixed), NONE, np.int64)
-        place[rows] = np.arange(len(rows))
-        of_rows, given = mixed[rows], given[rows]
-        work = self.work.take(rows)
+        rows = distinct(np.flatnonzero(mixed), pairs.before, closing)
         # What follows a single group is only there with its end.
-        work = replace(work, meeting=np.where(given, NONE, work.meeting))
-        replay = replayed.replay_of(work, Dependencies(place[pairs.after], place[pairs.before]))
-        own_ns = np.where(of_rows, self.own_ns[rows], ends_ns[rows, 0])
-        ideal_ns = np.where(of_rows, self.ideal_ns[rows], ends_ns[rows, 1])
-        early_ns = np.where(of_rows, self.early_ns[rows], 0)
-        ended = np.full(len(rows), NONE, np.int64)
-        ended[replay.rows] = np.arange(len(replay.rows))
-        ends = ended[place[closing[0]]]
-        lengths_ns = np.full((len(self.replay.iterations), len(values)), NEVER)
-        some = distinct(closing[1])
-        begins = np.searchsorted(closing[1], some)
-        step = replayed.scenarios_at_once(len(rows))
-        for first in range(0, len(values) if len(some) else 0, step):
-            numbers = np.arange(first, min(first + step, len(values)))
-            own = group[rows, None] == numbers
-            put_back = np.where(own, own_ns[:, None], ideal_ns[:, None])
-            found_ns = replay.ends_ns(put_back, early_ns)[ends]
-            lengths_ns[some[:, None], numbers] = np.maximum.reduceat(found_ns, begins, axis=0)
-        return lengths_ns
+        part, given = work.take(rows), ~mixed[rows]
+        part = replace(part, meeting=np.where(given, NONE, part.meeting))
+        after, before, ends = (
+            np.searchsorted(rows, column) for column in (pairs.after, pairs.before, closing)
+        )
+        replay = replayed.replay_of(part, Dependencies(after, before))
+        ends, begins = places_in(replay.rows)[ends], first_of_each(work.iteration[closing])
+        own_ns = np.where(given, ends_ns[rows, 0], self.own_ns[rows])
+        ideal_ns = np.where(given, ends_ns[rows, 1], self.ideal_ns[rows])
+        early_ns = np.where(given, 0, self.early_ns[rows])
+        means, step = [np.zeros(0)], replayed.scenarios_at_once(len(rows))
+        for first in range(0, len(values), step):
+            own = group[rows, None] == np.arange(first, min(first + step, len(values)))
+            times_ns = np.where(own, own_ns[:, None], ideal_ns[:, None])
+            found_ns = replay.ends_ns(times_ns, early_ns)[ends]
+            means.append(np.maximum.reduceat(found_ns, begins, axis=0).mean(axis=0))
+        return np.concatenate(means)
 
 
 def scenarios_of(

@@ -20,8 +20,8 @@ Row = tuple[int, int, int, str, int, int]
 _KINDS = {
     "F": Kind("forward", Role.FORWARD, "F"),
     "BW": Kind("backward", Role.BACKWARD, "BW"),
-    "gather": Kind("gather", Role.PARAMETERS, "gather"),
-    "scatter": Kind("scatter", Role.GRADIENTS, "scatter"),
+    "gather": Kind("gather", Role.COLLECTIVE, "gather"),
+    "scatter": Kind("scatter", Role.COLLECTIVE, "scatter"),
     "send": Kind("send", Role.SEND_F, "forward-pp-comm"),
     "receive": Kind("receive", Role.RECV_F, "forward-pp-comm"),
     "Optimizer": Kind("optimizer", Role.OPTIMIZER, "Optimizer"),
