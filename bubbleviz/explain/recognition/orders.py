@@ -131,9 +131,6 @@ def without_eager_weights(order: Ints) -> Ints:
 
 #: Microbatch numbers with one gap in this many, or more, are not consecutive.
 _GAPS = 3
-#: The microbatches of an iteration: the first, the last, whether any goes back, and whether every
-#: rank's chunk that goes back has all between, and no other has others.
-Numbers = tuple[int, int, bool, bool]
 
 
 def _chunks_in_turn(cell: Ints, chunk: Ints) -> Ints:
@@ -149,24 +146,23 @@ def _chunks_in_turn(cell: Ints, chunk: Ints) -> Ints:
     return (turn - np.maximum.accumulate(base)[turn])[groups.of_row]
 
 
-def _microbatches_from_zero(
-    cell: Ints, chunk: Ints, kind: Ints, number: Ints, start: int | None, *, ranked: bool
-) -> tuple[Ints, Numbers | None]:
-    """Return microbatches of one iteration that count from 0, and which they are.
+def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> Ints:
+    """Return each microbatch's place among those of its iteration; 0 for those that are unknown.
 
-    Those that are unknown are 0; where all are, the last is None.
+    A few missing numbers keep theirs. Where the chunks of an iteration do not share their numbers
+    (the two directions of a pipeline that is fed from both ends), it is the place among those of
+    its rank's chunk.
 
     Args:
         cell: number of the rank of each operation, ascending.
         chunk: counted from 0 within the cell.
         kind: of the operation.
         number: microbatch as the report numbers it; -1 unknown.
-        start: the first one; None for the least, if all are alike, else to number them by rank.
-        ranked: whether they are numbered by rank in any case.
     """
-    known = number >= 0
-    if not known.any():
-        return np.zeros(len(number), np.int64), None
+    known, result = number >= 0, np.zeros(len(number), np.int64)
+    rows = np.flatnonzero(known)
+    if not len(rows):
+        return result
     chunks = int(chunk.max()) + 1
     group, count = cell * chunks + chunk, (int(cell[-1]) + 1) * chunks
     if count > 4 * len(number):
@@ -174,45 +170,25 @@ def _microbatches_from_zero(
         group, count = groups.of_row, len(groups)
     forward, backward = known & (kind == FORWARD), known & (kind == BACKWARD)
     low, high = np.full((2, count), _MOST_MICROBATCHES), np.full((2, count), -1)
-    for way, rows in enumerate((forward, backward)):
-        np.minimum.at(low[way], group[rows], number[rows])
-        np.maximum.at(high[way], group[rows], number[rows])
+    for way, of_way in enumerate((forward, backward)):
+        np.minimum.at(low[way], group[of_way], number[of_way])
+        np.maximum.at(high[way], group[of_way], number[of_way])
     worked = (high >= 0).all(axis=0)
     # The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m and its backwards 0
     # to m-1: as many forwards as backwards are moved to where the backwards begin.
     ahead = np.where(worked & (high[0] - low[0] == high[1] - low[1]), low[0] - low[1], 0)
-    number = np.where(forward, number - ahead[group], number)
-    forwards = np.bincount(group[forward], minlength=count)[worked]
-    low, high = low[1, worked], high[1, worked]
-    least, most = int(number[known].min()), int(number[known].max())
-    alike = (low == least) & (high == most) & (forwards == high - low + 1)
-    numbers = least, most, len(low) > 0, len(low) > 0 and bool(alike.all())
-    if start is None and not ranked and numbers[-1]:
-        start = least
-    if start is not None:
-        return np.where(known, number - start, 0), numbers
-    return _ranked(group, number, known), numbers
-
-
-def _ranked(group: Ints, number: Ints, known: Bools) -> Ints:
-    """Return each number's rank among those of its iteration; a few missing numbers keep theirs.
-
-    Where the chunks of an iteration do not share their numbers (the two directions of a pipeline
-    that is fed from both ends), it is the rank among those of its rank's chunk.
-    """
-    result = np.zeros(len(number), np.int64)
-    rows = np.flatnonzero(known)
-    of_number = grouping.groups_of(number[rows])
-    of_group = grouping.groups_of(group[rows], number[rows])
+    number = np.where(forward, number - ahead[group], number)[rows]
+    of_number = grouping.groups_of(number)
+    of_group = grouping.groups_of(group[rows], number)
     # Where chunks usually have as many numbers as the iteration, one numbering holds for all.
     owner = group[rows][of_group.first]
     counts = np.bincount(grouping.groups_of(owner).of_row)
     if len(of_number) != int(np.median(counts)):
         result[rows] = (np.arange(len(owner)) - np.searchsorted(owner, owner))[of_group.of_row]
         return result
-    low, high = int(number[rows].min()), int(number[rows].max())
-    consecutive = _GAPS * (high - low + 1 - len(of_number)) <= len(of_number)
-    result[rows] = number[rows] - low if consecutive else of_number.of_row
+    first, last = int(number.min()), int(number.max())
+    consecutive = _GAPS * (last - first + 1 - len(of_number)) <= len(of_number)
+    result[rows] = number - first if consecutive else of_number.of_row
     return result
 
 
@@ -228,7 +204,6 @@ class IterationOrders:
         row: of the operations, in order of (rank, host start).
         second: whether that is the backward of an overlapped pair.
         code: the operation, in numbers that count from 0, with fused backwards told apart.
-        numbers: its microbatches; None where they are unknown.
         pattern: the number of each rank's order; -1 where microbatches are unknown.
     """
 
@@ -239,7 +214,6 @@ class IterationOrders:
     row: Codes
     second: Bools
     code: Ints
-    numbers: Numbers | None
     pattern: tuple[int, ...] = ()
 
     def of_rank(self, place: int, operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
@@ -276,22 +250,10 @@ def orders_of(
     rows = np.flatnonzero(held & ~(clears & (operations.has_span == 0)))
     sequences = int(operations.sequence[rows].max(initial=0)) + 1
     of_row = operations.iteration[rows]
-    own = [(k, rows[of_row == k]) for k in sorted(iterations)]
-    own = [(k, of_k) for k, of_k in own if len(of_k)]
-    parts = [_orders_in(operations, k, of_k, sequences, None, ranked=False) for k, of_k in own]
-    # Microbatches are numbered by their ranks in all iterations or in none: from the first of all
-    # where all iterations that go back have the same ones.
-    every = [part.numbers for part in parts if part.numbers is not None]
-    back = {(low, high) for low, high, goes_back, _ in every if goes_back}
-    start = None
-    if len(back) == 1 and all(alike for *_, goes_back, alike in every if goes_back):
-        ((least, most),) = back
-        start = least if all(least <= low and high <= most for low, high, *_ in every) else None
     parts = [
-        part
-        if part.numbers is None or part.numbers[-1] == (start is not None)
-        else _orders_in(operations, k, of_k, sequences, start, ranked=start is None)
-        for part, (k, of_k) in zip(parts, own, strict=True)
+        _orders_in(operations, k, own, sequences)
+        for k in sorted(iterations)
+        if len(own := rows[of_row == k])
     ]
     number: dict[bytes, int] = {}
     patterns: list[Ints] = []
@@ -313,9 +275,6 @@ def _orders_in(
     iteration: int,
     rows: Ints,
     sequences: int,
-    start: int | None,
-    *,
-    ranked: bool,
 ) -> IterationOrders:
     """Return the orders of the ranks of one iteration.
 
@@ -324,8 +283,6 @@ def _orders_in(
         iteration: its index.
         rows: of its operations, in order of (rank, start).
         sequences: parts of sequences in the run.
-        start: as of :func:`._microbatches_from_zero`.
-        ranked: likewise.
     """
     rank, host_ns = operations.rank[rows], operations.host_start_ns[rows]
     if not ((rank[1:] > rank[:-1]) | (host_ns[1:] >= host_ns[:-1])).all():
@@ -348,14 +305,14 @@ def _orders_in(
     number = np.where(microbatch >= 0, number, NONE)
     kind = np.where((number < 0) & (kind == WEIGHTS), _CLEARED, kind)
     turn = np.minimum(_chunks_in_turn(cell, chunk), _MOST_CHUNKS)
-    from_zero, numbers = _microbatches_from_zero(
-        cell, turn, np.where(kind == _FUSED, BACKWARD, kind), number, start, ranked=ranked
+    from_zero = _microbatches_from_zero(
+        cell, turn, np.where(kind == _FUSED, BACKWARD, kind), number
     )
     unknown = np.zeros(len(first), bool)
     unknown[cell[(number < 0) & (kind != _CLEARED)]] = True
     row = rows.astype(np.int32) if len(operations) < 1 << 31 else rows
     code = coded(kind, turn, from_zero)
-    return IterationOrders(iteration, rank[first], first, unknown, row, second, code, numbers)
+    return IterationOrders(iteration, rank[first], first, unknown, row, second, code)
 
 
 def planned_orders(plan: Plan) -> tuple[Ints, ...]:
