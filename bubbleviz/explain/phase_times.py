@@ -27,6 +27,7 @@ from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
+from bubbleviz.schedules.plan import OperationTimes
 
 
 @dataclass(frozen=True)
@@ -303,43 +304,23 @@ STRAGGLES = 1.2
 _LISTED = 10
 
 
-@dataclass(frozen=True)
-class PhaseTime:
+@dataclass(frozen=True, kw_only=True)
+class PhaseTime(OperationTimes):
     """How long the operations of one kind take, in nanoseconds of busy time (or of transfer).
 
     Attributes:
-        stage: stage of the rank (smallest virtual stage); -1 unknown.
-        chunk: model chunk; -1 none.
-        virtual_stage: place of the chunk in the model's order; -1 unknown.
-        phase: of the operations.
         n: how many there are, over all replicas of the stage and averaged iterations.
-        median_ns: median; of transfers the lower one.
-        mean_ns: mean.
-        std_ns: standard deviation (n - 1); None for a single one.
         min_ns: shortest.
         max_ns: longest.
         first_ns: median of those of the first microbatch.
         last_ns: median of those of the last one.
-        gap_ns: median time between the operation before on the rank and one of these that waited
-            for nothing; None where all waited.
-        pipeline_ns: mean of those of one pipeline in the typical iteration: of that which takes
-            longest in it; None where it has none.
     """
 
-    stage: int
-    chunk: int
-    virtual_stage: int
-    phase: Phase
     n: int
-    median_ns: float
-    mean_ns: float
-    std_ns: float | None
     min_ns: int
     max_ns: int
     first_ns: float | None
     last_ns: float | None
-    gap_ns: float | None = None
-    pipeline_ns: float | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from bubbleviz.model.texts import counted, rank_name, shell_word
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
+from bubbleviz.schedules.plan import OperationTimes
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
@@ -131,9 +132,6 @@ def _refusal(file: Path, what: str) -> InputError:
 SCHEMA = "bubbleviz.report/1"
 #: Of reports on idle time, which hold the same summary.
 IDLE_SCHEMA = "bubbleviz.idle/1"
-
-#: Unknown number, as in columns.
-_UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -286,18 +284,14 @@ def check_one_kind(reports: Mapping[str, SavedReport]) -> None:
 
 
 @dataclass(frozen=True)
-class SavedTime:
-    """Times of operations of one kind; see :class:`~bubbleviz.explain.phase_times.PhaseTime`."""
+class SavedTime(OperationTimes):
+    """Times of operations of one kind, of which none is negative."""
 
-    phase: Phase
     median_ns: Positive
-    stage: int = _UNKNOWN
-    chunk: int = _UNKNOWN
-    virtual_stage: int = _UNKNOWN
     gap_ns: Positive | None = None
     pipeline_ns: Positive | None = None
     mean_ns: Positive = 0.0
-    std_ns: Positive = 0.0
+    std_ns: Positive | None = None
     n: Count = 0
 
 

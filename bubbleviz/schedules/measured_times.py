@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median, median_low
-from typing import Protocol
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.texts import counted
+from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.simulation import Workload
 
 # Stage times: what operations take on each stage, in milliseconds and in whole ticks.
@@ -105,46 +105,6 @@ def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ..
                 f"{name}: {ms} ms is less than a nanosecond; give 0, or {_SHORTEST_MS:f} or more"
             )
     return tuple(round(ms * 1e6) for ms in values) * (stages // len(values))
-
-
-class OperationTimes(Protocol):
-    """Times of operations of one kind; see :class:`~bubbleviz.explain.phase_times.PhaseTime`."""
-
-    @property
-    def stage(self) -> int:
-        """Stage of the rank; -1 unknown."""
-
-    @property
-    def chunk(self) -> int:
-        """Model chunk; -1 none."""
-
-    @property
-    def virtual_stage(self) -> int:
-        """Place of the model chunk in the model's order; -1 unknown."""
-
-    @property
-    def phase(self) -> Phase:
-        """What they do."""
-
-    @property
-    def median_ns(self) -> float:
-        """Median of their busy time."""
-
-    @property
-    def pipeline_ns(self) -> float | None:
-        """Mean busy time in the slowest pipeline of the typical iteration; None unknown."""
-
-    @property
-    def mean_ns(self) -> float:
-        """Mean of their busy time; 0 unknown."""
-
-    @property
-    def std_ns(self) -> float | None:
-        """Standard deviation of it; None unknown."""
-
-    @property
-    def gap_ns(self) -> float | None:
-        """Median time from the operation before to one that waited for nothing; None unknown."""
 
 
 @dataclass(frozen=True)

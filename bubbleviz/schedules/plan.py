@@ -2,7 +2,7 @@
 
 A plan holds no times. ``bubbleviz.schedules.known`` builds plans,
 ``bubbleviz.schedules.simulation`` times them; ``bubbleviz.schedules.search`` finds plans for given
-times.
+times. Those of a run's operations are the last thing here.
 """
 
 from __future__ import annotations
@@ -170,3 +170,33 @@ def looped_placement(stages: int, chunks: int) -> tuple[int, ...]:
 def v_placement(stages: int) -> tuple[int, ...]:
     """Return the placement of V schedules: 0 1 .. p-1 and back, p-1 .. 1 0."""
     return (*range(stages), *reversed(range(stages)))
+
+
+# Measured times, with which plans are timed: of operations of one kind.
+
+
+@dataclass(frozen=True)
+class OperationTimes:
+    """Times of operations of one kind, or of transfers under the phases of receives, in ns.
+
+    Attributes:
+        phase: what they do.
+        median_ns: median of their busy time; of transfers the lower one.
+        stage: stage of the rank; -1 unknown.
+        chunk: model chunk; -1 none.
+        virtual_stage: place of the model chunk in the model's order; -1 unknown.
+        gap_ns: median time from the operation before to one that waited for nothing; None unknown.
+        pipeline_ns: mean in the slowest pipeline of the typical iteration; None unknown.
+        mean_ns: mean; 0 unknown.
+        std_ns: standard deviation (n - 1); None unknown.
+    """
+
+    phase: Phase
+    median_ns: float
+    stage: int = -1
+    chunk: int = -1
+    virtual_stage: int = -1
+    gap_ns: float | None = None
+    pipeline_ns: float | None = None
+    mean_ns: float = 0.0
+    std_ns: float | None = None
