@@ -98,11 +98,9 @@ def read(text: str, name: str) -> model.LoweredPlan:
             # A B for the input alone says so.
             for_input = cell.key in weights or (old and "BW" not in cell.text)
             cell.phase = Phase.B if cell.phase is Phase.BW and for_input else cell.phase
-    _refuse_repetition(rows)
     placement = _placement(rows)
     microbatches = _count_from_zero(rows)
-    _refuse_disorder(rows)
-    _refuse_gaps(rows, microbatches)
+    _refuse_disorder(rows, microbatches)
     plan = Plan(
         name,
         len(rows),
@@ -204,18 +202,6 @@ def _cell(number: int, place: int, text: str) -> _Cell:
     return _Cell(number, place, text, int(stage), _PHASES[letters], int(microbatch))
 
 
-def _refuse_repetition(rows: list[list[_Cell]]) -> None:
-    seen: dict[tuple[tuple[int, int], Phase], _Cell] = {}
-    for cell in (cell for row in rows for cell in row):
-        kind = Phase.BW if cell.phase is Phase.B else cell.phase
-        first = seen.setdefault((cell.key, kind), cell)
-        if first is not cell:
-            raise InputError(
-                f"{cell.place}: {cell.text} is {first.text} in {first.place} again; write each "
-                "operation once"
-            )
-
-
 def _placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     """Return the device of each stage."""
     holder: dict[int, int] = {}
@@ -258,14 +244,25 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
     return len(place)
 
 
-def _refuse_gaps(rows: list[list[_Cell]], microbatches: int) -> None:
-    """Refuse where a stage lacks an operation of a microbatch; numbers are those from 0."""
+def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
+    """Refuse a stage that does not run F, then B, then W of each microbatch, once."""
     for number, row in enumerate(rows, 1):
-        phases_of: dict[tuple[int, int], set[Phase]] = {}
+        ran: dict[tuple[int, int], dict[int, _Cell]] = {}
         for cell in row:
-            phases_of.setdefault(cell.key, set()).add(cell.phase)
-        for key in product(sorted({stage for stage, _ in phases_of}), range(microbatches)):
-            phases = phases_of.get(key, set())
+            step, earlier = _STEPS[cell.phase], ran.setdefault(cell.key, {})
+            if step in earlier:
+                first = earlier[step]
+                raise InputError(
+                    f"{cell.place}: {cell.text} is {first.text} in {first.place} again; write each "
+                    "operation once"
+                )
+            if step < max(earlier, default=0):
+                raise InputError(
+                    f"{cell.place}: {cell.text} comes after what needs it; write F, then B, then W"
+                )
+            earlier[step] = cell
+        for key in product(sorted({stage for stage, _ in ran}), range(microbatches)):
+            phases = {cell.phase for cell in ran.get(key, {}).values()}
             if Phase.F not in phases:
                 lacking = "the forward"
             elif phases - {Phase.F} in _BACKWARDS:
@@ -276,19 +273,6 @@ def _refuse_gaps(rows: list[list[_Cell]], microbatches: int) -> None:
                 f"row {number}: stage {key[0]} lacks {lacking} of microbatch "
                 f"{key[1]} (counted from 0); write all operations of an iteration"
             )
-
-
-def _refuse_disorder(rows: list[list[_Cell]]) -> None:
-    """Refuse a backward before its forward, or a W before its backward."""
-    for row in rows:
-        seen: dict[tuple[int, int], int] = {}
-        for cell in row:
-            step = _STEPS[cell.phase]
-            if step < seen.get(cell.key, step):
-                raise InputError(
-                    f"{cell.place}: {cell.text} comes after what needs it; write F, then B, then W"
-                )
-            seen[cell.key] = step
 
 
 def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.Step]:
