@@ -114,6 +114,13 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
         "link",
         (),
     ),
+    "host of whole stages": (
+        replace(BASE, replicas=1, of_host=2),
+        {"rank": {2: 1.5, 3: 1.5}},
+        {},
+        "host",
+        (2, 3),
+    ),
 }
 SCHEDULES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zb-v")
 
