@@ -237,6 +237,9 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     shown = typical(counts.iterations, counts.headline)
     kept = run_work.joined_rows([part.kept for part in parts], operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
+    unordered = ""
+    if shown is not None:
+        unordered = _unordered_reason(run, shown, crossing=bool(crossing[shown.index]))
 
     # Partials of functions of a module: reports are pickled.
     lacking = part is not None and len(parts) > 1
@@ -249,11 +252,15 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         averaged,
         run.hosts,
         np.arange(len(averaged)),
-        _no_replay_reason(run, crossing, shown),
+        _no_replay_reason(run, shown) or unordered,
     )
     if part is not None:
         replayed = source.of_ranks(part.chosen, kept)
-    reason = "" if shown is None else _no_path_reason(run, replayed, shown)
+    reason = unordered
+    if shown is not None:
+        own = replayed.operations
+        count = int(((own.iteration == shown.index) & among(own.phase, WORK)).sum())
+        reason = _too_many(f"iteration {shown.name}", count, MOST_OPERATIONS) or unordered
     path: CriticalPath | None = None
     changes: tuple[WhatIf, ...] = ()
     if not reason and shown is not None and _comparable(shown):
@@ -296,26 +303,10 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     )
 
 
-def _no_path_reason(run: Run, replayed: run_work.ReplayedRun, shown: Iteration) -> str:
-    """Return why the critical path of an iteration is unknown; empty where it is not.
-
-    Without known dependencies between ranks, each rank would stand alone.
-    """
-    operations = replayed.operations
-    of_iteration = operations.iteration == shown.index
-    count = int((of_iteration & among(operations.phase, WORK)).sum())
-    if count > MOST_OPERATIONS:
-        return (
-            f"iteration {shown.name} holds {counted(count, 'operation')}; at most "
-            f"{MOST_OPERATIONS:,} are replayed"
-        )
-    dependencies = replayed.explained().dependencies
-    crossing = (dependencies.remote(operations.rank) & of_iteration[dependencies.after]).any()
-    return _unordered_reason(run, shown, crossing=bool(crossing))
-
-
 def _unordered_reason(run: Run, shown: Iteration, *, crossing: bool) -> str:
     """Return why it is unknown what operations of an iteration wait for; empty where it is not.
+
+    Without known dependencies between ranks, each rank would stand alone.
 
     Args:
         run: the merged profiles.
@@ -333,20 +324,24 @@ def _unordered_reason(run: Run, shown: Iteration, *, crossing: bool) -> str:
     return ""
 
 
-def _no_replay_reason(run: Run, crossing: Bools, shown: Iteration | None) -> str:
-    """Return why iterations cannot be replayed over all ranks; empty where they can."""
+def _too_many(what: str, count: int, most: int) -> str:
+    """Return why what holds so many operations is not replayed; empty where it is."""
+    held = f"{what} holds {counted(count, 'operation')}; at most {most:,} are replayed"
+    return held if count > most else ""
+
+
+def _no_replay_reason(run: Run, shown: Iteration | None) -> str:
+    """Return why iterations cannot be replayed over all ranks; empty where they can.
+
+    It may be unknown beside that what operations wait for.
+    """
     if shown is None or not shown.averaged:
         return "no complete training iteration was recorded"
     if not run.paired:
         return "iterations could not be matched across ranks"
     if not _comparable(shown):
         return "the ranks share no clock"
-    if len(run.operations) > MOST_REPLAYED:
-        return (
-            f"the run holds {counted(len(run.operations), 'operation')}; at most "
-            f"{MOST_REPLAYED:,} are replayed"
-        )
-    return _unordered_reason(run, shown, crossing=bool(crossing[shown.index]))
+    return _too_many("the run", len(run.operations), MOST_REPLAYED)
 
 
 def _comparable(iteration: Iteration) -> bool:
