@@ -107,14 +107,17 @@ def simulate(plan: Plan, workload: Workload) -> Simulation:
     return Simulation(*map(np.ascontiguousarray, columns))
 
 
-def in_turn(plan: Plan, ended: Container[_Result]) -> Iterator[tuple[int, Order, list[_Result]]]:
+def in_turn(
+    plan: Plan, ended: Container[_Result]
+) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
     """Yield what devices run, each behind what it needs.
 
-    An operation, or two that run together, with its device and the results that it takes.
+    An operation, or two that run together, between its device and the results that it takes, then
+    those that it gives.
 
     Args:
         plan: what each device runs.
-        ended: the results that are there, to which the caller adds those of what it was given.
+        ended: the results that are there, to which the caller adds those that are given.
 
     Raises:
         MismatchError: an operation waits for ever for another.
@@ -130,22 +133,20 @@ def in_turn(plan: Plan, ended: Container[_Result]) -> Iterator[tuple[int, Order,
             taken = [result for operation in group for result in _needs(operation, length)]
             if any(result not in ended for result in taken):
                 break
-            yield device, group, taken
+            given = []
+            for op in group:
+                if op.phase is not Phase.W:
+                    given.append((op.phase is Phase.F, op.virtual_stage, op.microbatch))
+                    if 0 <= op.receiver < plan.virtual_stages:
+                        todo.append(plan.placement[op.receiver])
+            yield device, group, taken, given
             reached[device] = at + len(group)
-            receivers = (op.receiver for op in group if op.phase is not Phase.W)
-            todo += [plan.placement[to] for to in receivers if 0 <= to < plan.virtual_stages]
     stuck = [(d, o[n]) for d, (o, n) in enumerate(zip(plan.orders, reached, strict=True)) if o[n:]]
     if stuck:
         raise MismatchError(
             f"the order deadlocks: device {stuck[0][0]} waits forever for the inputs of "
             f"{stuck[0][1]}"
         )
-
-
-def results_of(group: Order) -> list[_Result]:
-    """Return the results of some operations that others take."""
-    rest = (op for op in group if op.phase is not Phase.W)
-    return [(op.phase is Phase.F, op.virtual_stage, op.microbatch) for op in rest]
 
 
 #: Nanoseconds: of one simulation, or of many side by side, shape (simulations,).
@@ -174,7 +175,7 @@ def timed(
     rows: list[tuple[int, int, Phase, int, _Time, _Time]] = []
     ended: dict[_Result, _Time] = {}
     free_ns = [zero] * plan.stages
-    for device, group, taken in in_turn(plan, ended):
+    for device, group, taken, given in in_turn(plan, ended):
         ready_ns = [free_ns[device]]
         for result in taken:
             forward, stage, _ = result
@@ -186,7 +187,8 @@ def timed(
             end_ns = now_ns + lasting_ns(op)
             rows.append((device, op.virtual_stage, op.phase, op.microbatch, now_ns, end_ns))
             now_ns = end_ns
-        ended.update(dict.fromkeys(results_of(group), now_ns))
+        for result in given:
+            ended[result] = now_ns
         free_ns[device] = now_ns
     return rows
 

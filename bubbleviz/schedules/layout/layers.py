@@ -13,7 +13,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, looped_placement
-from bubbleviz.schedules.simulation import Workload, in_turn, results_of
+from bubbleviz.schedules.simulation import Workload, in_turn
 
 #: No model has more; bounds take memory by the square of their number, for each virtual stage.
 MOST_LAYERS = 1_000
@@ -477,14 +477,14 @@ def _nodes(plan: Plan, length: int) -> list[_Node]:
     nodes: list[_Node] = []
     made: dict[tuple[bool, int, int], int] = {}
     last = [NONE] * plan.stages
-    for device, group, taken in in_turn(plan, made):
+    for device, group, taken, given in in_turn(plan, made):
         remote = [
             (made[result], _DOWN if result[0] else _UP, result[1] % length - (not result[0]))
             for result in taken
             if plan.placement[result[1]] != device
         ]
         operations = [(op.virtual_stage % length, _COLUMN[op.phase]) for op in group]
-        made.update(dict.fromkeys(results_of(group), len(nodes)))
+        made.update(dict.fromkeys(given, len(nodes)))
         nodes.append((last[device], remote, operations))
         last[device] = len(nodes) - 1
     return nodes
