@@ -62,13 +62,13 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     for name in arguments[:1] if arguments and arguments[0] in _KNOWN else _KNOWN:
         current = _FORMER.get(name, name)
         function = getattr(import_module(f"bubbleviz.cli.commands.{current}"), current)
-        row = COMMANDS[current]
+        panel, example, _ = COMMANDS[current]
         app.command(
             name,
             context_settings=_SETTINGS,
             hidden=name in _FORMER,
-            rich_help_panel=row["panel"],
-            epilog=f"Example: bubbleviz {name} {row['example']}".rstrip().replace("*", r"\*"),
+            rich_help_panel=panel,
+            epilog=f"Example: bubbleviz {name} {example}".rstrip().replace("*", r"\*"),
         )(function)
     return app
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from csv import DictReader
+from csv import reader
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from inspect import Parameter, signature
@@ -38,19 +38,20 @@ with Path(__file__).with_name("commands.csv").open(encoding="utf-8", newline="")
     #: The commands, in the order of ``--help``: of each its panel there, the words of an example,
     #: and the guide that tells of it if that has another name. Its function is in the module of
     #: ``bubbleviz.cli.commands`` that has its name.
-    COMMANDS = {row["command"]: row for row in DictReader(_table)}
+    COMMANDS = {name: (panel, words, own) for name, panel, words, own in reader(_table)}
 
 
 @cache
-def _rows() -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """Return the rows of the table by command and parameter."""
+def _rows(command: str) -> Mapping[str, Sequence[str]]:
+    """Return names, value, panel, summary, least and words by the parameters of a command."""
     with Path(__file__).with_name("options.csv").open(encoding="utf-8", newline="") as table:
-        rows = {(row["command"], row["parameter"]): row for row in DictReader(table)}
-    # The formats of a report have a table of their own.
-    written = {"value": "FILE", "panel": "Outputs", "least": "", "words": ""}
-    for renderer in renderers():
-        own = {**written, "names": f"--{renderer.name}", "summary": renderer.summary}
-        rows["analyze", renderer.name.replace("-", "_")] = own
+        # Those of all commands come first.
+        rows = {row[1]: row[2:] for row in reader(table) if row[0] in {"", command}}
+    if command == "analyze":
+        # The formats of a report have a table of their own.
+        for renderer in renderers():
+            own = [f"--{renderer.name}", "FILE", "Outputs", renderer.summary, "", ""]
+            rows[renderer.name.replace("-", "_")] = own
     return rows
 
 
@@ -86,19 +87,18 @@ def _hide_names(given: bool) -> bool:
 
 def _declared(command: str, name: str, default: Any, *, argument: bool = False) -> Any:
     """Return a parameter of a command as typer takes it, by its row of the table."""
-    row = _rows().get((command, name)) or _rows()["", name]
-    settings: dict[str, Any] = {"metavar": row["value"] or None, "help": row["summary"]}
-    if words := row["words"]:
+    names, value, panel, summary, least, words = _rows(command)[name]
+    settings: dict[str, Any] = {"metavar": value or None, "help": summary}
+    if words:
         settings["autocompletion"] = beginning(lambda: _words(words))
     if argument:
         return typer.Argument(default, **settings)
-    settings |= {"rich_help_panel": row["panel"]}
-    settings |= {"show_default": bool(default) and default is not True}
-    if row["least"]:
-        settings["min"] = int(row["least"])
+    settings |= {"rich_help_panel": panel, "show_default": bool(default) and default is not True}
+    if least:
+        settings["min"] = int(least)
     if name == "anonymous":
         settings |= {"callback": _hide_names, "is_eager": True}
-    return typer.Option(default, *filter(None, row["names"].split(",")), **settings)
+    return typer.Option(default, *filter(None, names.split(",")), **settings)
 
 
 def jobs_or_cores(jobs: int | None) -> int:
@@ -282,9 +282,9 @@ def command(
     formats = {name: name.replace("-", "_") for name in files}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        declared = signature(function, eval_str=True).parameters
+        declared = signature(function, eval_str=True)
         groups: dict[str, Any] = {
-            n: p.annotation for n, p in declared.items() if is_dataclass(p.annotation)
+            n: p.annotation for n, p in declared.parameters.items() if is_dataclass(p.annotation)
         }
         groups.pop("outputs", None)
 
@@ -301,9 +301,10 @@ def command(
                 options["outputs"] = Outputs(written, force, quiet)
             function(**options)
 
-        parameters = [*_parameters(function, groups, formats, endings or {})]
+        own = declared.parameters.values()
+        parameters = [*_parameters(function.__name__, own, groups, formats, endings or {})]
         signed: Any = with_options
-        signed.__signature__ = signature(function).replace(parameters=parameters)
+        signed.__signature__ = declared.replace(parameters=parameters)
         signed.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_options
 
@@ -311,7 +312,8 @@ def command(
 
 
 def _parameters(
-    function: Callable[..., None],
+    command: str,
+    declared: Iterable[Parameter],
     groups: Mapping[str, Any],
     formats: Mapping[str, str],
     endings: Mapping[str, str],
@@ -319,10 +321,10 @@ def _parameters(
     """Yield the parameters of a command, as typer takes them; see :func:`command`."""
 
     def parameter(name: str, kind: Any, default: Any, *, argument: bool = False) -> Parameter:
-        info = _declared(function.__name__, name, default, argument=argument)
+        info = _declared(command, name, default, argument=argument)
         return Parameter(name, Parameter.KEYWORD_ONLY, default=info, annotation=kind)
 
-    for own in signature(function, eval_str=True).parameters.values():
+    for own in declared:
         if own.name in groups:
             hints = get_type_hints(own.annotation)
             for field in fields(own.annotation):

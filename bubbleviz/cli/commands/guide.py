@@ -45,7 +45,7 @@ def guide(
 ) -> None:
     """Read a guide, or list the guides; plain Markdown when piped."""
     pages = _pages()
-    if name in COMMANDS and (own := COMMANDS[name]["guide"]):
+    if name in COMMANDS and (own := COMMANDS[name][2]):
         complain(f"guide {own}; options: bubbleviz {name} --help", 0)
         name = own
     if name is None:
