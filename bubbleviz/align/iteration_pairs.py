@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.align.histories import Histories, histories_of
 from bubbleviz.align.merge import JoinedRank, JoinedRecordings
-from bubbleviz.align.possible_shifts import EQUAL, Link, Shift, links, shifts
+from bubbleviz.align.possible_shifts import Link, Shift, links, shifts
 from bubbleviz.align.waits import Arrivals, inputs_ready
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows, without
@@ -259,6 +259,7 @@ def _joined(
 
 #: What speaks by less, in nats, is no evidence worth a word.
 _WORTH = 1.0
+_EVIDENCE = "data dependencies, when captures ran, counts and UTC"
 _TO_TELL = (
     "name iterations in ranges, record all hosts from before the first iteration to after the "
     "last, or record more iterations"
@@ -282,11 +283,12 @@ def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterat
         weakest = links[0]
         odds = f"10^{weakest.margin / np.log(10):.0f}"
         sure = f"is {odds} times less likely"
+        lengths = ", and how long their iterations take, event by event"
         if weakest.fit < _WORTH:
-            sure = "would need clocks that are off by more than half an iteration"
+            sure, lengths = "would need clocks that are off by more than half an iteration", ""
         yield Limitation(
             "iterations across hosts",
-            f"they have no names and are matched by {_evidence(weakest)}; least sure are "
+            f"they have no names and are matched by {_EVIDENCE}{lengths}; least sure are "
             f"{_hosts(weakest, ranks)}, where the next best match {_described(weakest)}, and "
             f"{sure}; name iterations in ranges to be sure",
             len(links),
@@ -317,40 +319,12 @@ def _pairing(shift: Shift) -> str:
     return f"pairing the {sides[1]} one's first with what is {count} later on the {sides[0]}"
 
 
-def _evidence(link: Link) -> str:
-    """Return what speaks for the best shift."""
-    best, rival = link.best, link.rival
-    found = []
-    if best is not None and rival is not None:
-        found += [
-            words
-            for words, more in (
-                ("data dependencies", rival.set - best.set),
-                ("when the captures ran", rival.unrecorded - best.unrecorded),
-                ("what iterations consist of", rival.shapes - best.shapes),
-                (_counts(best), best.equal - rival.equal),
-                ("UTC", rival.utc - best.utc),
-            )
-            if more >= _WORTH
-        ]
-    elif best is not None and best.equal:
-        found.append(_counts(best))
-    if link.fit >= _WORTH:
-        found.append("how long their iterations take, event by event")
-    return ", and by ".join(found) if found else "their order"
-
-
-def _counts(best: Shift) -> str:
-    return "equal counts, which UTC agrees with" if best.equal > EQUAL else "equal counts"
-
-
 def _described(link: Link) -> str:
     """Return what the next best shift would mean."""
     best, rival = link.best, link.rival
     if rival is None or best is None:
         return "leaves no iteration in common"
-    apart = (
+    return (
         f"is off by {counted(abs(rival.move - best.move), 'iteration')} and moves clocks by "
         f"{(rival.offset_ns - best.offset_ns) / 1e6:+,.1f} ms"
     )
-    return f"{apart}, against data dependencies" if rival.set > best.set else apart

@@ -21,7 +21,7 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 _UTC_NS, _UTC = 1e8, 4.0
 #: What speaks for captures that hold as many iterations being of the same ones, and what more
 #: does where no other shift brings their clocks closer together.
-EQUAL, _EQUAL_IN_TIME = 3.0, 4.5
+_EQUAL, _EQUAL_IN_TIME = 3.0, 4.5
 #: What speaks against a clock that was set.
 _SET = 6.0
 #: What speaks against an iteration that a running capture does not hold.
@@ -34,30 +34,15 @@ _REACH = 256
 
 @dataclass(frozen=True)
 class Shift:
-    """One way to pair the iterations of two ranks, and what speaks against it but fits.
+    """One way to pair the iterations of two ranks.
 
     Attributes:
         move: the number of an iteration of the first rank less that of the second.
         offset_ns: what it adds to the second one's clock.
-        utc: what UTC speaks against it.
-        equal: what equal counts speak for it.
-        set: 1 where a clock would have been set during the capture, as no offset satisfies the data
-            dependencies, else 0.
-        unrecorded: iterations that captures lack though they ran on.
-        shapes: pairs of iterations of other operations.
     """
 
     move: int
     offset_ns: float
-    utc: float
-    equal: float
-    set: int
-    unrecorded: int
-    shapes: int
-
-
-#: All shifts of pairs, shape (pairs, moves): the columns of :class:`Shift` but the move.
-_Columns = tuple[Floats, Floats, Floats, Ints, Ints, Ints]
 
 
 def _possible_shifts(
@@ -66,8 +51,10 @@ def _possible_shifts(
     timed: Bools,
     events: CommonEvents | None,
     moves: Ints,
-) -> tuple[Bools, _Columns]:
-    """Return which moves of pairs of ranks are possible, and what speaks for and against them.
+) -> tuple[Floats, Floats, Floats]:
+    """Return by how much moves of pairs of ranks move clocks, and what speaks for each, in nats.
+
+    All but how well they fit, -infinite of impossible ones. What UTC speaks against it comes third.
 
     Args:
         histories: of all ranks.
@@ -77,7 +64,7 @@ def _possible_shifts(
         moves: of the second ones' iterations.
     """
     starts = histories.start_ns[pair[0]], histories.start_ns[pair[1]]
-    clock_set = np.zeros((len(timed), len(moves)), np.int64)
+    against = np.zeros((len(timed), len(moves)))
     if events is None:
         offset_ns = median(starts[0][:, None] - moved(starts[1], moves))
         possible = ~np.isnan(offset_ns)
@@ -87,33 +74,22 @@ def _possible_shifts(
         possible = sides[0] | sides[1]
         total = np.where(sides[0], least, 0.0) + np.where(sides[1], most, 0.0)
         offset_ns = total / np.maximum(sides[0].astype(np.int64) + sides[1], 1)
-        clock_set = _is_set(starts[0], *events.bounds(moves)).astype(np.int64)
+        against += _SET * _is_set(starts[0], *events.bounds(moves))
     utc = np.where(timed[:, None], np.log1p((offset_ns / _UTC_NS) ** 2), 0.0)
+    utc = np.minimum(utc, _UTC)
     own = histories.shapes[pair[0]][:, None]
     other = moved(histories.shapes[pair[1]], moves)
     differ = (own != other) & ~np.isnan(own) & ~np.isnan(other)
+    against += np.minimum(_OTHER_SHAPE * np.count_nonzero(differ, axis=2), _OTHER_SHAPES)
+    unrecorded = _unrecorded(histories, *pair, moves) + _unrecorded(histories, *pair[::-1], -moves)
+    against += _UNRECORDED * unrecorded
     counts = histories.counts
     alike = counts[pair[0]] == counts[pair[1]]
-    equal = np.where(possible & (moves == 0) & alike[:, None], EQUAL, 0.0)
+    equal = possible & (moves == 0) & alike[:, None]
     away = np.where(possible, np.abs(offset_ns), np.inf)
-    in_time = timed[:, None] & (equal > 0) & (away == away.min(axis=1)[:, None])
-    unrecorded = _unrecorded(histories, *pair, moves) + _unrecorded(histories, *pair[::-1], -moves)
-    return possible, (
-        offset_ns,
-        np.minimum(utc, _UTC),
-        equal + np.where(in_time, _EQUAL_IN_TIME, 0.0),
-        clock_set,
-        unrecorded,
-        np.count_nonzero(differ, axis=2),
-    )
-
-
-def _prior(columns: _Columns) -> Floats:
-    """Return what speaks for each shift, in nats."""
-    _, utc, equal, clock_set, unrecorded, shapes = columns
-    against = _SET * clock_set + _UNRECORDED * unrecorded
-    against += np.minimum(_OTHER_SHAPE * shapes, _OTHER_SHAPES)
-    return np.asarray(equal - utc - against, np.float64)
+    in_time = timed[:, None] & equal & (away == away.min(axis=1)[:, None])
+    prior = _EQUAL * equal + _EQUAL_IN_TIME * in_time - utc - against
+    return offset_ns, np.where(possible, prior, -np.inf), utc
 
 
 def _is_set(start_ns: Floats, least: Floats, most: Floats) -> Bools:
@@ -293,27 +269,28 @@ def _links(
 ) -> list[Link]:
     """Return the link of each pair; the arguments are those of :func:`_possible_shifts`."""
     moves = _moves(histories)
-    possible, columns = _possible_shifts(histories, pair, timed, events, moves)
+    offset_ns, prior, utc = _possible_shifts(histories, pair, timed, events, moves)
+    possible = np.isfinite(prior)
     ways = _looks(histories, pair, events, moves)
-    prior = _prior(columns)
     every = np.arange(len(timed))
     alone = _by_best(look.evidence() for look in ways)
-    likely = np.where(possible, alone + prior, -np.inf)
+    likely = alone + prior
     best = likely.argmax(axis=1)
     lags = np.abs(moves - moves[best][:, None])
     lags = np.where(lags < histories.start_ns.shape[1] - 1, lags, 0)
     fit = _by_best(look.evidence(lags, best) for look in ways)
     fit = fit - _by_best(look.evidence(lags) for look in ways)
-    margin = np.where(possible, fit + prior[every, best][:, None] - prior, np.inf)
+    most = np.where(possible.any(axis=1), prior[every, best], 0.0)
+    margin = fit + most[:, None] - prior
     margin[every, best] = np.inf
     rival = margin.argmin(axis=1)
     # Or captures have no iteration in common.
-    nearest = np.where(possible, -columns[1], -np.inf).max(axis=1)
-    against_none = likely[every, best] - np.where(possible.any(axis=1), nearest, 0.0) + _ELSEWHERE
+    nearest = np.where(possible, utc, _UTC).min(axis=1)
+    against_none = likely[every, best] + nearest + _ELSEWHERE
     by_rival = margin[every, rival] < against_none
 
     def shift(row: int, place: int) -> Shift:
-        return Shift(int(moves[place]), *(column[row, place].item() for column in columns))
+        return Shift(int(moves[place]), float(offset_ns[row, place]))
 
     found = []
     for row, (a, b) in enumerate(zip(pair[0].tolist(), pair[1].tolist(), strict=True)):

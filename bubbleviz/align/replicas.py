@@ -282,7 +282,6 @@ def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
     sizes = [len(own) for own in stages]
     count = max(sizes)
     first = sizes.index(count)
-    lacking = min(sizes) < count
     pipeline[stages[first]] = np.arange(count)
     for others in (stages[first + 1 :], stages[:first][::-1]):
         tips, number = stages[first], pipeline[stages[first]]
@@ -290,7 +289,7 @@ def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
         for own in others:
             away += 1
             whole = len(own) == sizes[first]
-            chain = _continued((tips, away), own, fits, whole=whole, lacking=lacking)
+            chain = _continued((tips, away), own, fits, whole=whole)
             if chain is None:
                 return None
             # Nothing shows what these continue, so they are chains of their own.
@@ -304,9 +303,7 @@ def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
     return pipeline
 
 
-def _continued(
-    chains: tuple[Ints, Ints], own: Ints, fits: Fits, *, whole: bool, lacking: bool
-) -> Ints | None:
+def _continued(chains: tuple[Ints, Ints], own: Ints, fits: Fits, *, whole: bool) -> Ints | None:
     """Return the chain that each rank of the next stage continues; -1 none that is known.
 
     None where that of some rank is one of several.
@@ -316,16 +313,12 @@ def _continued(
         own: the ranks of the stage, by their numbers.
         fits: which ranks can follow which.
         whole: whether as many are there as of any stage.
-        lacking: whether some stage has fewer.
     """
     tips, away = chains
     near, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
     can = fits(tips[near], own) if len(near) else np.zeros((0, len(own)), bool)
     # Over a missing rank, what fits may belong to a chain that ended before.
     row = _near_ones(can, whole=whole, unbroken=len(gaps) == 0)
-    if row is None and whole and lacking:
-        # Others may be missing than of the stage before.
-        row = _near_ones(can, whole=False, unbroken=False)
     if row is None:
         return None
     left = np.flatnonzero(row < 0)
@@ -422,16 +415,11 @@ def split(
         return None
     kinds = _kinds(operations, len(machine))
     needed = distinct_rows(operations.rank[work], operations.chunk[work])
-    # Receives that do not name what they receive may leave no wait that is sure.
-    for doubtful in (False, True):
-        every = _usable(waits(operations, inputs, doubtful=doubtful))
-        held = distinct_rows(every.rank, every.chunk)
-        if np.array_equal(needed, held) and needed.shape[1] > 0:
-            table = timetable(every, machine, give=_GIVE)
-            found = _split(table, kinds, number)
-            if found is not None:
-                return found
-    return None
+    every = _usable(waits(operations, inputs))
+    held = distinct_rows(every.rank, every.chunk)
+    if not np.array_equal(needed, held) or not needed.shape[1]:
+        return None
+    return _split(timetable(every, machine, give=_GIVE), kinds, number)
 
 
 def _kinds(operations: RankOperations, ranks: int) -> Ints:

@@ -20,7 +20,7 @@ import numpy as np
 
 from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.pipelines import VirtualStages
-from bubbleviz.align.waits import Arrivals, Waits, held_waits, usual_waits, waits
+from bubbleviz.align.waits import Arrivals, held_waits, usual_waits, waits
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.operations import RankOperations
@@ -46,29 +46,19 @@ def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> Virtua
         operations: of all ranks.
         inputs: when their inputs were there.
     """
-    sure = _order(operations, usual_waits(operations, inputs))
-    if (sure.virtual_stage >= 0).all() and len(sure.virtual_stage):
-        return sure
-    # Receives that do not name what they receive may leave no wait that is sure. The others give
-    # an order if it distinguishes all stages.
-    guessed = _order(operations, usual_waits(operations, inputs, doubtful=True))
-    return guessed if len(grouping.distinct(guessed.virtual_stage)) == len(guessed.rank) else sure
-
-
-def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
-    """Return the virtual stages that these waits give; unknown where they give no order."""
-    groups = grouping.groups_of(waits.rank, waits.chunk)
+    usual = usual_waits(operations, inputs)
+    groups = grouping.groups_of(usual.rank, usual.chunk)
     pair = groups.of_row
-    rank, chunk = waits.rank[groups.first], waits.chunk[groups.first]
+    rank, chunk = usual.rank[groups.first], usual.chunk[groups.first]
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
-    numbers, counts = np.unique(waits.microbatch, return_counts=True)
-    shared = np.isin(waits.microbatch, numbers[counts == len(rank)])
+    numbers, counts = np.unique(usual.microbatch, return_counts=True)
+    shared = np.isin(usual.microbatch, numbers[counts == len(rank)])
     # One that never has a microbatch back could stand anywhere among the others.
     if not shared.any() or _working(operations) > len(rank):
         return unknown
     waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
-    np.add.at(waited, pair[shared], waits.waited_ns[shared])
-    np.add.at(worked, pair[shared], waits.worked_ns[shared])
+    np.add.at(waited, pair[shared], usual.waited_ns[shared])
+    np.add.at(worked, pair[shared], usual.worked_ns[shared])
     order = grouping.sorted_rows(-waited, rank, chunk)
     level = _levels(waited[order], worked[order])
     # Replicas of a single stage wait for nobody.

@@ -28,11 +28,6 @@ from bubbleviz.model.texts import counted, listed, some_of
 
 #: Ranks that a limitation lists.
 _LISTED = 8
-_CONTRADICTED = Limitation(
-    "stages of ranks",
-    "the order by waiting times contradicts the data dependencies, as with replicas of one stage "
-    "(data or tensor parallel); set the order with --order, or the replicas with --parallel",
-)
 _UNPROVEN = Limitation(
     "stages of ranks",
     "the ranks may be stages or replicas: no range names a stage or a transfer, and all run the "
@@ -170,7 +165,7 @@ def stage(
         if parallel is not None:
             places = parallel.stage(number), parallel.pp
         staging = _with(inputs, pipelines.stages_in_order(joined, inputs.arrivals, *places))
-        if _is_contradicted(inputs, staging) or _is_other(inputs, staging):
+        if _is_other(inputs, staging):
             return _noted(inputs, staging, (_GIVEN_CONTRADICTED,))
     elif named is not None:
         # Names may give a chunk by its stage; tables number the chunks of each rank.
@@ -191,16 +186,15 @@ def stage(
 
 
 def _inferred(inputs: _Inputs) -> Staging:
-    """Return the staging that waiting times give; without stages where these cannot be true."""
+    """Return the staging that waiting times give; without stages where nothing shows any."""
     inferred, by_number = _inferred_stages(inputs)
     staging = _with(inputs, inferred)
     notes = _stages_unknown(inputs, staging)
-    refuted = not notes and _is_contradicted(inputs, staging)
-    known = not notes and not refuted
+    known = not notes
     unproven = not _forms_pipeline(inputs, staging, known=known)
-    if refuted or (known and unproven):
+    if known and unproven:
         staging = _with(inputs, pipelines.VirtualStages.none())
-        notes = (_CONTRADICTED if refuted else _UNPROVEN,)
+        notes = (_UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
     numbered = _as_in_job(inputs, inferred, staging)
@@ -248,7 +242,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
     Args:
         inputs: what is known of the ranks.
         staging: the stages that waiting times give.
-        known: whether they are known, and nothing contradicts them.
+        known: whether they are known.
     """
     operations = inputs.joined.operations
     working = grouping.distinct(operations.rank[among(operations.phase, COUNTED)])
@@ -398,48 +392,6 @@ def _is_other(inputs: _Inputs, staging: Staging) -> bool:
     return bool(
         (pipelines.first_stages(inferred, len(inputs.machine)) != staging.stage_of_rank).any()
     )
-
-
-def _is_contradicted(inputs: _Inputs, staging: Staging) -> bool:
-    """Return whether neighbours in the order of stages cannot be neighbours of a pipeline.
-
-    Two ranks of one machine share a clock, and there a forward cannot end before the one
-    upstream has, and its own work on that input is done. A span may begin with kernels that need
-    no input, so ends are compared: a pair counts if most of its microbatches end downstream less
-    than a quarter of their own work after upstream, as replicas of one stage (data or tensor
-    parallel) do.
-    """
-    operations, virtual_stage = staging.operations, staging.virtual_stage
-    pipeline, iteration = staging.pipeline, staging.pairing.iteration
-    rows = np.flatnonzero(
-        (operations.phase == Phase.F)
-        & (operations.has_span == 1)
-        & (operations.occurrence == 0)
-        & (virtual_stage >= 0)
-        & (iteration >= 0)
-    )
-    rows = rows[pipeline[operations.rank[rows]] >= 0]
-    if len(rows) == 0:
-        return False
-    of_row = operations.rank[rows]
-    machine = inputs.machine[of_row]
-    microbatch = grouping.groups_of(
-        pipeline[of_row], iteration[rows], operations.microbatch[rows], operations.sequence[rows]
-    ).of_row
-    place = grouping.sorted_rows(microbatch, virtual_stage[rows])
-    above, below = place[:-1], place[1:]
-    neighbours = (
-        (microbatch[above] == microbatch[below])
-        & (virtual_stage[rows][below] == virtual_stage[rows][above] + 1)
-        & (machine[above] == machine[below])
-        & (operations.rank[rows][above] != operations.rank[rows][below])
-    )
-    above, below = above[neighbours], below[neighbours]
-    end_ns, busy_ns = operations.end_ns[rows], operations.busy_ns[rows]
-    early = end_ns[below] < end_ns[above] + busy_ns[below] // 4
-    stage = virtual_stage[rows][above]
-    pairs = np.bincount(stage, minlength=1)
-    return bool((2 * np.bincount(stage[early], minlength=len(pairs)) > pairs).any())
 
 
 # Limitations of staging: what could not be inferred of stages, pipelines and iterations.

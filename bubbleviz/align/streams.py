@@ -71,7 +71,7 @@ def forward_order(
     shape = len(rank), len(common) // len(rank)
     times = common.start_ns.reshape(shape), common.end_ns.reshape(shape)
     level = _levels(*times, common.busy_ns.reshape(shape))
-    if counted and (level is None or not _fills(level, *times, common.busy_ns.reshape(shape))):
+    if counted and level is None:
         # The recording began mid-stream, and the first chunk of one rank is another one than that
         # of another: tokens decide, then the numbers of ranks, if chunks can pass in that order.
         level = _by_tokens(operations, rank)
@@ -110,13 +110,6 @@ def _levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     replicas = np.bincount(level)
     alike = bool((replicas == replicas[0]).all())
     return level if alike and len(replicas) > 1 else None
-
-
-def _fills(level: Ints, start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> bool:
-    """Return whether the pipeline is seen to fill: each stage begins right after the one before."""
-    first = np.unique(level, return_index=True)[1]
-    waited_ns = start_ns[first[1:], 0] - end_ns[first[:-1], 0]
-    return bool((waited_ns <= busy_ns[first[1:], 0] // _EARLY).all())
 
 
 # Chunk pairs: which chunk of one rank is which of another's, where the recording began mid-stream.

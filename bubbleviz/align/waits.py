@@ -198,20 +198,14 @@ class Waits(Table):
     worked_ns: Ints
 
 
-def waits(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = False) -> Waits:
+def waits(operations: RankOperations, inputs: Arrivals) -> Waits:
     """Return the waits of all first occurrences with a device span.
 
     Args:
         operations: of all ranks.
-        inputs: when their inputs were there.
-        doubtful: whether to take the start of a span for the arrival of its input where a receive
-            that may be its own ends later.
+        inputs: when their inputs were there; else that is taken for the start of a span.
     """
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
-    if not doubtful:
-        # Where a receive that may be its own, or another one's, ends after its start, the arrival
-        # is unknown.
-        usable &= (inputs.latest_ns <= inputs.exact_ns) | (inputs.latest_ns <= operations.start_ns)
     forward = np.flatnonzero(usable & among(operations.phase, (Phase.F, Phase.FB)))
     backward = np.flatnonzero(usable & among(operations.phase, (*_BACKWARD, Phase.FB)))
     both = np.concatenate((forward, backward))
@@ -270,17 +264,16 @@ def _first_pairs(number: Ints, count: int) -> tuple[Ints, Ints]:
     return firsts[0][common], firsts[1][common]
 
 
-def usual_waits(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = False) -> Waits:
-    """Return the median wait of every microbatch of each (rank, chunk), as :func:`waits` do.
+def usual_waits(operations: RankOperations, inputs: Arrivals) -> Waits:
+    """Return the median wait of every microbatch of each (rank, chunk).
 
     Args:
         operations: of all ranks, in order of these.
         inputs: when their inputs were there.
-        doubtful: as of :func:`waits`.
     """
     return joined(
         [
-            _medians(waits(operations.take(rows), inputs.take(rows), doubtful=doubtful))
+            _medians(waits(operations.take(rows), inputs.take(rows)))
             for rows in stretches(operations.rank)
         ]
     )

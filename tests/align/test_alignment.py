@@ -460,7 +460,7 @@ def test_bounds_are_those_of_the_events(
         (
             {"iterations": 5, "jitter": 0, "transfer_jitter": 0, "clock_error_ns": ()},
             (
-                "equal counts, which UTC agrees with",
+                "matched by data dependencies, when captures ran, counts and UTC; least sure",
                 "would need clocks that are off by more than half an iteration",
             ),
         ),
