@@ -24,6 +24,8 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
 
+#: With so many pairs of ranks two machines are tried.
+_TRIES = 6
 #: Pairs of ranks next to each other, and whether they are replicas, not of a pipeline.
 _Neighbours = tuple[Ints, Ints, Bools]
 
@@ -218,18 +220,23 @@ def _linked(
     farther = first[over], second[over + 1], beside[over]
     offset_ns = {int(own): 0 for own in machine[first[:1]]}
     closest: dict[int, Link] = {}
+    found: list[Link] = []
     for pairs in (neighbours, farther):
         ends = machine[pairs[0]], machine[pairs[1]]
-        joined = np.isin(ends, list(offset_ns)).all(axis=0)
-        # The first pair of any two machines that are not joined yet.
-        apart = np.flatnonzero((ends[0] != ends[1]) & ~joined)
-        sides = np.sort(np.stack(ends)[:, apart], axis=0)
-        wanted = apart[np.sort(groups_of(sides[0], sides[1]).first)]
-        one, other = pairs[0][wanted], pairs[1][wanted]
-        both_timed = timed[one] & timed[other]
-        found = links(histories, one, other, beside=pairs[2][wanted], timed=both_timed)
-        while _joined(found, machine, offset_ns, closest):
-            pass
+        rest = np.flatnonzero(ends[0] != ends[1])
+        for _ in range(_TRIES):
+            # The next pair of any two machines that are not joined yet.
+            rest = rest[~np.isin(np.stack(ends)[:, rest], list(offset_ns)).all(axis=0)]
+            if len(rest) == 0:
+                break
+            sides = np.sort(np.stack(ends)[:, rest], axis=0)
+            next_ones = np.sort(groups_of(sides[0], sides[1]).first)
+            wanted, rest = rest[next_ones], np.delete(rest, next_ones)
+            one, other = pairs[0][wanted], pairs[1][wanted]
+            both_timed = timed[one] & timed[other]
+            found += links(histories, one, other, beside=pairs[2][wanted], timed=both_timed)
+            while _joined(found, machine, offset_ns, closest):
+                pass
     return offset_ns, tuple(closest.values())
 
 
