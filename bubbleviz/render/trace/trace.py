@@ -10,19 +10,19 @@ the last one and back::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import starmap
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import dependencies_of
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import CodedTexts, Numbering, coded_texts
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.report.labels import operation_labels
@@ -42,37 +42,10 @@ from bubbleviz.report.report import Report
 Value: TypeAlias = int | float | str
 
 
-@dataclass(frozen=True)
-class Numbers(Table):
-    """A number of each slice.
-
-    Attributes:
-        values: whole numbers, or fractions, shape (slices,).
-        known: whether a slice has one, shape (slices,).
-    """
-
-    values: Ints | npt.NDArray[np.float64]
-    known: Bools
-
-
-@dataclass(frozen=True)
-class FlowEnds(Table):
-    """Ends of flows in slices of a track, in order of (place, flow).
-
-    Attributes:
-        place: of the slice in its track.
-        flow: number of the flow.
-    """
-
-    place: Ints
-    flow: Ints
-
-    def by_slice(self, count: int) -> list[list[int]]:
-        """Return the flows of each of so many slices."""
-        flows: list[list[int]] = [[] for _ in range(count)]
-        for place, flow in zip(self.place.tolist(), self.flow.tolist(), strict=True):
-            flows[place].append(flow)
-        return flows
+#: A property of each slice; None where it has none.
+Column: TypeAlias = Sequence[int | float | str | None]
+#: The flows of each slice, by number.
+Flows: TypeAlias = Sequence[Sequence[int]]
 
 
 class Slice(NamedTuple):
@@ -83,8 +56,8 @@ class Slice(NamedTuple):
     lane: int
     name: str
     arguments: dict[str, Value]
-    leaving: list[int]
-    entering: list[int]
+    leaving: Sequence[int]
+    entering: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -98,7 +71,7 @@ class SliceTrack:
         end_ns: likewise.
         lane: 0 and up; a slice begins where the one before it in its lane has ended, or later.
         names: of the slices.
-        arguments: properties of the slices by name; every slice has the first one.
+        arguments: properties of the slices by name.
         leaving: the flows that leave a slice.
         entering: the flows that enter one.
     """
@@ -108,10 +81,10 @@ class SliceTrack:
     start_ns: Ints
     end_ns: Ints
     lane: Ints
-    names: CodedTexts
-    arguments: Mapping[str, CodedTexts | Numbers]
-    leaving: FlowEnds
-    entering: FlowEnds
+    names: Sequence[str]
+    arguments: Mapping[str, Column]
+    leaving: Flows
+    entering: Flows
 
     @property
     def lanes(self) -> int:
@@ -120,12 +93,14 @@ class SliceTrack:
 
     def slices(self) -> Iterator[Slice]:
         """Yield the slices in their order."""
-        arguments = [(name, _listed(values)) for name, values in self.arguments.items()]
         columns = (column.tolist() for column in (self.start_ns, self.end_ns, self.lane))
-        flows = (ends.by_slice(len(self.lane)) for ends in (self.leaving, self.entering))
-        rows = zip(*columns, self.names.listed(), *flows, strict=True)
+        rows = zip(*columns, self.names, self.leaving, self.entering, strict=True)
         for row, (start_ns, end_ns, lane, name, leaving, entering) in enumerate(rows):
-            own = {key: value for key, each in arguments if (value := each[row]) is not None}
+            own = {
+                key: value
+                for key, each in self.arguments.items()
+                if (value := each[row]) is not None
+            }
             yield Slice(start_ns, end_ns, lane, name, own, leaving, entering)
 
 
@@ -148,14 +123,6 @@ class Process:
     labels: tuple[str, ...]
     ratios: Sequence[tuple[int, float]]
     tracks: tuple[SliceTrack, ...]
-
-
-def _listed(values: CodedTexts | Numbers) -> Sequence[Value | None]:
-    """Return the argument of each slice; None where it has none."""
-    if isinstance(values, CodedTexts):
-        return [values.texts[code] if code >= 0 else None for code in values.code.tolist()]
-    known = zip(values.values.tolist(), values.known.tolist(), strict=True)
-    return [value if is_known else None for value, is_known in known]
 
 
 def lanes_of(start_ns: Ints, end_ns: Ints) -> Ints:
@@ -198,7 +165,7 @@ class Trace:
         names: texts of ranges and calls, for people.
         rank_labels: likewise those of the ranks.
         labels: of each operation, as tables name it.
-        leaving: flows, where operations pass their results on; places are rows of operations.
+        leaving: flows by row of operations, where these pass their results on.
         entering: likewise where operations take them.
     """
 
@@ -209,8 +176,8 @@ class Trace:
     names: tuple[str, ...]
     rank_labels: tuple[str, ...]
     labels: CodedTexts
-    leaving: FlowEnds
-    entering: FlowEnds
+    leaving: Mapping[int, Sequence[int]]
+    entering: Mapping[int, Sequence[int]]
 
     def facts(self) -> dict[str, Value]:
         """Return the properties of the trace as a whole."""
@@ -270,35 +237,32 @@ class Trace:
         rows = low + np.flatnonzero(shown)
         rows = rows[np.lexsort((rows, operations.end_ns[rows], operations.start_ns[rows]))]
         table = operations.take(rows)
-        place = np.full(high - low, NONE, np.int64)
-        place[rows - low] = np.arange(len(rows))
 
-        def known(name: str, least: int = 0) -> Numbers:
-            values: Ints = getattr(table, name)
-            return Numbers(values, values >= least)
+        def known(name: str, least: int = 0) -> Column:
+            return [value if value >= least else None for value in getattr(table, name).tolist()]
 
-        # Every slice has a phase.
+        names = zip(*(known(n) for n in ("phase", "microbatch", "second_microbatch")), strict=True)
         return self._track(
             name,
             category,
             table.start_ns,
             table.end_ns,
-            coded_texts(_operation_name, table.phase, table.microbatch, table.second_microbatch),
+            list(starmap(_operation_name, names)),
             {
-                "phase": coded_texts(lambda phase: Phase(phase).label, table.phase),
+                "phase": [Phase(phase).label for phase in table.phase.tolist()],
                 "microbatch": known("microbatch"),
                 "second_microbatch": known("second_microbatch"),
                 "chunk": known("chunk"),
                 "second_chunk": known("second_chunk"),
                 "sequence": known("sequence", 1),
-                "occurrence": Numbers(table.occurrence, table.occurrence != 0),
+                "occurrence": known("occurrence", 1),
                 "iteration": known("iteration"),
-                "kernels": _numbers(table.kernels),
-                "range": CodedTexts(table.name_id, self.names).occurring(),
-                "host_start_ns": _numbers(table.host_start_ns),
+                "kernels": known("kernels"),
+                "range": _texts(self.names, table.name_id),
+                "host_start_ns": table.host_start_ns.tolist(),
             },
-            _ends_in(self.leaving, low, place),
-            _ends_in(self.entering, low, place),
+            [self.leaving.get(row, ()) for row in rows.tolist()],
+            [self.entering.get(row, ()) for row in rows.tolist()],
         )
 
     def _bubbles(self, rank: int) -> SliceTrack:
@@ -307,29 +271,31 @@ class Trace:
         rows = np.arange(low, high)
         rows = rows[np.lexsort((rows, bubbles.end_ns[rows], bubbles.start_ns[rows]))]
         table = bubbles.take(rows)
-        causes = CodedTexts(table.cause, [cause.label for cause in Cause])
         of_host = table.cause == Cause.HOST
         call, around = (
-            CodedTexts(np.where(of_host, column, NONE), self.names).occurring()
+            _texts(self.names, np.where(of_host, column, NONE))
             for column in (table.host_call_id, table.host_range_id)
         )
-        collective = CodedTexts(table.collective, bubbles.collectives)
+        before, after, peer_operation = (
+            _texts(self.labels.texts, self.labels.at(rows).code)
+            for rows in (table.before, table.after, table.peer_operation)
+        )
         peer = CodedTexts(report.operations.rank, self.rank_labels).at(table.peer_operation)
         return self._track(
             "bubbles",
             "bubble",
             table.start_ns,
             table.end_ns,
-            causes,
+            [Cause(cause).label for cause in table.cause.tolist()],
             {
-                "ratio": CodedTexts(np.zeros(len(table), np.int64), [bubbles.ratio]),
-                "iteration": _numbers(table.iteration),
-                "idle_ns": _numbers(table.end_ns - table.start_ns),
-                "before": self.labels.at(table.before).occurring(),
-                "after": self.labels.at(table.after).occurring(),
-                "peer": peer.occurring(),
-                "peer_operation": self.labels.at(table.peer_operation).occurring(),
-                "collective": collective.occurring(),
+                "ratio": [bubbles.ratio] * len(table),
+                "iteration": table.iteration.tolist(),
+                "idle_ns": (table.end_ns - table.start_ns).tolist(),
+                "before": before,
+                "after": after,
+                "peer": _texts(peer.texts, peer.code),
+                "peer_operation": peer_operation,
+                "collective": _texts(bubbles.collectives, table.collective),
                 "host_call": call,
                 "host_range": around,
             },
@@ -340,29 +306,24 @@ class Trace:
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
         shown = [self.report.iterations[index] for index, *_ in windows]
 
-        def whole(values: Iterable[int]) -> Ints:
-            return np.fromiter(values, np.int64, len(windows))
+        def of_window(name: str) -> list[int]:
+            return [getattr(account, name) for *_, account in windows]
 
-        def of_window(name: str) -> Ints:
-            return whole(getattr(account, name) for *_, account in windows)
-
-        # None becomes NaN.
-        ratios = np.array([rank.bubble_ratio.get(self.ratio) for _, rank, _ in windows], np.float64)
         return self._track(
             "iterations",
             "iteration",
-            of_window("start_ns"),
-            of_window("end_ns"),
-            _each(f"iteration {_named(iteration.name)}" for iteration in shown),
+            np.array(of_window("start_ns"), np.int64),
+            np.array(of_window("end_ns"), np.int64),
+            [f"iteration {_named(iteration.name)}" for iteration in shown],
             {
-                "iteration": _numbers(whole(index for index, *_ in windows)),
-                "kind": _each(iteration.kind for iteration in shown),
-                "complete": _numbers(whole(iteration.complete for iteration in shown)),
-                "averaged": _numbers(whole(iteration.averaged for iteration in shown)),
-                "ratio": _each([self.ratio] * len(windows)),
-                "bubble_ratio": Numbers(np.nan_to_num(ratios), ~np.isnan(ratios)),
-                "bubble_ns": _numbers(of_window("bubble_ns")),
-                "window_ns": _numbers(of_window("window_ns")),
+                "iteration": [index for index, *_ in windows],
+                "kind": [iteration.kind for iteration in shown],
+                "complete": [int(iteration.complete) for iteration in shown],
+                "averaged": [int(iteration.averaged) for iteration in shown],
+                "ratio": [self.ratio] * len(windows),
+                "bubble_ratio": [rank.bubble_ratio.get(self.ratio) for _, rank, _ in windows],
+                "bubble_ns": of_window("bubble_ns"),
+                "window_ns": of_window("window_ns"),
             },
         )
 
@@ -372,12 +333,11 @@ class Trace:
         category: str,
         start_ns: Ints,
         end_ns: Ints,
-        names: CodedTexts,
-        arguments: Mapping[str, CodedTexts | Numbers],
-        leaving: FlowEnds | None = None,
-        entering: FlowEnds | None = None,
+        names: Sequence[str],
+        arguments: Mapping[str, Column],
+        leaving: Flows | None = None,
+        entering: Flows | None = None,
     ) -> SliceTrack:
-        none = np.empty(0, np.int64)
         return SliceTrack(
             name=name,
             category=category,
@@ -385,10 +345,9 @@ class Trace:
             end_ns=end_ns - self.base_ns,
             lane=lanes_of(start_ns, end_ns),
             names=names,
-            # What no slice has need not be looked at slice by slice.
-            arguments={name: own for name, own in arguments.items() if own.known.any()},
-            leaving=leaving or FlowEnds(none, none),
-            entering=entering or FlowEnds(none, none),
+            arguments=arguments,
+            leaving=[()] * len(names) if leaving is None else leaving,
+            entering=[()] * len(names) if entering is None else entering,
         )
 
 
@@ -422,28 +381,19 @@ def trace_of(report: Report) -> Trace:
         names=tuple(map(_named, report.operations.names)),
         rank_labels=tuple(_named(rank.label) for rank in report.ranks),
         labels=operation_labels(report),
-        leaving=_ends_by_row(before),
-        entering=_ends_by_row(after),
+        leaving=_by_row(before),
+        entering=_by_row(after),
     )
 
 
-def _numbers(values: Ints) -> Numbers:
-    """Return whole numbers that are all known."""
-    return Numbers(values, np.ones(len(values), bool))
+def _texts(texts: Sequence[str], code: Ints) -> Column:
+    """Return the text of each code; None for -1."""
+    return [texts[place] if place >= 0 else None for place in code.tolist()]
 
 
-def _each(texts: Iterable[str]) -> CodedTexts:
-    """Return a text of each row."""
-    numbering: Numbering[str] = Numbering()
-    code = numbering.numbers(texts)
-    return CodedTexts(code, numbering.values)
-
-
-def _operation_name(phase: int, first: int, second: int) -> str:
-    label = Phase(phase).label
-    if first < 0:
-        return label
-    return f"{label} {first}" if second < 0 else f"{label} {first};{second}"
+def _operation_name(phase: int, first: int | None, second: int | None) -> str:
+    numbers = ";".join(str(number) for number in (first, second) if number is not None)
+    return f"{Phase(phase).label} {numbers}".rstrip()
 
 
 def _named(text: str) -> str:
@@ -475,22 +425,9 @@ def _flows_of(report: Report) -> tuple[Ints, Ints]:
     return dependencies.before[kept], dependencies.after[kept]
 
 
-def _ends_by_row(ends: Ints) -> FlowEnds:
-    """Return one end of each flow in order of the operations; the first flow is number 1."""
-    order = np.argsort(ends, kind="stable")
-    return FlowEnds(ends[order], order + 1)
-
-
-def _ends_in(ends: FlowEnds, low: int, place: Ints) -> FlowEnds:
-    """Return the ends of flows in the slices of a track.
-
-    Args:
-        ends: by row of the operations table.
-        low: the first row of the rank.
-        place: of each of its rows in the track; -1 for those that are not shown.
-    """
-    first, last = np.searchsorted(ends.place, (low, low + len(place))).tolist()
-    places, flows = place[ends.place[first:last] - low], ends.flow[first:last]
-    order = np.argsort(places, kind="stable")
-    order = order[places[order] != NONE]
-    return FlowEnds(places[order], flows[order])
+def _by_row(ends: Ints) -> dict[int, list[int]]:
+    """Return the flows of each row of the operations that has any; the first is number 1."""
+    flows: dict[int, list[int]] = {}
+    for number, row in enumerate(ends.tolist(), 1):
+        flows.setdefault(row, []).append(number)
+    return flows
