@@ -205,7 +205,7 @@ def _heavier_than_bubble(report: Report) -> str | None:
     """Return the sentence on what is lost beside bubbles, where that is much; None where not.
 
     These are launch gaps, or compute outside operations, that take more time than bubbles, and
-    launch gaps that take most of the operations' time: of the run, or of a single rank.
+    launch gaps that take most of the operations' time.
     """
     time = kernel_time_of(report)
     idle = "the bubble" if report.no_pipeline is None else "the idle time between operations"
@@ -220,16 +220,10 @@ def _heavier_than_bubble(report: Report) -> str | None:
         )
         if outweighs
     ]
-    if outweighing:
-        time_ns, (subject, remedy), than = max(outweighing, key=lambda found: found[0])
-        return f"{subject} {percent(time_ns / time.window_ns)} of the window, {than}: {remedy}"
-    if (own := time.rank_time) is None:
+    if not outweighing:
         return None
-    return (
-        f"On {time.rank}, launch gaps inside operations take {percent(own.gap_ns / own.window_ns)} "
-        f"of the window, and {percent(own.gap_ns / own.work_ns)} of the time that counts as work: "
-        f"{_GAPS[1]}"
-    )
+    time_ns, (subject, remedy), than = max(outweighing, key=lambda found: found[0])
+    return f"{subject} {percent(time_ns / time.window_ns)} of the window, {than}: {remedy}"
 
 
 def _worth(report: Report, measured: WhatIf) -> float:

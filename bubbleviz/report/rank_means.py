@@ -63,22 +63,6 @@ class RankMeans:
     communication_ns: Mapping[str, Floats]
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """How values of ranks are spread.
-
-    Attributes:
-        n: known values.
-        low, median, p95, high: the least, the middle, that which 95 % do not exceed, the most.
-    """
-
-    n: int
-    low: float
-    median: float
-    p95: float
-    high: float
-
-
 def rank_means(report: Report) -> RankMeans:
     """Return the means of a report's ranks; of the typical iteration where none is averaged."""
     typical = report.typical_iteration()
@@ -159,13 +143,14 @@ def _launch_gap(ranks: RankIterations) -> Floats:
     return np.where(compute_ns > 0, gaps, np.nan)
 
 
-def distribution(values: Floats) -> Distribution | None:
-    """Return how values are spread, those that are NaN left out; None without any."""
+def distribution(values: Floats) -> tuple[float, float, float, float] | None:
+    """Return the least, the median, what 95 % do not exceed and the most; None without any.
+
+    Args:
+        values: of ranks; NaN ones are left out.
+    """
     known = values[~np.isnan(values)]
-    if not len(known):
-        return None
-    low, median, p95, high = np.quantile(known, (0, 0.5, 0.95, 1)).tolist()
-    return Distribution(len(known), low, median, p95, high)
+    return tuple(np.quantile(known, (0, 0.5, 0.95, 1)).tolist()) if len(known) else None
 
 
 def as_multiples(values: Floats, middle: Floats) -> Floats:
@@ -475,9 +460,6 @@ class KernelTime:
         gap_ns: launch gaps: an operation kept the GPU busy, and no kernel ran.
         unattributed_ns: compute outside every operation, in the windows of the primary ratio.
         work_ns: how long F, B, W, BW, R and FB kept the ranks busy, launch gaps included.
-        rank: where gaps fill most of the work of single ranks alone, the label of the one of these
-            with the most; None elsewhere.
-        rank_time: the same times of that rank.
     """
 
     window_ns: int
@@ -486,8 +468,6 @@ class KernelTime:
     gap_ns: int
     unattributed_ns: int
     work_ns: int = 0
-    rank: str | None = None
-    rank_time: KernelTime | None = None
 
     @property
     def share(self) -> float | None:
@@ -514,13 +494,11 @@ class KernelTime:
     @property
     def sentence(self) -> str | None:
         """What stands beside the headline ratio; None where nothing is worth it."""
-        of_run = self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
-        if self.share is None or not (of_run or self.rank_time):
+        if self.share is None or not (
+            self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
+        ):
             return None
-        told = f"any kernel ran for {percent(self.share)} of the time"
-        if self.rank_time is None or self.rank_time.share is None:
-            return told
-        return f"{told} ({percent(self.rank_time.share)} on {self.rank})"
+        return f"any kernel ran for {percent(self.share)} of the time"
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -530,7 +508,6 @@ class KernelTime:
             "share": self.share,
             "beside_headline": self.sentence is not None,
             "sentence": self.sentence,
-            "rank_time": self.rank_time and self.rank_time.entry,
         }
 
     def _outweighs(self, time_ns: int) -> bool:
@@ -543,21 +520,15 @@ class KernelTime:
 
 def kernel_time_of(report: Report) -> KernelTime:
     """Return how long kernels ran in the averaged iterations of a report."""
-    # The times of :class:`KernelTime` in their order, shape (times, ranks).
-    times, ratio = np.zeros((6, len(report.ranks)), np.int64), report.headline
-    accounts = ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
+    times, ratio = np.zeros(6, np.int64), report.headline
     for iteration in report.iterations:
         if iteration.averaged:
-            ranks = iteration.ranks
-            window, running, bubble, loose = (account_column(ranks, ratio, n) for n in accounts)
-            gap, work = rank_column(ranks, "gap_ns"), rank_column(ranks, "compute_ns")
-            times[:, indices_of(ranks)] += np.stack((window, running, bubble, gap, loose, work))
-    time = KernelTime(*times.sum(axis=1).tolist())
-    window_ns, gap_ns, work_ns = times[0], times[3], times[5]
-    # As ``gaps_fill_work``, of each rank alone.
-    filled = (gap_ns > _MOSTLY * work_ns) & (gap_ns >= _NOTICEABLE * window_ns) & (window_ns > 0)
-    if time.gaps_fill_work or not filled.any():
-        return time
-    slowest = int(np.where(filled, gap_ns, NONE).argmax())
-    label = one_line(report.ranks[slowest].label, 60)
-    return replace(time, rank=label, rank_time=KernelTime(*times[:, slowest].tolist()))
+            accounts = ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
+            window, running, bubble, loose = (
+                account_column(iteration.ranks, ratio, name).sum() for name in accounts
+            )
+            gap, work = (
+                rank_column(iteration.ranks, name).sum() for name in ("gap_ns", "compute_ns")
+            )
+            times += np.array((window, running, bubble, gap, loose, work))
+    return KernelTime(*times.tolist())

@@ -516,34 +516,6 @@ def read_document(path: str) -> dict[str, Any]:
     return joined(index_of(path), document, known.parts) if known.parts else document
 
 
-def timeline_values(
-    path: str, document: Mapping[str, Any]
-) -> tuple[int, tuple[str, ...], dict[str, dict[str, list[int]]]]:
-    """Return the timeline of a report's values: base, names, and columns by table, none if unsaved.
-
-    Raises:
-        InputError: it is of another form.
-    """
-    nothing: dict[str, Any] = {"base_ns": 0, "names": (), "tables": {}}
-    given = document.get("timeline") or nothing
-    try:
-        base_ns, names, tables = (given[key] for key in nothing)
-        return (
-            convert(base_ns, int),
-            convert(names, tuple[str, ...]),
-            convert(tables, dict[str, dict[str, list[int]]]),
-        )
-    except (KeyError, TypeError, ValidationError) as error:
-        raise no_timeline(path, f"is invalid ({str(error)[:200]})") from error
-
-
-def no_timeline(path: str, what: str) -> InputError:
-    """Return the error that a timeline is none, or contradicts itself."""
-    return InputError(
-        f"{path}: its timeline {what}; write the report again with bubbleviz analyze --json"
-    )
-
-
 def read_times(path: str) -> SavedTimes:
     """Return how long operations took, from a report that ``bubbleviz analyze --json`` wrote.
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta, ValidationError, convert
 
 from bubbleviz.count.rank_iterations import account_column, indices_of, own_ratios
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -20,7 +22,6 @@ from bubbleviz.model.grouping import distinct, sorted_rows
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import no_timeline, timeline_values
 
 #: The columns of each table, in their order.
 _COLUMNS = {
@@ -179,6 +180,13 @@ _ROWS_OF = {
 _CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
+@dataclass(frozen=True)
+class _Saved:
+    base_ns: int
+    names: tuple[str, ...]
+    tables: dict[str, dict[str, list[Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]]]]
+
+
 def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     """Return the timeline of a saved report, without operations where it was not saved.
 
@@ -189,29 +197,30 @@ def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     Raises:
         InputError: columns are missing, or contradict each other.
     """
-    base_ns, names, columns = timeline_values(path, document)
-    if not columns:
-        columns = {table: {name: [] for name in named.split()} for table, named in _COLUMNS.items()}
+    nothing = {table: dict.fromkeys(named.split(), ()) for table, named in _COLUMNS.items()}
+    given = document.get("timeline") or {"base_ns": 0, "names": (), "tables": nothing}
+    try:
+        known = convert(given, _Saved)
+    except ValidationError as error:
+        raise _refusal(path, f"is invalid ({str(error)[:200]})") from error
     rows = {key: len(document[key]) for key in ("ranks", "iterations")}
-    rows["names"], rows["ratios"] = len(names), len(ratio_definitions())
-    rows["operations"] = len(columns.get("operations", {}).get("rank", ()))
+    rows |= {"names": len(known.names), "ratios": len(ratio_definitions())}
+    rows["operations"] = len(known.tables.get("operations", {}).get("rank", ()))
     tables: dict[str, dict[str, Ints]] = {}
     for table, named in _COLUMNS.items():
-        wanted, own = named.split(), columns.get(table, {})
+        wanted, own = named.split(), known.tables.get(table, {})
         if set(wanted) - set(own) or len({len(own[name]) for name in wanted}) > 1:
-            raise no_timeline(path, f"lacks columns of {table}")
-        tables[table] = {name: _column(path, table, name, own[name], rows) for name in wanted}
-    return Timeline(base_ns, names, tables)
+            raise _refusal(path, f"lacks columns of {table}")
+        tables[table] = {name: np.array(own[name], np.int64) for name in wanted}
+        for name, column in tables[table].items():
+            limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
+            least = 0 if name == "phase" else NONE
+            if limit is not None and not ((column >= least) & (column < limit)).all():
+                raise _refusal(path, f"refers from {name} of {table} to a row that does not exist")
+    return Timeline(known.base_ns, known.names, tables)
 
 
-def _column(path: str, table: str, name: str, values: list[int], rows: Mapping[str, int]) -> Ints:
-    try:
-        column = np.array(values, np.int64)
-    except OverflowError:
-        raise no_timeline(path, f"has {name} of {table} beyond 64 bits") from None
-    limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
-    if limit is not None and len(column) and not (NONE <= column.min() <= column.max() < limit):
-        raise no_timeline(path, f"refers from {name} of {table} to a row that does not exist")
-    if name == "phase" and len(column) and column.min() < 0:
-        raise no_timeline(path, f"holds {table} without a phase")
-    return column
+def _refusal(path: str, what: str) -> InputError:
+    return InputError(
+        f"{path}: its timeline {what}; write the report again with bubbleviz analyze --json"
+    )

@@ -117,7 +117,7 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
 
     time = kernel_time_of(report)
     assert time.gap_ns > time.work_ns / 2
-    assert (time.gaps_fill_work, time.rank_time) == (True, None)
+    assert time.gaps_fill_work
     told = f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
     assert time.sentence == told
     assert told in headline_lines(report)[1]
@@ -132,7 +132,7 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
     assert (entry["beside_headline"], entry["sentence"]) == (True, told)
 
 
-@pytest.mark.parametrize("which", ["1", "deviceId = 2", "0"])
+@pytest.mark.parametrize("which", ["1", "0"])
 def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: str) -> None:
     report = _shortened(tmp_path, "1f1b", which)
     told = kernel_time_of(report).sentence
@@ -154,16 +154,9 @@ def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: s
 def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
     report = _shortened(tmp_path, "1f1b", "deviceId = 2")
 
-    time = kernel_time_of(report)
-    own = time.rank_time
-    assert own is not None
-    assert (time.gaps_fill_work, time.rank) == (False, report.ranks[2].label)
-    assert own.gap_ns > own.work_ns / 2
-    told = f"({100 * (own.share or 0):.2f} % on {report.ranks[2].label})"
-    assert told in headline_lines(report)[1]
-    assert told in svg(report, View())
+    assert kernel_time_of(report).sentence is None
     assert (first_thing(report) or "").startswith(
-        f"On {report.ranks[2].label}, launch gaps inside operations take "
+        f"Launch fewer, larger kernels inside operations of {report.ranks[2].label} "
     )
 
 

@@ -149,17 +149,9 @@ def spread_of_ranks(report: Report) -> Iterator[doc.Block]:
     rows = []
     for name, values, cell in quantities:
         own = distribution(values)
-        if own is not None and own.high > 0:
-            rows.append(
-                {
-                    "over ranks": name,
-                    "least": cell(own.low),
-                    "median": cell(own.median),
-                    "95 %": cell(own.p95),
-                    "most": cell(own.high),
-                    "from least to most": histogram(values),
-                }
-            )
+        if own is not None and own[-1] > 0:
+            of = zip(("least", "median", "95 %", "most"), map(cell, own), strict=True)
+            rows.append({"over ranks": name, **dict(of), "from least to most": histogram(values)})
     title = f"How the {counted(len(report.ranks), 'rank')} are spread, means of the iterations"
     yield doc.Table(
         f"{title} ({means.ratio} window)",
@@ -209,9 +201,10 @@ def first_lines(report: Report, display: Display) -> list[doc.Line]:
     if many_ranks(len(report.ranks)):
         bars = display.shown(histogram(means.bubble_ratio))
         lead = f"The {counted(len(report.ranks), 'rank')}: "
-        text = f"{percent(own.low)} {bars} {percent(own.high)}, median {percent(own.median)}"
+        low, middle, _, high = map(percent, own)
+        text = f"{low} {bars} {high}, median {middle}"
         if cell_width(lead + text) > display.width:
-            text = f"{percent(own.low)} to {percent(own.high)}"
+            text = f"{low} to {high}"
         # Blanks of the histogram stay.
         lines.append((doc.Span(lead, "bold"), doc.Span(text)))
     found = standouts(report, means)
