@@ -241,16 +241,16 @@ def simulate(
         UsageError: there is no such schedule, it does not allow these sizes, or one is not known.
         InputError: the report cannot be read, or is of no whole pipeline.
     """
-    from bubbleviz.report.saved import read_times, sizes_and_times
+    from bubbleviz.report.saved import read_pipeline, sizes_and_times
     from bubbleviz.schedules.ideal import theory
 
     run = None
     if isinstance(report, measured.Report):
-        from bubbleviz.render.json_document import times_of
+        from bubbleviz.render.json_document import pipeline_of
 
-        run = times_of(report)
+        run = pipeline_of(report)
     elif report is not None:
-        run = read_times(str(report))
+        run = read_pipeline(str(report))
     given = schedule, stages, microbatches
     if any(isinstance(own, (list, tuple, range)) for own in given):
         raise UsageError("simulate takes one schedule and one size of each, not several")

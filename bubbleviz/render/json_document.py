@@ -31,7 +31,7 @@ from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 from bubbleviz.report.view import View
 
 if TYPE_CHECKING:
-    from bubbleviz.report.saved import SavedReport, SavedTimes
+    from bubbleviz.report.saved import SavedReport
     from bubbleviz.schedules.measured_times import MeasuredTimes
 
 #: More operations than this are not listed with their slack.
@@ -381,20 +381,25 @@ def files_of(report: Report) -> Iterator[tuple[str, str]]:
     yield INDEX, written({**whole, **emptied, "parts": parts})
 
 
-def saved_of(report: Report) -> SavedReport:
-    """Return the ratios of a report, as read back after saving it."""
+def saved_of(report: Report, *, slowdown: bool = True) -> SavedReport:
+    """Return the numbers of a report, as read back after saving it.
+
+    Args:
+        report: any report.
+        slowdown: whether slowdowns are among them, which take long for very many ranks.
+    """
     from bubbleviz.report.saved import saved_report
 
-    return saved_report("the report", written(document(report, by_rank=False)).encode())
+    values = document(report, by_rank=False, slowdown=slowdown)
+    return saved_report("the report", written(values).encode())
 
 
-def times_of(report: Report) -> SavedTimes:
-    """Return how long operations took, as read back after saving a report.
+def pipeline_of(report: Report) -> SavedReport:
+    """Return the numbers of a report with which schedules are simulated.
 
     Raises:
         InputError: it is of no whole pipeline.
     """
-    from bubbleviz.report.saved import saved_times
+    from bubbleviz.report.saved import of_pipeline
 
-    values = document(report, by_rank=False, slowdown=False)
-    return saved_times("the run", written(values).encode())
+    return of_pipeline("the run", saved_of(report, slowdown=False))

@@ -243,10 +243,10 @@ def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
 
     took = other.ratio("schedule")
     measured_ns = None if took is None else took.window_ns.mean
-    if first.times is None or other.times is None or other.schedule is None or not measured_ns:
+    if first.no_pipeline or other.no_pipeline or other.schedule is None or not measured_ns:
         return
     try:
-        before, now = first.times.measured, other.times.measured
+        before, now = first.measured, other.measured
         sizes = [(own.stages, own.microbatches, own.chunks) for own in (before, now)]
         if before.window_ns is None or (first.schedule, sizes[0]) == (other.schedule, sizes[1]):
             return

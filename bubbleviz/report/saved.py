@@ -6,7 +6,7 @@ Only the keys that are compared and checked are read; the rest of a report may g
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -180,12 +180,15 @@ class SavedReport:
             largest first.
         what_to_do_first: None where nothing is advised.
         advice: all that would shorten iterations, the largest saving first.
-        stage_ns: median time of each stage and phase (by label), its chunks summed.
         schedule: name of the one that ran; None where it was not recognised.
         microbatches: of the typical iteration; None where that is unknown.
         slowdowns: how many times longer iterations take for one rank or link, by its name.
         kernel_ns: of a report on idle time, how long kernels of each name take in a step.
-        times: with which other schedules are simulated; None for no whole pipeline.
+        kinds: how long operations take.
+        transfer_ns: how long a transfer takes; None where none was measured.
+        memory: of its virtual stages, in bytes; None where that was not measured.
+        ran_ns: how long the typical iteration took; None where that is not known.
+        lengths: how many times as long as their mean the microbatches of iterations take.
     """
 
     version: str
@@ -199,12 +202,15 @@ class SavedReport:
     bubble_parts: tuple[tuple[str, float], ...] = ()
     what_to_do_first: str | None = None
     advice: tuple[SavedAdvice, ...] = ()
-    stage_ns: Mapping[tuple[int, str], float] = field(default_factory=dict)
     schedule: str | None = None
     microbatches: int | None = None
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     kernel_ns: Mapping[str, float] = field(default_factory=dict)
-    times: SavedTimes | None = None
+    kinds: tuple[SavedTime, ...] = ()
+    transfer_ns: float | None = None
+    memory: MeasuredMemory | None = None
+    ran_ns: int | None = None
+    lengths: tuple[tuple[float, ...], ...] = ()
 
     def __dir__(self) -> list[str]:
         """Return what is public."""
@@ -264,6 +270,52 @@ class SavedReport:
         """Why the ratios are none of a whole pipeline; None where they are."""
         return no_pipeline(self.restrictions)
 
+    @cached_property
+    def stage_ns(self) -> Mapping[tuple[int, str], float]:
+        """Median time of each stage and phase (by label), its chunks summed."""
+        total: dict[tuple[int, str], float] = {}
+        for kind in self.kinds:
+            key = kind.stage, kind.phase.label
+            total[key] = total.get(key, 0.0) + kind.median_ns
+        return total
+
+    @cached_property
+    def measured(self) -> MeasuredTimes:
+        """What schedules can be simulated with.
+
+        Raises:
+            MismatchError: the time of a virtual stage is lacking.
+        """
+        from bubbleviz.schedules.known import SCHEDULES
+        from bubbleviz.schedules.measured_times import measured_times
+
+        ratio, name = self.ratio("schedule"), self.schedule or ""
+        whole = None if ratio is None else ratio.window_ns
+        # Of a single pipeline all iterations tell more than the typical one does.
+        ran = 0 if whole is None else whole.n * (self.microbatches or 0)
+        kinds = tuple(
+            replace(kind, pipeline_ns=kind.mean_ns)
+            if kind.n == ran and kind.pipeline_ns is not None
+            else kind
+            for kind in self.kinds
+        )
+        found = measured_times(kinds, self.transfer_ns, self.microbatches)
+        found = replace(found, lengths=self.lengths)
+        if name not in {rule.name for rule in SCHEDULES} or whole is None or not whole.mean:
+            return found
+        return replace(found, schedule=name, window_ns=(whole.mean, whole.std or 0.0, whole.n))
+
+    @property
+    def workload(self) -> Workload:
+        """What virtual stages take.
+
+        Raises:
+            MismatchError: the time of one is lacking.
+        """
+        from bubbleviz.schedules.measured_times import measured_workload
+
+        return measured_workload(self.kinds, self.transfer_ns, self.microbatches)
+
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
         return next((ratio for ratio in self.ratios if ratio.name == name), None)
@@ -293,69 +345,6 @@ class SavedTime(OperationTimes):
     mean_ns: Positive = 0.0
     std_ns: Positive | None = None
     n: Count = 0
-
-
-@dataclass(frozen=True)
-class SavedTimes:
-    """The times of a report with which other schedules are simulated.
-
-    Attributes:
-        kinds: how long operations take.
-        transfer_ns: how long a transfer takes; None where none was measured.
-        microbatches: of the typical iteration; None where that is unknown.
-        restrictions: why they may not be those of all stages, what weighs most first.
-        schedule: name of the one that ran; None where it was not recognised.
-        memory: of its virtual stages, in bytes; None where that was not measured.
-        ran_ns: how long the typical iteration took; None where that is not known.
-        window_ns: of the ratio ``schedule``; None where that is not known.
-        lengths: how many times as long as their mean the microbatches of iterations take.
-    """
-
-    kinds: tuple[SavedTime, ...]
-    transfer_ns: float | None
-    microbatches: int | None
-    restrictions: tuple[Restriction, ...] = ()
-    schedule: str | None = None
-    memory: MeasuredMemory | None = None
-    ran_ns: int | None = None
-    window_ns: Average | None = None
-    lengths: tuple[tuple[float, ...], ...] = ()
-
-    @cached_property
-    def measured(self) -> MeasuredTimes:
-        """What schedules can be simulated with.
-
-        Raises:
-            MismatchError: the time of a virtual stage is lacking.
-        """
-        from bubbleviz.schedules.known import SCHEDULES
-        from bubbleviz.schedules.measured_times import measured_times
-
-        whole, name = self.window_ns, self.schedule or ""
-        # Of a single pipeline all iterations tell more than the typical one does.
-        ran = 0 if whole is None else whole.n * (self.microbatches or 0)
-        kinds = tuple(
-            replace(kind, pipeline_ns=kind.mean_ns)
-            if kind.n == ran and kind.pipeline_ns is not None
-            else kind
-            for kind in self.kinds
-        )
-        found = measured_times(kinds, self.transfer_ns, self.microbatches)
-        found = replace(found, lengths=self.lengths)
-        if name not in {rule.name for rule in SCHEDULES} or whole is None or not whole.mean:
-            return found
-        return replace(found, schedule=name, window_ns=(whole.mean, whole.std or 0.0, whole.n))
-
-    @property
-    def workload(self) -> Workload:
-        """What virtual stages take.
-
-        Raises:
-            MismatchError: the time of one is lacking.
-        """
-        from bubbleviz.schedules.measured_times import measured_workload
-
-        return measured_workload(self.kinds, self.transfer_ns, self.microbatches)
 
 
 #: Keys that the HTML report shows beside those that every report has.
@@ -516,51 +505,27 @@ def read_document(path: str) -> dict[str, Any]:
     return joined(index_of(path), document, known.parts) if known.parts else document
 
 
-def read_times(path: str) -> SavedTimes:
-    """Return how long operations took, from a report that ``bubbleviz analyze --json`` wrote.
+def read_pipeline(path: str) -> SavedReport:
+    """Return a report with which schedules are simulated, that ``bubbleviz analyze --json`` wrote.
 
     Raises:
-        InputError: it cannot be read, is not such a report, or is of no whole pipeline, so that its
-            times are not those of all stages.
+        InputError: it cannot be read, is not such a report, or is of no whole pipeline.
     """
-    return saved_times(path, _report_bytes(path))
+    return of_pipeline(path, _saved_report(path, _decoded(path, _report_bytes(path), _Document)))
 
 
-def saved_times(path: str, data: bytes) -> SavedTimes:
-    """Return the times that a report's JSON tells; of a path, for errors.
+def of_pipeline(path: str, saved: SavedReport) -> SavedReport:
+    """Return a report whose times are those of all stages.
 
     Raises:
-        InputError: as :func:`read_times`.
+        InputError: it is of no whole pipeline.
     """
-    document = _decoded(path, data, _Document)
-    restrictions = read_restrictions(document.restrictions)
-    apart = no_pipeline(restrictions)
-    if apart is not None:
+    if saved.no_pipeline is not None:
         raise InputError(
-            f"{path}: {apart}, so its times are not those of a pipeline's stages; give "
+            f"{path}: {saved.no_pipeline}, so its times are not those of a pipeline's stages; give "
             "analyze the profiles of all stages, or simulate the times with --tf, --tb and --tw"
         )
-    return _times(path, document, restrictions)
-
-
-def _times(path: str, document: _Document, restrictions: tuple[Restriction, ...]) -> SavedTimes:
-    """Return how long operations took."""
-    memory = document.memory
-    for own in () if memory is None else memory.operations:
-        _phase(path, own.phase)
-    kinds = tuple(_time(path, time) for time in document.phase_times)
-    virtual = {time.virtual_stage: time.stage for time in kinds}
-    return SavedTimes(
-        kinds,
-        document.transfer_ns,
-        _microbatches(document),
-        restrictions,
-        None if document.schedule is None else document.schedule.name,
-        None if memory is None else measured_memory(memory, virtual),
-        next((int(c.makespan_ns) for c in document.what_if if c.name == "measured"), None),
-        document.summary.window_ns.get("schedule"),
-        document.microbatch_lengths,
-    )
+    return saved
 
 
 #: The name of a schedule, and its numbers of stages and of microbatches; None where unknown.
@@ -568,7 +533,7 @@ Sizes = tuple[str | None, int | None, int | None]
 
 
 def sizes_and_times(
-    run: SavedTimes | None,
+    run: SavedReport | None,
     sizes: Sizes,
     tf: float | Sequence[float] | None,
     tb: float | Sequence[float] | None,
@@ -701,7 +666,11 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
     told = (summary.kernel_time or {}).get("sentence")
     contradicted = any(i.clocks_contradict for i in document.iterations)
     clock_set = any(i.clock_set for i in document.iterations)
-    restrictions = read_restrictions(document.restrictions)
+    memory = document.memory
+    for own in () if memory is None else memory.operations:
+        _phase(path, own.phase)
+    kinds = tuple(_time(path, time) for time in document.phase_times)
+    virtual = {time.virtual_stage: time.stage for time in kinds}
     return SavedReport(
         version=document.version,
         headline=document.headline,
@@ -719,26 +688,31 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
             )
             for name, bubble in summary.bubble_ratio.items()
         ),
-        restrictions=restrictions,
+        restrictions=read_restrictions(document.restrictions),
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
         advice=tuple(SavedAdvice(**vars(own)) for own in document.advice),
-        stage_ns=_stage_ns(_time(path, time) for time in document.phase_times),
         schedule=None if document.schedule is None else document.schedule.name,
-        microbatches=_microbatches(document),
+        # Of the typical iteration.
+        microbatches=next(
+            (
+                own.microbatches
+                for number, own in enumerate(document.iterations)
+                if number == document.typical_iteration
+            ),
+            None,
+        ),
         slowdowns={} if document.slowdown is None else _slowdowns(document, document.slowdown),
-        times=None if no_pipeline(restrictions) else _times(path, document, restrictions),
         kernel_ns={
             own.name or "": own.time_ns / max(summary.iterations, 1) for own in document.kernels
         },
+        kinds=kinds,
+        transfer_ns=document.transfer_ns,
+        memory=None if memory is None else measured_memory(memory, virtual),
+        lengths=document.microbatch_lengths,
+        ran_ns=next((int(c.makespan_ns) for c in document.what_if if c.name == "measured"), None),
     )
-
-
-def _microbatches(document: _Document) -> int | None:
-    """Return the number of microbatches of the typical iteration."""
-    shown = (own for n, own in enumerate(document.iterations) if n == document.typical_iteration)
-    return next((own.microbatches for own in shown), None)
 
 
 def _slowdowns(document: _Document, told: _Slowdown) -> dict[str, float]:
@@ -753,12 +727,3 @@ def _slowdowns(document: _Document, told: _Slowdown) -> dict[str, float]:
     by_rank = {names[key]: times for key, times in told.by_rank.items() if key in names}
     links = {f"transfers of stages {ends}": times for ends, times in told.by_link.items()}
     return {**(by_rank if len(told.by_replica) > 1 else {}), **links}
-
-
-def _stage_ns(kinds: Iterable[SavedTime]) -> dict[tuple[int, str], float]:
-    """Return the median time of each stage and phase, the times of its chunks summed."""
-    total: dict[tuple[int, str], float] = {}
-    for kind in kinds:
-        key = kind.stage, kind.phase.label
-        total[key] = total.get(key, 0.0) + kind.median_ns
-    return total

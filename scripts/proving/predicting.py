@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.saved import read_times
+from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.communication.lowered import (
     BUFFERED,
     STREAMS,
@@ -54,7 +54,7 @@ def bubbleviz(*arguments: object) -> str:
 
 def workload_of(report: Path) -> Workload:
     """Return what the virtual stages of a measured run take."""
-    return read_times(str(report)).workload
+    return read_pipeline(str(report)).workload
 
 
 def transport_of(job: Job) -> Transport:

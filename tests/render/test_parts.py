@@ -17,7 +17,7 @@ from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import File, renderers
 from bubbleviz.report import rank_means
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import looks_saved, read_document, read_saved, read_times
+from bubbleviz.report.saved import looks_saved, read_document, read_pipeline, read_saved
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.drawn_reports import report_of
@@ -98,7 +98,7 @@ def test_ratios_and_times_are_read_from_the_index(report: Report, tmp_path: Path
     # An index names no ranks.
     whole, parted = read_saved(str(file)), read_saved(str(folder))
     assert parted == replace(whole, slowdowns=parted.slowdowns)
-    assert read_times(str(folder)) == read_times(str(file))
+    assert read_pipeline(str(folder)) == parted
 
 
 def test_a_folder_of_profiles_is_no_report(run: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.count.count import spread
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.limitations import Restriction
+from bubbleviz.model.phases import Phase
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
 from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.comparison import (
@@ -33,7 +34,7 @@ from bubbleviz.report.comparison import (
 from bubbleviz.report.gate import checks, limits_above, limits_of
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import RESTRICTIONS
-from bubbleviz.report.saved import Average, SavedRatio, SavedReport
+from bubbleviz.report.saved import Average, SavedRatio, SavedReport, SavedTime
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
 from tests.support.hostile import HOSTILE
@@ -59,6 +60,9 @@ def run(
     **changes: Any,
 ) -> ComparedRun:
     known = mean is not None
+    if "stage_ns" in changes:
+        times = changes.pop("stage_ns").items()
+        changes["kinds"] = tuple(SavedTime(Phase[p], ns, stage) for (stage, p), ns in times)
     bubble = Average(mean, std if n > 1 else None, n) if known else NONE
     window = Average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
     ratio = SavedRatio(name, bubble, window, interval)

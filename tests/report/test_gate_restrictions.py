@@ -13,7 +13,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError
 from bubbleviz.render.json_document import saved_of
 from bubbleviz.report.restrictions import RESTRICTIONS
-from bubbleviz.report.saved import read_saved, read_times
+from bubbleviz.report.saved import read_pipeline, read_saved
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
 from tests.support.places import EXAMPLE, FIXTURES
@@ -194,5 +194,5 @@ def test_the_times_of_no_pipeline_are_refused(
     report = _saved(tmp_path, {**whole, "restrictions": [{"code": code}]})
 
     with pytest.raises(InputError, match="so its times are not those of a pipeline's stages"):
-        read_times(str(report))
-    assert read_times(str(_saved(tmp_path, whole))).restrictions == ()
+        read_pipeline(str(report))
+    assert read_pipeline(str(_saved(tmp_path, whole))).restrictions == ()

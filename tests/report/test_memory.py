@@ -17,7 +17,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.memory import PhaseMemory
-from bubbleviz.report.saved import read_times
+from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.simulation import with_memory
 from tests.planting import Planting, plant
@@ -121,7 +121,7 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     assert main(["analyze", *traces, "--memory", "--json", str(file)]) == 0
     section = json.loads(file.read_text())["memory"]
-    saved = read_times(str(file))
+    saved = read_pipeline(str(file))
 
     assert [rank["resident_bytes"] for rank in section["ranks"]] == [400 * MB, 900 * MB]
     assert {(kind["virtual_stage"], kind["phase"]) for kind in section["operations"]} == {
@@ -149,8 +149,8 @@ def test_a_report_by_parts_keeps_its_memory(tmp_path: Path) -> None:
     assert main(["analyze", *traces, "--memory", "--json", f"{folder}/"]) == 0
 
     assert json.loads((folder / "index.json").read_text())["ranks"] == []
-    assert read_times(str(folder)).memory is not None
-    assert read_times(str(folder)).memory == read_times(str(file)).memory
+    assert read_pipeline(str(folder)).memory is not None
+    assert read_pipeline(str(folder)).memory == read_pipeline(str(file)).memory
 
 
 def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> None:

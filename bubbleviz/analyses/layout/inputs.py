@@ -22,7 +22,7 @@ from bubbleviz.model.texts import counted, one_line
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.report import memory_limits, report
 from bubbleviz.report.memory import measured_memory
-from bubbleviz.report.saved import read_times
+from bubbleviz.report.saved import read_pipeline
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.simulation import MeasuredMemory, Workload, phase_times
@@ -42,7 +42,7 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.Measure
         MismatchError: it lacks the times of a virtual stage.
         UsageError: the numbers of layers are not those of its virtual stages.
     """
-    saved = read_times(path)
+    saved = read_pipeline(path)
     workload = saved.workload
     layers, own = evenly_divided(workload, layers_per_stage)
     source = one_line(path, 100)

@@ -13,8 +13,8 @@ from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.render.json_document import times_of
-from bubbleviz.report.saved import SavedTimes, read_document, read_times
+from bubbleviz.render.json_document import pipeline_of
+from bubbleviz.report.saved import SavedReport, read_document, read_pipeline
 from bubbleviz.report.timeline import restored
 from bubbleviz.schedules import known, planning
 from bubbleviz.schedules import simulation as simulated
@@ -69,7 +69,7 @@ def of_saved(path: str) -> MeasuredRun:
     columns = restored(path, document).tables["operations"]
     kernels = any(profile.get("kernels") for profile in document["profiles"])
     shown = document["typical_iteration"], document["headline"], kernels
-    return _measured(path, read_times(path), columns, *shown)
+    return _measured(path, read_pipeline(path), columns, *shown)
 
 
 def of_report(report: Report, source: str) -> MeasuredRun:
@@ -83,12 +83,12 @@ def of_report(report: Report, source: str) -> MeasuredRun:
     columns = {name: getattr(report.operations, name) for name in _COLUMNS}
     kernels = any(profile.kernels for profile in report.profiles)
     shown = None if typical is None else typical.index, report.headline, kernels
-    return _measured(source, times_of(report), columns, *shown)
+    return _measured(source, pipeline_of(report), columns, *shown)
 
 
 def _measured(
     source: str,
-    times: SavedTimes,
+    times: SavedReport,
     columns: Mapping[str, Ints],
     typical: int | None,
     headline: str,

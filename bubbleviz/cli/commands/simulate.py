@@ -11,12 +11,12 @@ from bubbleviz.cli.selection import PaperOptions, numbers
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.report.saved import read_times, sizes_and_times
+from bubbleviz.report.saved import read_pipeline, sizes_and_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.report.saved import SavedTimes, Sizes
+    from bubbleviz.report.saved import SavedReport, Sizes
     from bubbleviz.schedules.communication.lowered import Transport
     from bubbleviz.schedules.ideal import Estimate, Ideal
     from bubbleviz.schedules.measured_times import StageTimes
@@ -103,7 +103,7 @@ def simulate(
 
     carried = transport_named(transport)
     listed = sizes.listed()
-    saved = None if report is None else read_times(report)
+    saved = None if report is None else read_pipeline(report)
     given = times.given(measured=saved is not None)
     name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
     named, stage_times = sizes_and_times(saved, (name, p, m), *given)
@@ -128,7 +128,7 @@ def simulate(
 
 
 def _compare(
-    saved: SavedTimes | None,
+    saved: SavedReport | None,
     given: tuple[Any, Any, Any, float | None],
     named: Sizes,
     times: StageTimes,
