@@ -240,37 +240,29 @@ RENDERINGS: Mapping[str, Callable[[Comparison, View], str | bytes]] = {
 PICTURES = frozenset({"svg", "pdf", "png"})
 
 
-def sections(comparison: Comparison) -> Iterator[doc.Block]:
-    """Yield the sections of a comparison, for any rich console."""
-    titles = _titles(comparison)
-    summary = [*_summary(comparison, titles), *_restricted(comparison, titles)]
-    yield doc.Sentence("\n".join(summary), style="bold")
-    yield _lines(comparison, titles)
-    yield from _times(comparison, titles)
-    yield _followed(comparison, titles, everything=True)
-    yield from _table(comparison.ratios, titles)
-    yield doc.bullets([one_line(note, 600) for note in comparison.notes])
-    yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
-
-
-def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
-    """Yield what fits one screen: what came of the change, and why; of many runs the first."""
+def sections(comparison: Comparison, *, screen: bool = False) -> Iterator[doc.Block]:
+    """Yield what came of the change, and why; what fits one screen, or all with its tests."""
     titles, notes = _titles(comparison), comparison.notes
-    summary = [*_summary(comparison, titles)][:_MOST_SUMMARIES]
+    most = _MOST_NOTES if screen else None
+    summary = [*_summary(comparison, titles)][: _MOST_SUMMARIES if screen else None]
     yield doc.Sentence("\n".join([*summary, *_restricted(comparison, titles)]), style="bold")
-    yield _lines(comparison, titles, _MOST_NOTES)
-    yield from _times(comparison, titles[:_MOST_RUNS], _MOST_PARTS)
-    yield _followed(comparison, titles)
-    yield doc.bullets([one_line(note, 300) for note in notes[:_MOST_NOTES]])
-    more = f"{counted(len(titles), 'run')}, {counted(len(comparison.ratios), 'ratio')}"
-    left = max(len(notes) - _MOST_NOTES, 0)
-    noted = f", {counted(left, 'more note')}" if left else ""
-    yield doc.Sentence(f"\nMore: -v ({more} with their spread and tests{noted})", style="dim")
+    yield _lines(comparison, titles, most)
+    shown = titles[: _MOST_RUNS if screen else None]
+    yield from _times(comparison, shown, _MOST_PARTS if screen else None)
+    yield _followed(comparison, titles, most)
+    if not screen:
+        yield from _table(comparison.ratios, titles)
+    yield doc.bullets([one_line(note, 600) for note in notes[:most]])
+    last = ASSUMPTIONS
+    if screen:
+        more = f"{counted(len(titles), 'run')}, {counted(len(comparison.ratios), 'ratio')}"
+        left = max(len(notes) - _MOST_NOTES, 0)
+        noted = f", {counted(left, 'more note')}" if left else ""
+        last = f"More: -v ({more} with their spread and tests{noted})"
+    yield doc.Sentence(f"\n{last}", style="dim")
 
 
-def _times(
-    comparison: Comparison, titles: Sequence[str], most: int | None = None
-) -> Iterator[doc.Block]:
+def _times(comparison: Comparison, titles: Sequence[str], most: int | None) -> Iterator[doc.Block]:
     """Yield what a rank spends its time on in some runs, and by how much that differs."""
     unit, times = _spent([run.saved for run in comparison.runs[: len(titles)]])
     first, *others = times
@@ -336,7 +328,7 @@ def _row(name: str, spent: Sequence[float | None], titles: Sequence[str]) -> dic
     return row
 
 
-def _lines(comparison: Comparison, titles: Sequence[str], most: int | None = None) -> doc.Block:
+def _lines(comparison: Comparison, titles: Sequence[str], most: int | None) -> doc.Block:
     """Return what changed in each run, some of it at most."""
     lines = [
         one_line(text if len(titles) == 2 else f"{title}: {text}", 300)
@@ -346,17 +338,15 @@ def _lines(comparison: Comparison, titles: Sequence[str], most: int | None = Non
     return doc.bullets(lines if most is None else lines[: 2 * most])
 
 
-def _followed(
-    comparison: Comparison, titles: Sequence[str], *, everything: bool = False
-) -> doc.Block:
-    """Return what became of the first run's advice in the others, of what was followed at least."""
+def _followed(comparison: Comparison, titles: Sequence[str], most: int | None) -> doc.Block:
+    """Return what became of the first run's advice in the others; some of what was followed."""
     lines = [
         one_line(f"{title}: {own.line}", 600)
         for title, followed in zip(titles, comparison.followed, strict=False)
         for own in followed
-        if everything or own.verdict != NOT_FOLLOWED
+        if most is None or own.verdict != NOT_FOLLOWED
     ]
-    return doc.bullets(lines if everything else lines[:_MOST_NOTES])
+    return doc.bullets(lines[:most])
 
 
 def _titles(comparison: Comparison) -> list[str]:
@@ -369,13 +359,11 @@ def _titles(comparison: Comparison) -> list[str]:
 def _table(ratios: Mapping[str, tuple[Cell, ...]], titles: list[str]) -> Iterator[doc.Block]:
     """Yield the table of ratios and windows."""
     yield doc.Sentence("\nBubble ratios in %; differences to the first run in percentage points")
-    columns = ("mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %")
     rows = []
     for ratio, cells in ratios.items():
         for place, (title, cell) in enumerate(zip(titles, cells, strict=False)):
-            printed = _printed(cells[0], cell)
             name = "" if place else one_line(ratio, 40)
-            rows.append({"ratio": name, "run": title, **{c: printed[c] for c in columns}})
+            rows.append({"ratio": name, "run": title, **_printed(cells[0], cell)})
     giving_way = ("by %", "n", "SD", "window ms", "95 % CI", "p")
     yield doc.Table("", rows, left=("ratio", "run"), giving_way=giving_way)
 

@@ -54,10 +54,9 @@ def compare(
         comparison_report.check_drawable(saved)
     comparison = compare_runs(_read(runs, measurement))
     view = paper.styled()
-    parts = comparison_report.sections if everything else comparison_report.first_screen
     outputs.deliver(
         lambda name, _: comparison_report.RENDERINGS[name](comparison, view),
-        lambda: show(parts(comparison)),
+        lambda: show(comparison_report.sections(comparison, screen=not everything)),
         inputs=inputs,
     )
     if fail_if_worse and (worse := worse_runs(comparison)):

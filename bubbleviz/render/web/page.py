@@ -217,7 +217,7 @@ def packed(
         "operations": {**operations, "paint": paint_of},
     }
     blocks: list[str] = []
-    shards = means_at = standing_out = None
+    shards = standing_out = None
     if means is not None:
         pipelines = [rank["pipeline"] for rank in document["ranks"]]
         shards, blocks = sharded(timeline, paint_of, pipelines, means.bubble_ratio, wanted)
@@ -225,7 +225,6 @@ def packed(
             **{table: dict.fromkeys(own, _EMPTY) for table, own in tables.items()},
             "means": _mean_columns(means),
         }
-        means_at = _mean_names(means)
         standing_out = [
             {
                 "name": own.name,
@@ -247,7 +246,6 @@ def packed(
         "command": command,
         "shown_rank": next(iter(wanted), None),
         "many": many_ranks(len(document["ranks"])),
-        "means": means_at,
         "standouts": standing_out,
         "shards": shards,
         "measure": saved_measure(document),
@@ -278,18 +276,6 @@ def packed(
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
     packed_text = deflated(unmarked(text).encode("utf-8"), LEVEL)
     return packed_text, deflated(columns, LEVEL), blocks
-
-
-def _mean_names(means: RankMeans) -> dict[str, Any]:
-    """Return where a page finds the means of ranks among the columns."""
-    return {
-        "ratio": "ratio_ppb",
-        "gap": "gap_ppb",
-        "bubble": "bubble_ns",
-        "busy": list(means.busy_ns),
-        "idle": [cause.label for cause in Cause],
-        "communication": [name.removesuffix("_ns") for name in means.communication_ns],
-    }
 
 
 def _mean_columns(means: RankMeans) -> dict[str, Ints]:

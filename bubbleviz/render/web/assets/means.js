@@ -19,7 +19,7 @@ function entriesByRank(run) {
 }
 
 function meansOfRanks(run) {
-  return run.data.means ? carriedMeans(run) : meansOfEntries(run);
+  return run.data.meansTable ? carriedMeans(run) : meansOfEntries(run);
 }
 
 function meansOfEntries(run) {
@@ -38,13 +38,14 @@ function meansOfEntries(run) {
 }
 
 function carriedMeans(run) {
-  const { ratio, gap, bubble, busy, communication, idle } = run.data.means;
   const table = run.data.meansTable;
-  const column = (name, share) => Array.from(table[name], (value) => value <= UNKNOWN ? null : value * share);
-  const columns = (names, lead) => Object.fromEntries(names.map((name) => [name, column(`${lead}_${name}_ns`, 1)]));
+  const column = (name, share = 1) => Array.from(table[name], (value) => value <= UNKNOWN ? null : value * share);
+  // By the word between what a column is of and its unit: busy_F_ns.
+  const columns = (lead) => Object.fromEntries(Object.keys(table).filter((name) => name.startsWith(`${lead}_`))
+    .map((name) => [name.slice(lead.length + 1, -"_ns".length), column(name)]));
   return {
-    ratio: column(ratio, 1e-9), gap: column(gap, 1e-9), bubble: column(bubble, 1),
-    busy: columns(busy, "busy"), communication: columns(communication, "communication"), idle: columns(idle, "idle"),
+    ratio: column("ratio_ppb", 1e-9), gap: column("gap_ppb", 1e-9), bubble: column("bubble_ns"),
+    busy: columns("busy"), communication: columns("communication"), idle: columns("idle"),
   };
 }
 
