@@ -98,14 +98,9 @@ def first_thing(report: Report) -> str | None:
     return ". ".join(filter(None, sentences)) or None
 
 
-def further_advice(report: Report, first: str | None) -> tuple[str, ...]:
-    """Return what else to do, two things at most, each with what it would save alone.
-
-    Args:
-        report: of the run.
-        first: what :func:`first_thing` says of it.
-    """
-    replays = _replays(report)
+def further_advice(report: Report) -> tuple[str, ...]:
+    """Return what to do beside the first, two things at most, with what each would save alone."""
+    first, replays = first_thing(report), _replays(report)
     if first is None or replays is None:
         return ()
     others = [
@@ -118,14 +113,9 @@ def further_advice(report: Report, first: str | None) -> tuple[str, ...]:
 MARK = "►"
 
 
-def culprits(report: Report, first: str | None) -> tuple[int, ...]:
-    """Return the ranks that the first advice is about, which pictures mark; none where most are.
-
-    Args:
-        report: of the run.
-        first: what :func:`first_thing` says of it.
-    """
-    told = _culprits(report, first)
+def culprits(report: Report) -> tuple[int, ...]:
+    """Return the ranks that the first advice is about, which pictures mark; none where most are."""
+    told = _culprits(report)
     return () if told is None else told.indices
 
 
@@ -141,15 +131,16 @@ def shown_iteration(report: Report, chosen: Collection[int] = ()) -> Iteration |
     """
     if own := [iteration for iteration in report.iterations if iteration.index in chosen]:
         return own[0]
-    told = _culprits(report, first_thing(report))
+    told = _culprits(report)
     if told is None or told.example_iteration is None:
         return report.typical_iteration()
     return report.iterations[told.example_iteration]
 
 
-def _culprits(report: Report, first: str | None) -> Advice | None:
+def _culprits(report: Report) -> Advice | None:
     """Return the first advice, if it is about some ranks, and not about most."""
-    told = next((advice for advice in advice_of(report) if advice.text in (first or "")), None)
+    first = first_thing(report) or ""
+    told = next((advice for advice in advice_of(report) if advice.text in first), None)
     few = told is not None and 0 < 2 * len(told.indices) <= len(report.ranks)
     return told if few else None
 

@@ -147,7 +147,7 @@ def test_what_else_would_save_stands_below_what_to_do_first(
 ) -> None:
     table = simulated(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "operations.csv")
     report = bubbleviz.analyze(table)
-    further = further_advice(report, first_thing(report))
+    further = further_advice(report)
     screen = " ".join(cli.printed("analyze", str(table)).split())
 
     assert len(further) == 1

@@ -20,7 +20,7 @@ from bubbleviz.render.picture.page import (
 )
 from bubbleviz.render.picture.rows import LANE_GAP
 from bubbleviz.render.rows import RankRow, Selection, row_ratios
-from bubbleviz.report.advice import MARK, culprits, first_thing
+from bubbleviz.report.advice import MARK, culprits
 from bubbleviz.report.rank_means import kernel_time_of, measure_of
 from bubbleviz.report.report import Report
 
@@ -129,7 +129,7 @@ def labels_of(
 ) -> tuple[list[str], list[str], list[str]]:
     """Return stages, names and ratios of the rows, as a layout has them."""
     ranks = selection.ranks
-    marked = culprits(report, first_thing(report)) if style.notes else ()
+    marked = culprits(report) if style.notes else ()
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
     # Rows of many copies have no pipeline.
     single = {own.rank.pipeline for own in selection.rows if not own.spread}

@@ -31,7 +31,7 @@ from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import Selection, select
-from bubbleviz.report.advice import MARK, advice_of, culprits, first_thing
+from bubbleviz.report.advice import MARK, advice_of, culprits
 from bubbleviz.report.labels import figure_caption, limitation_lines
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
@@ -182,7 +182,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     bounds = [f"{end}\u00a0%" for end in ends]
     spread = any(row.spread for row in selection.rows)
     copies = any(len(row.replicas) > 1 for row in selection.rows)
-    told = culprits(report, first_thing(report))
+    told = culprits(report)
     marked = {*told} & {r for row in selection.rows for r in row.replicas}
     advised = next(iter(advice_of(report)), None) if marked else None
     sentences = (

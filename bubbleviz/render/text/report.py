@@ -142,14 +142,14 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
         display: where they are shown.
     """
     iteration, first = shown_iteration(report, view.iterations), first_thing(report)
-    marked = culprits(report, first)
+    marked = culprits(report)
     selection = (
         None if iteration is None else timeline.timeline_selection(report, view, iteration, marked)
     )
     to_do = paragraph(_advice_sentence(report, first) or "", display, lead="First:", most=4)
     if not marked:
         to_do = [*ranks.first_lines(report, display), *to_do]
-    for text in further_advice(report, first):
+    for text in further_advice(report):
         to_do += paragraph(one_line(text, 200), display, lead="Then:", most=2)
     notes = f", -v coverage ({counted(len(report.limitations), 'note')})"
     more = f"-v (all tables), -v ranks{notes if report.limitations else ''}, -o bubbles.svg, --help"
@@ -394,13 +394,8 @@ def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Bl
     first = first_thing(report)
     if (advice := _advice_sentence(report, first)) is not None:
         yield "", [doc.Sentence(f"what to do first: {advice}")]
-        yield (
-            "",
-            [
-                doc.Sentence(f"then: {one_line(more, 200)}")
-                for more in further_advice(report, first)
-            ],
-        )
+        further = further_advice(report)
+        yield "", [doc.Sentence(f"then: {one_line(more, 200)}") for more in further]
     yield "ratios", [own.ratios(report)]
     yield "time", step_time(report)
     yield "causes", [table for table in [causes(report)] if table.rows]
@@ -441,7 +436,7 @@ def summary(report: Report) -> list[doc.Block]:
         doc.Sentence(bounds, lead=value),
         doc.Sentence(f"{run}; {why}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
-        *(doc.Sentence(f"Then: {text}") for text in further_advice(report, first)),
+        *(doc.Sentence(f"Then: {text}") for text in further_advice(report)),
         own.ratios(report),
         causes(report),
     ]
