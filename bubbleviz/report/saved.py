@@ -410,6 +410,12 @@ class _Rank:
 
 
 @dataclass(frozen=True)
+class _Advice(SavedAdvice):
+    saving_ratio: Finite
+    error_ratio: Finite | None = None
+
+
+@dataclass(frozen=True)
 class _Document:
     """What is read of a report; what it need not hold has a default.
 
@@ -433,7 +439,7 @@ class _Document:
     typical_iteration: int | None = None
     critical_path: dict[str, Any] | None = None
     what_to_do_first: str | None = None
-    advice: tuple[SavedAdvice, ...] = ()
+    advice: tuple[_Advice, ...] = ()
     parts: list[PartEntry] = field(default_factory=list)
     slowdown: _Slowdown | None = None
     kernels: list[_Named] = field(default_factory=list)
@@ -497,6 +503,34 @@ def read_document(path: str) -> dict[str, Any]:
             f"{path}: the report lacks {missing[0]}; write it again with bubbleviz analyze --json"
         )
     return joined(index_of(path), document, known.parts) if known.parts else document
+
+
+@dataclass(frozen=True)
+class SavedTimeline:
+    """A timeline as a report's JSON has it: see :class:`bubbleviz.report.timeline.Timeline`."""
+
+    base_ns: int
+    names: tuple[str, ...]
+    tables: dict[str, dict[str, list[Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]]]]
+
+
+def saved_timeline(path: str, values: Mapping[str, Any]) -> SavedTimeline:
+    """Return the timeline of a report of a path.
+
+    Raises:
+        InputError: it is of another form.
+    """
+    try:
+        return convert(values, SavedTimeline)
+    except ValidationError as error:
+        raise no_timeline(path, f"is invalid ({str(error)[:200]})") from error
+
+
+def no_timeline(path: str, what: str) -> InputError:
+    """Return the error that a timeline is none, or contradicts itself."""
+    return InputError(
+        f"{path}: its timeline {what}; write the report again with bubbleviz analyze --json"
+    )
 
 
 def read_pipeline(path: str) -> SavedReport:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from msgspec import Meta, ValidationError, convert
 
 from bubbleviz.count.rank_iterations import account_column, indices_of, own_ratios
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -22,6 +20,7 @@ from bubbleviz.model.grouping import distinct, sorted_rows
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report.report import Report
+from bubbleviz.report.saved import no_timeline, saved_timeline
 
 #: The columns of each table, in their order.
 _COLUMNS = {
@@ -180,13 +179,6 @@ _ROWS_OF = {
 _CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
-@dataclass(frozen=True)
-class _Saved:
-    base_ns: int
-    names: tuple[str, ...]
-    tables: dict[str, dict[str, list[Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]]]]
-
-
 def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     """Return the timeline of a saved report, without operations where it was not saved.
 
@@ -199,10 +191,7 @@ def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     """
     nothing = {table: dict.fromkeys(named.split(), ()) for table, named in _COLUMNS.items()}
     given = document.get("timeline") or {"base_ns": 0, "names": (), "tables": nothing}
-    try:
-        known = convert(given, _Saved)
-    except ValidationError as error:
-        raise _refusal(path, f"is invalid ({str(error)[:200]})") from error
+    known = saved_timeline(path, given)
     rows = {key: len(document[key]) for key in ("ranks", "iterations")}
     rows |= {"names": len(known.names), "ratios": len(ratio_definitions())}
     rows["operations"] = len(known.tables.get("operations", {}).get("rank", ()))
@@ -210,17 +199,13 @@ def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     for table, named in _COLUMNS.items():
         wanted, own = named.split(), known.tables.get(table, {})
         if set(wanted) - set(own) or len({len(own[name]) for name in wanted}) > 1:
-            raise _refusal(path, f"lacks columns of {table}")
+            raise no_timeline(path, f"lacks columns of {table}")
         tables[table] = {name: np.array(own[name], np.int64) for name in wanted}
         for name, column in tables[table].items():
             limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
             least = 0 if name == "phase" else NONE
             if limit is not None and not ((column >= least) & (column < limit)).all():
-                raise _refusal(path, f"refers from {name} of {table} to a row that does not exist")
+                raise no_timeline(
+                    path, f"refers from {name} of {table} to a row that does not exist"
+                )
     return Timeline(known.base_ns, known.names, tables)
-
-
-def _refusal(path: str, what: str) -> InputError:
-    return InputError(
-        f"{path}: its timeline {what}; write the report again with bubbleviz analyze --json"
-    )
