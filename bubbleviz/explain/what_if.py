@@ -480,27 +480,34 @@ def microbatch_lengths(
         microbatches: of each.
     """
     none = np.zeros((0, microbatches))
-    step = max(1, len(iterations) // _KEPT_ITERATIONS)
-    ran = np.isin(operations.iteration, iterations[::step][:_KEPT_ITERATIONS])
-    ran &= among(operations.phase, WORK) & (operations.has_span == 1)
+    chosen = iterations[:: max(1, len(iterations) // _KEPT_ITERATIONS)][:_KEPT_ITERATIONS]
+    # Numbers that are dense, so that nothing is sorted; the last is that of all other iterations.
+    number = np.full(max(chosen, default=0) + 2, NONE, np.int64)
+    number[list(chosen)] = np.arange(len(chosen))
+    of_row = number[np.minimum(operations.iteration, len(number) - 1)]
+    ran = (of_row != NONE) & among(operations.phase, WORK) & (operations.has_span == 1)
     ran &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
-    own = operations.take(ran)
-    kinds = groups_of(own.rank, own.chunk, own.phase).of_row
-    mean_ns = np.bincount(kinds, own.busy_ns) / np.maximum(np.bincount(kinds), 1)
-    ratio = own.busy_ns / np.maximum(mean_ns[kinds], 1.0)
-    rows = groups_of(own.iteration, pipeline[own.rank])
-    place, cells = rows.of_row * microbatches + own.microbatch, len(rows) * microbatches
-    count = np.bincount(place, minlength=cells)
-    if not cells or count.min() < 2:
+    rows = np.flatnonzero(ran)
+    if not len(rows):
         return none
-    length = np.bincount(place, ratio, cells) / count
-    around = float(((ratio - length[place]) ** 2).sum()) / (len(own) - cells)
+    rank, chunk, busy_ns = operations.rank[rows], operations.chunk[rows], operations.busy_ns[rows]
+    kinds = (rank * (int(chunk.max()) + 2) + chunk + 1) * len(Phase) + operations.phase[rows]
+    mean_ns = np.bincount(kinds, busy_ns) / np.maximum(np.bincount(kinds), 1)
+    ratio = busy_ns / np.maximum(mean_ns[kinds], 1.0)
+    used = np.flatnonzero(np.bincount(pipeline[rank] + 1))
+    place = of_row[rows] * len(used) + np.searchsorted(used, pipeline[rank] + 1)
+    place, cells = place * microbatches + operations.microbatch[rows], len(chosen) * len(used)
+    count = np.bincount(place, minlength=cells * microbatches)
+    if count.min() < 2:
+        return none
+    length = np.bincount(place, ratio) / count
+    around = float(((ratio - length[place]) ** 2).sum()) / (len(rows) - len(count))
     chance, spread = around * float((1 / count).mean()), float(length.var())
     if spread <= _MORE_THAN_CHANCE * chance or spread < _LEAST_SPREAD**2:
         return none
     mean = float(length.mean())
     length = mean + (length - mean) * ((spread - chance) / spread) ** 0.5
-    return np.asarray((length / mean).reshape(len(rows), microbatches), np.float64)
+    return np.asarray((length / mean).reshape(cells, microbatches), np.float64)
 
 
 # Reordered: what iterations save where ranks run their operations in the planned order.

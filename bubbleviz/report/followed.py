@@ -157,7 +157,8 @@ def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice |
     done. What transfers take of it comes with each microbatch, and stays.
     """
     ratio = before.bubble_ratio
-    staying = dict(before.bubble_parts).get(Cause.COMMUNICATION.label, 0.0)
+    parts = dict(before.bubble_parts)
+    staying = sum(parts.get(own.label, 0.0) for own in (Cause.COMMUNICATION, Cause.QUEUED))
     if TWICE_THE_MICROBATCHES not in (before.what_to_do_first or "") or ratio is None:
         return None
     times = (after.microbatches or 0) / (before.microbatches or 1)
@@ -189,7 +190,10 @@ def _change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tup
         return True, "it no longer stands out"
     if last is None or abs(last - first) <= _MOVED * first:
         return False, f"it still costs {percent(now.saving_ratio)}"
-    return True, f"{what or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
+    change = f"{what or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
+    if advice.kind == "queue":
+        change = f"{last:,.0f} {what}s are queued, {first:,.0f} were"
+    return True, change
 
 
 def _moved(stages: tuple[int, ...], before: SavedReport, after: SavedReport) -> tuple[bool, str]:
