@@ -16,8 +16,7 @@ import typer
 
 from bubbleviz._version import __version__
 from bubbleviz.cli import terminal
-from bubbleviz.cli.details import spelled_out
-from bubbleviz.cli.options import COMMANDS
+from bubbleviz.cli.help import spelled_out
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
 from bubbleviz.sources.gzip_files import interrupt, unwinding
@@ -36,9 +35,32 @@ _OF_FILES = ("-o", "--output", "--convention")
 _SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
 
+_MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
+
+
+#: The commands, in the order of ``--help``, each with its panel and the words of an example; the
+#: function of each is in the module of ``bubbleviz.cli.commands`` that has its name.
+_COMMANDS = {
+    "analyze": (_MEASURE, "node*.sqlite -o bubbles.svg"),
+    "inspect": (_MEASURE, "node0.sqlite"),
+    "idle": (_MEASURE, "trace.json.gz"),
+    "view": (_MEASURE, "node*.sqlite"),
+    "watch": (_MEASURE, "run/ --listen 127.0.0.1:9100"),
+    "nccl": (_MEASURE, "trace-*.txt node*.sqlite -o operations.csv"),
+    "pgle": (_MEASURE, "node*.sqlite -o costs.pbtxt"),
+    "compare": (_COMPARE, "before.json after.json"),
+    "gate": (_COMPARE, "report.json --max-bubble schedule=12%"),
+    "simulate": (_THEORY, "--schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9"),
+    "plan": (_THEORY, "report.json -o plan.csv"),
+    "layout": (_THEORY, "--layers layers.csv -p 8 -m 16"),
+    "schedules": (_THEORY, ""),
+    "conventions": (_READ, ""),
+    "guide": (_READ, "ratios"),
+    "mcp": (_READ, "run/"),
+}
 #: Former names of commands, which ``--help`` does not list.
 _FORMER = {"gaps": "idle"}
-_KNOWN = (*COMMANDS, *_FORMER)
+_KNOWN = (*_COMMANDS, *_FORMER)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -62,7 +84,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     for name in arguments[:1] if arguments and arguments[0] in _KNOWN else _KNOWN:
         current = _FORMER.get(name, name)
         function = getattr(import_module(f"bubbleviz.cli.commands.{current}"), current)
-        panel, example, _ = COMMANDS[current]
+        panel, example = _COMMANDS[current]
         app.command(
             name,
             context_settings=_SETTINGS,

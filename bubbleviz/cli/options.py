@@ -1,29 +1,18 @@
-"""The options of commands: what typer makes of the signature of each, by a table.
-
-A row of ``options.csv`` says of a parameter how it is written, what its value is called, its panel
-in ``--help`` and its line there, the least number, and the words that shells offer: as they are, by
-a name of :mod:`bubbleviz.model.choices`, or by what is looked for when a shell asks. A row without
-a command is that of all commands which have none of their own. Defaults stand in signatures.
-"""
+"""The options that several commands share, and what gives a command its groups and outputs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from csv import reader
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, wraps
+from functools import wraps
 from inspect import Parameter, signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-import typer
-
-from bubbleviz.cli.details import ALL, OF_ANALYZE
+from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model import choices
 from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import is_folder, renderers, suffixed
@@ -33,50 +22,54 @@ if TYPE_CHECKING:
     from bubbleviz.report.report import Report
     from bubbleviz.report.saved import SavedReport
 
-
-with Path(__file__).with_name("commands.csv").open(encoding="utf-8", newline="") as _table:
-    #: The commands, in the order of ``--help``: of each its panel there, the words of an example,
-    #: and the guide that tells of it if that has another name. Its function is in the module of
-    #: ``bubbleviz.cli.commands`` that has its name.
-    COMMANDS = {name: (panel, words, own) for name, panel, words, own in reader(_table)}
-
-
-@cache
-def _rows(command: str) -> Mapping[str, Sequence[str]]:
-    """Return names, value, panel, summary, least and words by the parameters of a command."""
-    with Path(__file__).with_name("options.csv").open(encoding="utf-8", newline="") as table:
-        # Those of all commands come first.
-        rows = {row[1]: row[2:] for row in reader(table) if row[0] in {"", command}}
-    if command == "analyze":
-        # The formats of a report have a table of their own.
-        for renderer in renderers():
-            own = [f"--{renderer.name}", "FILE", "Outputs", renderer.summary, "", ""]
-            rows[renderer.name.replace("-", "_")] = own
-    return rows
-
-
-def _words(name: str) -> Sequence[str]:
-    """Return the words that a row of the table names."""
-    if name == "schedules":
-        from bubbleviz.schedules.ideal import theory_names
-
-        return theory_names()
-    if name == "conventions":
-        from bubbleviz.conventions.convention_file import built_in
-
-        return sorted(built_in())
-    if name == "limits":
-        from bubbleviz.count.ratios import ratio_definitions
-
-        return [f"{ratio.name}=" for ratio in ratio_definitions()]
-    if name == "tables":
-        return (*OF_ANALYZE, ALL)
-    return getattr(choices, name, None) or name.split()
+RUN_PROFILES = argument(
+    "PROFILES...",
+    "Profiles of one run, or directories of them: Nsight Systems exports (.sqlite, _pqtdir, "
+    "_arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), PyTorch traces "
+    "(.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), tables of operations (.csv, "
+    ".parquet, .arrow).",
+)
+REPORT_OR_PROFILES = argument(
+    "REPORT.json|PROFILES...",
+    "A report written by analyze --json, or the profiles of one run (files or a directory).",
+)
+FORCE = flag("Replace existing files.", "Outputs", "--force", "-f")
+QUIET = flag("Print errors only.", "Outputs", "--quiet", "-q")
+SKIP = option("N", "Leave the first N iterations out of averages.", "Selection", default=0, min=0)
+KEEP_EXPORT = flag("Keep exports made of .nsys-rep reports.", "Reading", "--keep-export")
+JOBS = option("N", "Processes, or threads of one profile [all]", "Reading", "--jobs", "-j", min=1)
+STAGES = option("P", "Number of stages, one per device.", "Schedule", "--stages", "-p", min=1)
+MICROBATCHES = option("M", "Number of microbatches.", "Schedule", "--microbatches", "-m", min=1)
+CHUNKS = option("V", "Chunks per stage [the schedule's usual]", "Schedule", min=1)
 
 
-def beginning(words: Callable[[], Sequence[str]]) -> Callable[[str], list[str]]:
-    """Return the completion of a value by what finds its words when a shell asks."""
-    return lambda incomplete: [word for word in words() if word.startswith(incomplete)]
+def schedule_names() -> list[str]:
+    """Return the names of all schedules, and of formulas."""
+    from bubbleviz.schedules.ideal import theory_names
+
+    return theory_names()
+
+
+def convention_names() -> list[str]:
+    """Return the names of the built-in conventions."""
+    from bubbleviz.conventions.convention_file import built_in
+
+    return sorted(built_in())
+
+
+def limit_beginnings() -> list[str]:
+    """Return the beginning of a limit on each ratio."""
+    from bubbleviz.count.ratios import ratio_definitions
+
+    return [f"{ratio.name}=" for ratio in ratio_definitions()]
+
+
+def _convention(summary: str) -> Any:
+    return option("NAME|FILE", summary, "Names", "--convention", complete=convention_names)
+
+
+CONVENTIONS = _convention("Convention of range names, if not recognised.")
+ADDITIONS = _convention("Names further kernels of communication.")
 
 
 def _hide_names(given: bool) -> bool:
@@ -85,20 +78,20 @@ def _hide_names(given: bool) -> bool:
     return given
 
 
-def _declared(command: str, name: str, default: Any, *, argument: bool = False) -> Any:
-    """Return a parameter of a command as typer takes it, by its row of the table."""
-    names, value, panel, summary, least, words = _rows(command)[name]
-    settings: dict[str, Any] = {"metavar": value or None, "help": summary}
-    if words:
-        settings["autocompletion"] = beginning(lambda: _words(words))
-    if argument:
-        return typer.Argument(default, **settings)
-    settings |= {"rich_help_panel": panel, "show_default": bool(default) and default is not True}
-    if least:
-        settings["min"] = int(least)
-    if name == "anonymous":
-        settings |= {"callback": _hide_names, "is_eager": True}
-    return typer.Option(default, *filter(None, names.split(",")), **settings)
+_ANONYMOUS = flag(
+    *("Hide hosts, files, functions, PIDs, GPUs' UUIDs; ranges stay.", "Names", "--anonymous"),
+    callback=_hide_names,
+    is_eager=True,
+)
+
+#: Files that commands write, each with what it is in ``--help``.
+JSON = {"json": "JSON, for programs"}
+CSV = {"csv": "CSV"}
+MARKDOWN = {"markdown": "summary for a pull request"}
+SVG = {"svg": "picture as SVG"}
+PICTURE_FILES = {**SVG, "pdf": "picture as PDF, for a paper", "png": "picture as PNG, in pixels"}
+ORDER = {"csv": "order of operations as PyTorch's CSV"}
+LOWERED = {"comms": "that with sends and receives (.comms.csv)"}
 
 
 def jobs_or_cores(jobs: int | None) -> int:
@@ -112,9 +105,11 @@ def jobs_or_cores(jobs: int | None) -> int:
 class ReadingOptions:
     """How profiles are read: the part of the run, what stays of exports, and on how many cores."""
 
-    window: str | None = None
-    keep_export: bool = False
-    jobs: int | None = None
+    window: str | None = option(
+        "PART", "Only iteration:5-8, or time:1.5s-3s of profile 1.", "Selection"
+    )
+    keep_export: bool = KEEP_EXPORT
+    jobs: int | None = JOBS
 
     def settings(self) -> dict[str, Any]:
         """Return these options as an analysis takes them.
@@ -133,9 +128,9 @@ class ReadingOptions:
 class MeasurementOptions:
     """How profiles are measured where a command takes them in place of a saved report."""
 
-    skip: int = 0
-    convention: list[str] | None = None
-    jobs: int | None = None
+    skip: int = SKIP
+    convention: list[str] | None = CONVENTIONS
+    jobs: int | None = JOBS
 
     def is_saved(self, run: Sequence[str], command: str, verb: str) -> bool:
         """Return whether a run is one saved report rather than profiles.
@@ -267,7 +262,7 @@ def _formats(
 
 
 def command(
-    files: Iterable[str] = (), endings: Mapping[str, str] | None = None
+    files: Mapping[str, str] | None = None, endings: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return what makes a function a command, with options that typer reads from its signature.
 
@@ -276,17 +271,18 @@ def command(
     which help leaves out: the suffix of a file says the same. Every command has ``--anonymous``.
 
     Args:
-        files: the formats that the command writes.
+        files: the formats that the command writes, with their lines in ``--help``.
         endings: formats of the command alone by the endings of their files.
     """
-    formats = {name: name.replace("-", "_") for name in files}
+    formats = {name: name.replace("-", "_") for name in files or ()}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        declared = signature(function, eval_str=True)
+        declared = signature(function, eval_str=True).parameters.values()
         groups: dict[str, Any] = {
-            n: p.annotation for n, p in declared.parameters.items() if is_dataclass(p.annotation)
+            p.name: p.annotation
+            for p in declared
+            if is_dataclass(p.annotation) and p.name != "outputs"
         }
-        groups.pop("outputs", None)
 
         @wraps(function)
         def with_options(**options: Any) -> None:
@@ -294,57 +290,47 @@ def command(
             for name, group in groups.items():
                 values = {field.name: options.pop(field.name) for field in fields(group)}
                 options[name] = group(**values)
-            if formats:
+            if files is not None:
                 output, force, quiet = map(options.pop, ("output", "force", "quiet"))
                 named = {name: options.pop(key) for name, key in formats.items()}
                 written = _formats(named, output or (), endings or {})
                 options["outputs"] = Outputs(written, force, quiet)
             function(**options)
 
-        own = declared.parameters.values()
-        parameters = [*_parameters(function.__name__, own, groups, formats, endings or {})]
+        parameters: list[Parameter] = []
+        for own in declared:
+            if own.name in groups:
+                hints = get_type_hints(groups[own.name])
+                parameters += [
+                    _keyword(f.name, hints[f.name], f.default) for f in fields(groups[own.name])
+                ]
+            elif own.name == "outputs":
+                parameters.append(
+                    _keyword("output", list[str] | None, _output(files or {}, endings))
+                )
+                for name, summary in (files or {}).items():
+                    file = option("FILE", summary, "Outputs", f"--{name}", hidden=True)
+                    parameters.append(_keyword(formats[name], str | None, file))
+                parameters.append(_keyword("force", bool, FORCE))
+                parameters.append(_keyword("quiet", bool, QUIET))
+            else:
+                parameters.append(own)
+        parameters.append(_keyword("anonymous", bool, _ANONYMOUS))
         signed: Any = with_options
-        signed.__signature__ = declared.replace(parameters=parameters)
+        signed.__signature__ = signature(function).replace(parameters=parameters)
         signed.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_options
 
     return decorate
 
 
-def _parameters(
-    command: str,
-    declared: Iterable[Parameter],
-    groups: Mapping[str, Any],
-    formats: Mapping[str, str],
-    endings: Mapping[str, str],
-) -> Iterator[Parameter]:
-    """Yield the parameters of a command, as typer takes them; see :func:`command`."""
+def _output(files: Mapping[str, str], endings: Mapping[str, str] | None) -> Any:
+    """Return the option that writes files as their suffixes say."""
+    known = {renderer.name: renderer.suffixes[0] for renderer in renderers()}
+    suffixes = [known[name] for name in files if name in known] + [*(endings or {})]
+    summary = f"Write as the suffix says ({', '.join(suffixes)}); repeat for several."
+    return option("FILE", summary, "Outputs", "--output", "-o")
 
-    def parameter(name: str, kind: Any, default: Any, *, argument: bool = False) -> Parameter:
-        info = _declared(command, name, default, argument=argument)
-        return Parameter(name, Parameter.KEYWORD_ONLY, default=info, annotation=kind)
 
-    for own in declared:
-        if own.name in groups:
-            hints = get_type_hints(own.annotation)
-            for field in fields(own.annotation):
-                yield parameter(field.name, hints[field.name], field.default)
-        elif own.name == "outputs":
-            output = parameter("output", list[str] | None, None)
-            known = {renderer.name: renderer.suffixes[0] for renderer in renderers()}
-            suffixes = [*(known[name] for name in formats if name in known), *endings]
-            output.default.help = output.default.help.format(", ".join(suffixes))
-            yield output
-            for key in formats.values():
-                file = parameter(key, str | None, None)
-                file.default.hidden = True
-                yield file
-            yield parameter("force", bool, False)
-            yield parameter("quiet", bool, False)
-        elif own.name == "context":
-            yield own
-        else:
-            default = ... if own.default is own.empty else own.default
-            by_place = own.kind is Parameter.POSITIONAL_OR_KEYWORD
-            yield parameter(own.name, own.annotation, default, argument=by_place)
-    yield parameter("anonymous", bool, False)
+def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

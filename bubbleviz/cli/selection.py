@@ -7,8 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from bubbleviz.cli.help import flag, option
 from bubbleviz.errors import UsageError
-from bubbleviz.model.choices import ROWS, one_of, style_settings
+from bubbleviz.model.choices import ROWS, STYLES, one_of, style_settings
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line
@@ -77,8 +78,13 @@ def parallel_of(text: str) -> Parallel:
 class PaperOptions:
     """Options of pictures for a paper: their width and style."""
 
-    width: str | None = None
-    style: str | None = None
+    width: str | None = option("89mm", "Width on paper, letters of 7 pt.", "Pictures")
+    style: str | None = option(
+        "screen|paper[,KEY=VALUE...]",
+        "Paper: no title, no notes, 183mm wide. Keys: height, row, font, legend, labels.",
+        "Pictures",
+        complete=STYLES,
+    )
 
     def able(self, name: str) -> list[str]:
         """Return the formats that draw what an option adds."""
@@ -114,16 +120,26 @@ class PaperOptions:
 class PictureOptions(PaperOptions):
     """Options of pictures: what they show, and of which iterations and ranks."""
 
-    iteration: str | None = None
-    ranks: str | None = None
-    stages: str | None = None
-    pipelines: str | None = None
-    hosts: str | None = None
-    rows: str | None = None
-    communication: bool = False
-    causes: bool = False
-    heat_map: bool = False
-    critical_path: bool = False
+    iteration: str | None = option(
+        "N|A-B|all", "Iterations to draw; else the median one.", "Selection"
+    )
+    ranks: str | None = option("0-3,5", "Ranks to draw, by number.", "Selection")
+    stages: str | None = option("0-3,5", "Stages to draw.", "Selection")
+    pipelines: str | None = option("0-3,5", "Pipelines to draw.", "Selection")
+    hosts: str | None = option("A,B", "Hosts to draw, by name.", "Selection")
+    rows: str | None = option(
+        "rank|stage|spread", "What a row is; stages above 64 ranks.", "Pictures", complete=ROWS
+    )
+    communication: bool = flag(
+        "Draw a lane of communication under each rank.", "Pictures", "--communication"
+    )
+    causes: bool = flag("Colour idle time by its cause.", "Pictures", "--causes")
+    heat_map: bool = flag(
+        "Draw which microbatch took long on which stage.", "Pictures", "--heat-map"
+    )
+    critical_path: bool = flag(
+        "Draw what bounds the iteration as a line.", "Pictures", "--critical-path"
+    )
 
     def able(self, name: str) -> list[str]:
         """Return the formats that draw what an option adds."""

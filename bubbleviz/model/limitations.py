@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from csv import DictReader
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from pathlib import Path
 from typing import Any
 
 
@@ -52,22 +50,6 @@ class Limitation:
         """The warning of a command on standard error."""
         times = f" ({self.count:,} times)" if self.count > 1 else ""
         return f"warning: {self.what}{times}: {self.reason}"
-
-
-def tabled(table: Path, counts: Iterable[tuple[str, int]], **parts: object) -> Iterator[Limitation]:
-    """Yield the limitations of a table that apply.
-
-    Args:
-        table: CSV with the columns ``what``, ``kind`` (its name) and ``reason``.
-        counts: subject of each, and how often it applies.
-        parts: texts by the names that stand in reasons for them, as ``{path}``.
-    """
-    with table.open(encoding="utf-8", newline="") as file:
-        rows = {row["what"]: row for row in DictReader(file)}
-    for what, count in counts:
-        if count:
-            reason, kind = rows[what]["reason"].format_map(parts), rows[what]["kind"]
-            yield Limitation(what, reason, int(count), LimitationKind[kind])
 
 
 #: So many of one subject are listed one by one; of more the first are quoted.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.details import OF_ANALYZE, spelled_out, tables_of
+from bubbleviz.cli.help import OF_ANALYZE, spelled_out, tables_of
 from bubbleviz.errors import UsageError
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.view import View

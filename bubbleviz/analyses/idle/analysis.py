@@ -25,7 +25,7 @@ from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model import choices, collectives, intervals, private_names
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
-from bubbleviz.model.limitations import Limitation, tabled
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile, Ranges, pid_of
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
@@ -34,8 +34,6 @@ from bubbleviz.sources.paths import find_profiles, read_each
 
 #: Suffixes of the files of traces.
 _SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
-#: What is not known of idle time.
-_LIMITATIONS = Path(__file__).with_name("limitations.csv")
 #: Gaps of a rank that the JSON of :meth:`IdleReport.save` lists.
 _LONGEST = 12
 
@@ -591,16 +589,35 @@ def _queue(activities: Activities, device: Device, launched_ns: Ints) -> dict[st
 def _limitations(
     profile: Profile, evidence: _Evidence, ranks: Sequence[RankIdle]
 ) -> Iterator[Limitation]:
-    """Return why idle time could not be attributed."""
-    waiting = evidence.waiting
-    most_unrecorded = waiting.unrecorded * (2 * waiting.unrecorded > waiting.asked)
+    """Yield why idle time could not be attributed."""
+    path, waiting = profile.source.path, evidence.waiting
+    single = sum(rank.single for rank in ranks)
+    if single:
+        yield Limitation(
+            "duty cycle",
+            f"{path}: a device ran a single kernel or copy, so it has no window and is in no sum",
+            single,
+        )
+    if 2 * waiting.unrecorded > waiting.asked:
+        yield Limitation(
+            "what streams waited for",
+            f"{path}: most of their waits are for events whose record is not in the profile; such "
+            "idle time counts as stream or rank dependency",
+            waiting.unrecorded,
+        )
     totals = [total for rank in ranks for total in rank.activities]
-    unlinked = sum(total.gaps for total in totals if total.activity == known.UNLINKED)
+    unlinked = [total for total in totals if total.activity == known.UNLINKED]
+    if unlinked:
+        yield Limitation(
+            "launches after gaps",
+            f"{path}: the launching calls are not in the profile, so this idle time is not "
+            "attributed",
+            sum(total.gaps for total in unlinked),
+        )
     untraced = any(total.activity == known.UNTRACED for total in totals)
-    counts = (
-        ("duty cycle", sum(rank.single for rank in ranks)),
-        ("what streams waited for", most_unrecorded),
-        ("launches after gaps", unlinked),
-        ("what hosts did outside of API calls", untraced and len(evidence.ranges) == 0),
-    )
-    return tabled(_LIMITATIONS, counts, path=profile.source.path)
+    if untraced and len(evidence.ranges) == 0:
+        yield Limitation(
+            "what hosts did outside of API calls",
+            f"{path}: no range (NVTX, ROCTx, record_function, operators) touches idle time, which "
+            "counts as no host trace",
+        )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -17,8 +15,22 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import counted, one_line, percent
 
 #: The terms of the report; also in the JSON.
-with Path(__file__).with_name("definitions.csv").open(encoding="utf-8", newline="") as _table:
-    DEFINITIONS = {row["term"]: row["definition"] for row in csv.DictReader(_table)}
+DEFINITIONS = {
+    "span": "from the start of a device's first kernel, copy or memset to the end of its last",
+    "busy": "union over streams of kernels, copies and memsets",
+    "duty_cycle": "busy / span",
+    "compute": "union of kernels other than communication",
+    "communication": "union of communication kernels",
+    "exposed_communication": "communication with no compute beside it",
+    "exposed_point_to_point": "exposed communication in which a send or receive kernel runs",
+    "exposed_copy": "copies and memsets with no kernel beside them",
+    "overlap": "communication with compute beside it / communication",
+    "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
+    "blocked": "a stream's next work was launched, the work before it done, and an event that it "
+    "waited for had not completed, as CUDA events prove",
+    "queued": "kernels and copies that were launched and have not begun, mean over the span",
+    "step": "a range of the host, clipped to the span; its device work can lag behind",
+}
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,13 @@ from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.model import private_names, texts
 from bubbleviz.model.columns import NONE, Ints, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, groups_of
-from bubbleviz.model.limitations import Limitation, tabled
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import read_events
 from bubbleviz.sources.paths import read_each
-
-_LIMITATIONS = Path(__file__).with_name("limitations.csv")
 
 
 @dataclass(frozen=True)
@@ -334,16 +332,21 @@ def _limitations(
         uncounted: sends and receives of which nobody knows which is which.
 
     """
-    for own in recorded:
-        of_file = (
-            ("damaged events", own.unreadable),
-            ("events without an end", own.unfinished),
-            ("ends without a begin", own.unbegun),
-            ("operations recorded twice", own.repeated),
-            ("events of unknown categories", own.strange),
-            ("GPU timestamps far from all others", own.strange_clocks),
-        )
-        yield from tabled(_LIMITATIONS, of_file, path=own.path)
+    for file in recorded:
+        for what, count, reason in (
+            ("damaged events", file.unreadable, "cut or damaged, and left out"),
+            ("events without an end", file.unfinished, "the job, or the file, ended before"),
+            ("ends without a begin", file.unbegun, "their begin is missing; left out"),
+            ("operations recorded twice", file.repeated, "each counts once"),
+            ("events of unknown categories", file.strange, "they are left out"),
+            (
+                "GPU timestamps far from all others",
+                file.strange_clocks,
+                "the host's times stand for them",
+            ),
+        ):
+            if count:
+                yield Limitation(what, f"{file.path}: {reason}", count)
     for profile in profiles:
         yield from profile.limitations
     table, clocks = communication.operations, communication.clocks
@@ -356,22 +359,64 @@ def _limitations(
     sizes = np.array([size or 0 for size in communication.ranks], np.int64)
     operation = groups_of(instance[rows]).of_row
     few = np.bincount(operation)[operation] < sizes[table.communicator[rows]]
-    unknown = (table.split == members.Split.UNKNOWN) & (table.duration_ns >= 0)
-    unaligned = alignments.count(members.Alignment.UNALIGNED) if len(clocks) > 1 else 0
-    by_ends = alignments.count(members.Alignment.OPERATIONS)
-    of_all = (
-        ("operations of unknown duration", (table.duration_ns < 0).sum()),
-        ("operations that kernels match at several offsets", ambiguous),
-        ("clocks that could not be aligned", unaligned),
-        ("hosts aligned by UTC alone", alignments.count(members.Alignment.UTC)),
-        ("clocks aligned by the ends of operations", by_ends),
-        ("event files that may belong to another run", len(loose)),
-        ("operations whose waiting is unknown", unknown.sum()),
-        ("sends and receives that cannot be paired", uncounted),
-        ("operations paired by their order alone", (table.split == members.Split.ORDER).sum()),
-        ("operations of which not all members were recorded", few.sum()),
-    )
-    yield from tabled(_LIMITATIONS, of_all, files=texts.listed(loose, 3))
+    for what, count, reason in (
+        (
+            "operations of unknown duration",
+            (table.duration_ns < 0).sum(),
+            "their end was not recorded; record kernel events (NCCL_PROFILE_EVENT_MASK=4095; "
+            "TORCH_NCCL_ENABLE_TIMING=1 of flight recorders), give a profile, and let the job end",
+        ),
+        (
+            "operations that kernels match at several offsets",
+            ambiguous,
+            "too few or too regular to match; give --anchor",
+        ),
+        (
+            "clocks that could not be aligned",
+            alignments.count(members.Alignment.UNALIGNED) if len(clocks) > 1 else 0,
+            "they share no kernel or operation with another clock; give --anchor",
+        ),
+        (
+            "hosts aligned by UTC alone",
+            alignments.count(members.Alignment.UTC),
+            "waiting between them is known to milliseconds at best",
+        ),
+        (
+            "clocks aligned by the ends of operations",
+            alignments.count(members.Alignment.OPERATIONS),
+            "all members of an operation are assumed to end together",
+        ),
+        (
+            "event files that may belong to another run",
+            len(loose),
+            f"{texts.listed(loose, 3)}: no operation matches a kernel of the profiles, so totals "
+            "count both; measure them separately, or give --anchor",
+        ),
+        (
+            "operations whose waiting is unknown",
+            ((table.split == members.Split.UNKNOWN) & (table.duration_ns >= 0)).sum(),
+            "no other member has an aligned clock, and no proxy thread was recorded; give the "
+            "files of all ranks",
+        ),
+        (
+            "sends and receives that cannot be paired",
+            uncounted,
+            "flight recorders have dropped what comes before; set a larger TORCH_FR_BUFFER_SIZE",
+        ),
+        (
+            "operations paired by their order alone",
+            (table.split == members.Split.ORDER).sum(),
+            "the profiles hold no communicators; all GPUs ran as many kernels one by one, and the "
+            "n-th of each are counted as one operation",
+        ),
+        (
+            "operations of which not all members were recorded",
+            few.sum(),
+            "a missing member may have begun later: they waited at least as long",
+        ),
+    ):
+        if count:
+            yield Limitation(what, reason, int(count))
 
 
 def _within(

@@ -10,11 +10,9 @@ Data moves once the last member has begun::
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from pathlib import Path
 
 import numpy as np
 
@@ -30,8 +28,20 @@ from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 Communicator = int | collectives.Group
 #: How many bytes an element has (``ncclDataType_t`` of nccl.h, ``ScalarType`` of
 #: c10/core/ScalarType.h).
-with Path(__file__).with_name("datatypes.csv").open(encoding="utf-8", newline="") as _table:
-    SIZES = {row["name"]: int(row["bytes"]) for row in csv.DictReader(_table)}
+SIZES = {
+    **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
+    **dict.fromkeys(("ncclFloat8e4m3", "ncclFloat8e5m2"), 1),
+    **dict.fromkeys(("ncclFloat16", "ncclHalf", "ncclBfloat16"), 2),
+    **dict.fromkeys(("ncclInt32", "ncclInt", "ncclUint32", "ncclFloat32", "ncclFloat"), 4),
+    **dict.fromkeys(("ncclInt64", "ncclUint64", "ncclFloat64", "ncclDouble"), 8),
+    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8", "Bits8"), 1),
+    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("Float8_e8m0fnu", "Float4_e2m1fn_x2"), 1),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16", "Bits16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "Float", "QInt32", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
 #: Operations that move n times the counted bytes: each of n ranks hands in, or takes, as many.
 EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
 

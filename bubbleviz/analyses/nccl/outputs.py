@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
@@ -18,8 +17,25 @@ from bubbleviz.render import document as blocks
 from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKind
 
 #: The terms of the report; below the table and in the JSON.
-_TERMS = Path(__file__).with_name("definitions.txt")
-DEFINITIONS = tuple(_TERMS.read_text(encoding="utf-8").splitlines())
+DEFINITIONS = (
+    "n: ranks of the communicator, from NCCL's ranges or PyTorch's groups, else the highest rank "
+    "seen plus one",
+    "MB, ms, waiting, moving: sums over the operations, (k) over k of them where the others' are "
+    "unknown",
+    "bytes: number of elements times their size, sent or received by one rank (AllGather: one "
+    "rank's part)",
+    "ms: from start to end, over all ranks; operations that share a kernel each have all its time",
+    "busy: ms in which GPUs run any of these operations, each instant of a GPU once; rows that "
+    "share kernels or run at the same time overlap, so they can add up to more than the total",
+    "waiting: from a rank's start to that of the operation's last member; without other members, "
+    "while its proxy thread waits for the peer (SendPeerWait, RecvWait) and moves no data",
+    "moving: the rest of the operation's time, where its end is known",
+    "waited for: a rank that entered an operation last, by the time that all others waited in it; "
+    "of flight recorders lengths alone are exact, and all members are taken to end together",
+    "GB/s: 10^9 bytes per second; alg: bytes over time, all ranks' parts together; bus: times "
+    "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
+    "in nccl-tests; moving: bus, over the time in which data moves",
+)
 
 
 def sizes_of(communication: Communication) -> tuple[Floats, Floats]:

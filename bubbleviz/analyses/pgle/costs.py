@@ -18,7 +18,7 @@ from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model import grouping, texts
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, joined
-from bubbleviz.model.limitations import Limitation, tabled
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.paths import find_profiles, read_each
@@ -373,14 +373,19 @@ def _chosen(samples: instructions.Samples, wanted: Sequence[str]) -> Bools:
 
 
 def _shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
-    """Return that several modules have instructions of one name, if that is so."""
+    """Yield that several modules have instructions of one name, if that is so."""
     known = samples.module != NONE
     pairs = grouping.groups_of(samples.instruction[known], samples.module[known])
     instruction = samples.instruction[known][pairs.first]
-    count = (np.unique(instruction, return_counts=True)[1] > 1).sum()
-    return tabled(
-        instructions.LIMITATIONS, [("instructions whose name several modules have", count)]
-    )
+    count = int((np.unique(instruction, return_counts=True)[1] > 1).sum())
+    if count:
+        yield Limitation(
+            "instructions whose name several modules have",
+            "XLA looks costs up by name, and these are of all the modules together; take one "
+            "with --module NAME, or keep all apart with --modules",
+            count,
+            LimitationKind.COSTS,
+        )
 
 
 def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from bubbleviz.model import intervals, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of, places_in
 from bubbleviz.model.intervals import Innermost
-from bubbleviz.model.limitations import Limitation, tabled
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
 
 # Range names: the instruction, the module or the compilation that a range of XLA names.
@@ -219,8 +218,6 @@ def _innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
 #: Collectives may overlap compute for so much of their time (clock grain) without a word.
 _OVERLAPPED = 0.01
 
-#: What costs lack, or is wrong with them.
-LIMITATIONS = Path(__file__).with_name("limitations.csv")
 OVERLAP = "collectives overlap compute"
 PAIRS = "asynchronous collectives"
 GRAPHS = "instructions inside CUDA graphs"
@@ -325,25 +322,53 @@ def measure(
     outside, unlinked = (
         links.rule == rule for rule in (linking.LinkRule.OUTSIDE, linking.LinkRule.UNLINKED)
     )
-    overlapped = f"{100 * overlapped_ns / max(collectives_ns, 1):.1f} %"
-    of_graphs = f"{graphs} instruction{'s launch' if graphs > 1 else ' launches'}"
-    notes = tabled(
-        LIMITATIONS,
-        (
-            (OVERLAP, overlapped_ns > _OVERLAPPED * collectives_ns),
-            (PAIRS, apart),
-            (GRAPHS, graphs),
-            ("work outside every instruction", outside.sum()),
-            ("kernels without their launching call", unlinked.sum()),
-            ("modules whose warm-up counts", once),
-        ),
-        path=path,
-        overlapped=overlapped,
-        graphs=of_graphs,
-        outside=f"{length_ns[outside].sum() / 1e6:,.3f}",
-        unlinked=f"{length_ns[unlinked].sum() / 1e6:,.3f}",
-        skipped=texts.counted(skip, "time"),
-    )
+    notes = [
+        Limitation(what, f"{path}: {reason}", int(count), kind)
+        for what, count, reason, kind in (
+            (
+                OVERLAP,
+                overlapped_ns > _OVERLAPPED * collectives_ns,
+                f"{100 * overlapped_ns / max(collectives_ns, 1):.1f} % of their time beside "
+                "compute kernels, which slows both; record with the latency-hiding scheduler and "
+                "asynchronous collectives off",
+                LimitationKind.WRONG_COSTS,
+            ),
+            (
+                PAIRS,
+                apart,
+                "the latency-hiding scheduler put other instructions between their start and done, "
+                "so costs would be wrong: record with it off",
+                LimitationKind.WRONG_COSTS,
+            ),
+            (
+                GRAPHS,
+                graphs,
+                f"{graphs} instruction{'s launch' if graphs > 1 else ' launches'} whole graphs, "
+                "and what is inside has no costs; record with --xla_gpu_enable_command_buffer=",
+                LimitationKind.WRONG_COSTS,
+            ),
+            (
+                "work outside every instruction",
+                outside.sum(),
+                f"{length_ns[outside].sum() / 1e6:,.3f} ms; it is in no cost",
+                LimitationKind.COSTS,
+            ),
+            (
+                "kernels without their launching call",
+                unlinked.sum(),
+                f"{length_ns[unlinked].sum() / 1e6:,.3f} ms; they are in no cost",
+                LimitationKind.COSTS,
+            ),
+            (
+                "modules whose warm-up counts",
+                once,
+                f"no device runs them more than {texts.counted(skip, 'time')}, so their warm-up "
+                "is in their costs",
+                LimitationKind.COSTS,
+            ),
+        )
+        if count
+    ]
     limitations = (*linked.profile.limitations, *linked.limitations, *notes)
     return samples.take(keep), left_out, limitations
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from bubbleviz.cli import options
-from bubbleviz.cli.details import ALL, OF_ANALYZE, tables_of
+from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, OF_ANALYZE, flag, option, tables_of
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PictureOptions, numbers, parallel_of
 from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps
 from bubbleviz.errors import UsageError
+from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.render.formats import ALONE, renderers
 from bubbleviz.report.view import View
@@ -26,29 +27,43 @@ if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
 
-@options.command(renderer.name for renderer in renderers())
+@options.command({renderer.name: renderer.summary for renderer in renderers()})
 def analyze(
-    profiles: list[str],
+    profiles: list[str] = options.RUN_PROFILES,
     *,
     context: typer.Context,
     outputs: Outputs,
     picture: PictureOptions,
-    skip: int = 0,
-    convention: list[str] | None = None,
-    what_if: bool = False,
-    memory: bool = False,
-    memory_limit: str | None = None,
-    flops: str | None = None,
-    cross_thread: bool = True,
-    order: str | None = None,
-    same_clock: list[str] | None = None,
-    align: str | None = None,
-    parallel: str | None = None,
-    plan: str | None = None,
-    dask: str | None = None,
+    skip: int = options.SKIP,
+    convention: list[str] | None = options.CONVENTIONS,
+    what_if: bool = flag(
+        "Simulate other schedules at the measured times.", "Schedule", "--what-if"
+    ),
+    memory: bool = flag("Read allocations of PyTorch's traces, too.", "Reading", "--memory"),
+    memory_limit: str | None = option("SIZE", "Of a device, to mark what fits: 80GB.", "Schedule"),
+    flops: str | None = option("FLOPS/PEAK", "Of an iteration, per GPU second: MFU.", "Tables"),
+    cross_thread: bool = flag(
+        *("Leave kernels of autograd's thread out of B.", "Names", " /--no-cross-thread"),
+        default=True,
+    ),
+    order: str | None = option("2,0,1", "Ranks in the order of stages, if not inferred.", "Clocks"),
+    same_clock: list[str] | None = option(
+        "A,B", "Hosts (or containers) that share a clock.", "Clocks"
+    ),
+    align: str | None = option(
+        *("causal|utc|none", "Align clocks by waits (causal), UTC, or not.", "Clocks"),
+        complete=ALIGNMENTS,
+    ),
+    parallel: str | None = option(
+        "tp=2,pp=4,dp=8", "Sizes, ranks as Megatron's, if not inferred.", "Clocks"
+    ),
+    plan: str | None = option("FILE", "Compare with a planned order (PyTorch's CSV).", "Schedule"),
+    dask: str | None = option(
+        "ADDRESS|FILE", "Read on a Dask cluster; trusted networks only.", "Reading"
+    ),
     reading: options.ReadingOptions,
-    details: list[str] | None = None,
-    timings: bool = False,
+    details: list[str] | None = ANALYSIS_DETAILS,
+    timings: bool = flag("Print seconds and rows of each step.", "Reading", "--timings"),
 ) -> None:
     """Measure the bubbles of one run: a summary, and files."""
     tables = tables_of(details, OF_ANALYZE)

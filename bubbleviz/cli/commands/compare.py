@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bubbleviz.cli import options
-from bubbleviz.cli.details import tables_of
+from bubbleviz.cli.help import ALL_DETAILS, argument, flag, tables_of
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import complain, show
@@ -22,15 +22,21 @@ if TYPE_CHECKING:
 WORSE = 3
 
 
-@options.command(("markdown", "json", "csv", "svg", "pdf", "png"))
+@options.command({**options.MARKDOWN, **options.JSON, **options.CSV, **options.PICTURE_FILES})
 def compare(
-    runs: list[str],
+    runs: list[str] = argument(
+        "RUNS...",
+        "Two or more runs: each a report written by analyze --json, or the profiles of one run (a "
+        "file or a directory).",
+    ),
     *,
-    fail_if_worse: bool = False,
+    fail_if_worse: bool = flag(
+        *("Exit with 3 where a run is worse than the first.", "Limits", "--fail-if-worse")
+    ),
     outputs: Outputs,
     paper: PaperOptions,
     measurement: options.MeasurementOptions,
-    details: list[str] | None = None,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Tell what changed between runs, and why.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bubbleviz.cli import options
+from bubbleviz.cli.help import flag, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
@@ -23,16 +24,30 @@ if TYPE_CHECKING:
 TOO_LARGE = 3
 
 
-@options.command(("markdown", "json"))
+@options.command({**options.MARKDOWN, **options.JSON})
 def gate(
-    reports: list[str],
+    reports: list[str] = options.REPORT_OR_PROFILES,
     *,
-    max_bubble: list[str] | None = None,
-    max_time: list[str] | None = None,
-    baseline: str | None = None,
-    max_increase: list[str] | None = None,
-    promised_by: str | None = None,
-    allow_incomplete: bool = False,
+    max_bubble: list[str] | None = option(
+        *("[RATIO=]LIMIT", "Highest bubble allowed: 12%, step=12%, 9ms of a rank.", "Limits"),
+        complete=options.limit_beginnings,
+    ),
+    max_time: list[str] | None = option(
+        "[RATIO=]MS",
+        "Longest iteration allowed: 120ms.",
+        "Limits",
+        complete=options.limit_beginnings,
+    ),
+    baseline: str | None = option("MAIN", "Earlier run or report to compare with.", "Limits"),
+    max_increase: list[str] | None = option(
+        "1pt|2%", "Points of the ratio, % of the time, above --baseline.", "Limits"
+    ),
+    promised_by: str | None = option(
+        "BEFORE", "Advice that was followed kept its promise.", "Limits"
+    ),
+    allow_incomplete: bool = flag(
+        "Check the ranks here though some are missing.", "Limits", "--allow-incomplete"
+    ),
     outputs: Outputs,
     measurement: options.MeasurementOptions,
 ) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from bubbleviz.cli.options import COMMANDS, beginning
+from bubbleviz.cli.help import argument
 from bubbleviz.cli.terminal import complain, console, display, pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggestion
@@ -19,6 +17,14 @@ if TYPE_CHECKING:
 
 
 _SUFFIX = ".md"
+#: The guides of commands that have none of their own name.
+_OF_COMMANDS = {
+    "analyze": "ratios",
+    "gate": "compare",
+    "inspect": "conventions",
+    "schedules": "simulate",
+    "view": "outputs",
+}
 
 
 def _names() -> list[str]:
@@ -34,20 +40,13 @@ def _pages() -> Mapping[str, str]:
 
 
 def guide(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Name of a guide; all if not given.",
-            autocompletion=beginning(_names),
-        ),
-    ] = None,
+    name: str | None = argument("[NAME]", "Name of a guide; all if not given.", None, _names),
 ) -> None:
     """Read a guide, or list the guides; plain Markdown when piped."""
     pages = _pages()
-    if name in COMMANDS and (own := COMMANDS[name][2]):
-        complain(f"guide {own}; options: bubbleviz {name} --help", 0)
-        name = own
+    if name in _OF_COMMANDS:
+        complain(f"guide {_OF_COMMANDS[name]}; options: bubbleviz {name} --help", 0)
+        name = _OF_COMMANDS[name]
     if name is None:
         show(_titles(pages))
     elif name not in pages:

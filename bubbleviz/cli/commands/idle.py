@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bubbleviz.cli.details import tables_of
-from bubbleviz.cli.options import ReadingOptions, command
+from bubbleviz.cli.help import ALL_DETAILS, argument, option, tables_of
+from bubbleviz.cli.options import ADDITIONS, CSV, JSON, SVG, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
@@ -14,18 +14,23 @@ from bubbleviz.sources.paths import find_profiles
 _TOP = 12
 
 
-@command(("json", "csv", "svg", "page"), {".html": "page"})
+@command({**JSON, **CSV, **SVG, "page": "page for a browser"}, {".html": "page"})
 def idle(
-    profiles: list[str],
+    profiles: list[str] = argument(
+        "PROFILES...",
+        "Profiles of any program, pipelined or not; each is reported on its own clock.",
+    ),
     *,
     outputs: Outputs,
-    step: str | None = None,
-    shortest: float = SHORTEST_US,
-    activities: str | None = None,
-    convention: list[str] | None = None,
-    top: int | None = None,
+    step: str | None = option("NAME|REGEX", "Ranges that are steps, if not recognised.", "Names"),
+    shortest: float = option(
+        "US", "Ignore gaps shorter than US us.", "Selection", default=SHORTEST_US, min=0
+    ),
+    activities: str | None = option("FILE", "Host activities of your own, as TOML.", "Names"),
+    convention: list[str] | None = ADDITIONS,
+    top: int | None = option("N", "Rows of tables, and gaps in the JSON.", "Selection", min=1),
     reading: ReadingOptions,
-    details: list[str] | None = None,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show how long devices were idle, what their hosts did, and which kernels ran longest.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.details import tables_of
-from bubbleviz.cli.options import command
+from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
+from bubbleviz.cli.options import CONVENTIONS, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.errors import InputError, ProfileError, UsageError
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from bubbleviz.interpret.inspection import Inspection
 
 
-@command(("toml", "report"), {".toml": "toml", ".zip": "report"})
+@command(
+    {"toml": "draft of a convention", "report": "what reproduces a wrong number, without names"},
+    {".toml": "toml", ".zip": "report"},
+)
 def inspect(
-    profiles: list[str],
+    profiles: list[str] = argument("PROFILES...", "Profiles, or directories of them."),
     *,
     outputs: Outputs,
-    convention: list[str] | None = None,
-    details: list[str] | None = None,
+    convention: list[str] | None = CONVENTIONS,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show what a profile holds, names and lacks.
 

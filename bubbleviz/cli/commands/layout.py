@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli import options
+from bubbleviz.cli.help import argument, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, search_bar, show
 from bubbleviz.errors import ProfileError, UsageError
@@ -17,17 +18,31 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.layout.layer_table import MeasuredModel
 
 
-@options.command(("json", "csv", "svg", "pdf", "png"), {".memory.svg": "memory-plot"})
+@options.command(
+    {**options.JSON, **options.CSV, **options.PICTURE_FILES}, {".memory.svg": "memory-plot"}
+)
 def layout(
-    run: list[str] | None = None,
+    run: list[str] | None = argument(
+        "RUN...",
+        "Profiles of one run with ranges of layers, or its JSON report; none where --layers says "
+        "all.",
+        None,
+    ),
     *,
-    layers: str | None = None,
-    layers_per_stage: str | None = None,
-    schedule: list[str] | None = None,
-    stages: int | None = None,
-    microbatches: int | None = None,
-    chunks: int | None = None,
-    memory_limit: str | None = None,
+    layers: str | None = option(
+        "FILE", "CSV of layers: name, forward_ms, backward_ms, ...", "Layers"
+    ),
+    layers_per_stage: str | None = option(
+        "N[,N...]", "Layers of each stage of a report, taken as equal.", "Layers"
+    ),
+    schedule: list[str] | None = option(
+        *("NAME", "Schedule; repeat for several [all of one order]", "Schedule"),
+        complete=options.schedule_names,
+    ),
+    stages: int | None = options.STAGES,
+    microbatches: int | None = options.MICROBATCHES,
+    chunks: int | None = options.CHUNKS,
+    memory_limit: str | None = option("SIZE", "Memory of a device, such as 80GB.", "Schedule"),
     outputs: Outputs,
     measurement: options.MeasurementOptions,
 ) -> None:

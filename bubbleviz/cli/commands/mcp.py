@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bubbleviz.cli.help import argument
 from bubbleviz.cli.options import command
 
 
 @command()
-def mcp(folders: list[str]) -> None:
+def mcp(folders: list[str] = argument("FOLDERS...", "Only profiles in these are read.")) -> None:
     """Serve an AI assistant over the Model Context Protocol (stdio).
 
     The assistant starts it. Its tools inspect, analyze, why, compare, simulate, plan and timeline

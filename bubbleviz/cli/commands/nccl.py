@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from bubbleviz.cli.details import tables_of
-from bubbleviz.cli.options import ReadingOptions, command
+from bubbleviz.cli.help import ALL_DETAILS, argument, option, tables_of
+from bubbleviz.cli.options import ADDITIONS, CSV, JSON, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.private_names import anonymous
 
 
-@command(("csv", "json"))
+@command({**CSV, **JSON})
 def nccl(
-    files: list[str],
+    files: list[str] = argument(
+        "FILES...",
+        "Event files of NCCL's profiler plugin or proxy profiler, dumps of PyTorch's flight "
+        "recorder, profiles of the same run; or directories of them.",
+    ),
     *,
     outputs: Outputs,
-    anchor: list[str] | None = None,
-    convention: list[str] | None = None,
+    anchor: list[str] | None = option(
+        "[FILE:]EVENT=NS", "Clock of an event file: EVENT was at NS.", "Clocks"
+    ),
+    convention: list[str] | None = ADDITIONS,
     reading: ReadingOptions,
-    details: list[str] | None = None,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show what NCCL moved, how fast, and who waited.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.options import command, jobs_or_cores
+from bubbleviz.cli.help import argument, flag, option
+from bubbleviz.cli.options import ADDITIONS, FORCE, JOBS, KEEP_EXPORT, command, jobs_or_cores
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
@@ -18,22 +19,38 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.pgle.costs import CostComparison, Costs
 
 
+#: The statistics that become a cost.
+_STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
+
+
 @command()
 def pgle(
-    profiles: list[str],
+    profiles: list[str] = argument(
+        "PROFILES...",
+        "Profiles of one JAX run, or directories of them: Nsight Systems exports (.sqlite) or "
+        "reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz).",
+    ),
     *,
-    output: str | None = None,
-    against: str | None = None,
-    csv: str | None = None,
-    modules: bool = False,
-    aggregate: str = "p90",
-    aggregate_collectives: str | None = None,
-    module: list[str] | None = None,
-    skip: int = 1,
-    convention: list[str] | None = None,
-    keep_export: bool = False,
-    jobs: int | None = None,
-    force: bool = False,
+    output: str | None = option(
+        "FILE", "Write costs as text (.pbtxt), binary (.pb).", "Outputs", "--output", "-o"
+    ),
+    against: str | None = option(
+        "FILE", "Compare estimates in a file with the costs.", "Selection"
+    ),
+    csv: str | None = option("FILE", "The comparison with --against as CSV.", "Outputs"),
+    modules: bool = flag("One file per module: costs.jit_step.pbtxt.", "Outputs", "--modules"),
+    aggregate: str = option(
+        *("STAT", "max, median, mean, min, or pNN.", "Cost"), default="p90", complete=_STATISTICS
+    ),
+    aggregate_collectives: str | None = option(
+        "STAT", "The same for collectives, if different.", "Cost", complete=_STATISTICS
+    ),
+    module: list[str] | None = option("NAME", "Only this module; repeat for several.", "Selection"),
+    skip: int = option("N", "Leave out the first N executions.", "Selection", default=1, min=0),
+    convention: list[str] | None = ADDITIONS,
+    keep_export: bool = KEEP_EXPORT,
+    jobs: int | None = JOBS,
+    force: bool = FORCE,
 ) -> None:
     """Measure what XLA instructions take, for its scheduler.
 

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from bubbleviz.cli import options
+from bubbleviz.cli.help import option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.model.choices import BACKWARDS, one_of
 from bubbleviz.model.private_names import anonymous
 
+_ZERO_BUBBLE = {"zero-bubble": "order for zero-bubble's runtime (.zb.json)"}
+_ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble", ".memory.svg": "memory-plot"}
+
 
 @options.command(
-    ("json", "csv", "comms", "zero-bubble", "svg", "pdf", "png"),
-    {".comms.csv": "comms", ".zb.json": "zero-bubble", ".memory.svg": "memory-plot"},
+    {**options.JSON, **options.ORDER, **options.LOWERED, **_ZERO_BUBBLE, **options.PICTURE_FILES},
+    _ENDINGS,
 )
 def plan(
-    run: list[str],
+    run: list[str] = options.REPORT_OR_PROFILES,
     *,
-    microbatches: int | None = None,
-    backward: str | None = None,
-    memory_limit: str | None = None,
-    memory_b: str | None = None,
-    memory_w: str | None = None,
+    microbatches: int | None = options.MICROBATCHES,
+    backward: str | None = option(
+        *("split|fused", "In its two halves, or in one [as the run]", "Schedule"),
+        complete=BACKWARDS,
+    ),
+    memory_limit: str | None = option(
+        "SIZE|none", "Of a device if measured, else activations: 80GB.", "Memory"
+    ),
+    memory_b: str | None = option("SIZE", "Held from F to B; else measured, or 1.", "Memory"),
+    memory_w: str | None = option("SIZE", "Part of --memory-b until W; else all.", "Memory"),
     outputs: Outputs,
     paper: PaperOptions,
     measurement: options.MeasurementOptions,

@@ -6,10 +6,12 @@ from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.cli import options
+from bubbleviz.cli.help import option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions, numbers
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
+from bubbleviz.model.choices import CARRIERS
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.report.saved import read_pipeline, sizes_and_times
 
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
 class TimeOptions:
     """How long the operations of a microbatch take."""
 
-    tf: str | None = None
-    tb: str | None = None
-    tw: str | None = None
-    tcomm: float | None = None
+    tf: str | None = option("MS[,MS...]", "Forward of a microbatch, or one per stage.", "Times")
+    tb: str | None = option("MS[,MS...]", "Backward for the input gradients.", "Times")
+    tw: str | None = option("MS[,MS...]", "Backward for the weight gradients.", "Times")
+    tcomm: float | None = option("MS", "Transfer between two devices; else 0.", "Times")
 
     def given(self, *, measured: bool) -> tuple[Any, Any, Any, float | None]:
         """Return the given times, where others are measured, or else all of them.
@@ -54,13 +56,20 @@ class ScheduleOptions:
     Of several, all combinations are compared.
     """
 
-    schedule: str | None = None
-    stages: str | None = None
-    microbatches: str | None = None
-    chunks: str | None = None
-    memory_limit: float | None = None
-    memory_b: float | None = None
-    memory_w: float | None = None
+    schedule: str | None = option(
+        *("NAME,...", "Name of a schedule; see bubbleviz schedules.", "Schedule"),
+        complete=options.schedule_names,
+    )
+    stages: str | None = option(
+        *("P,...", "Number of stages, one per device.", "Schedule", "--stages", "-p")
+    )
+    microbatches: str | None = option(
+        *("M,...", "Number of microbatches.", "Schedule", "--microbatches", "-m")
+    )
+    chunks: str | None = option("V,...", "Chunks per stage [the schedule's usual]", "Schedule")
+    memory_limit: float | None = option("M", "Memory of a device, in the unit of M_B.", "Memory")
+    memory_b: float | None = option("M_B", "A microbatch holds from F to B; else 1.", "Memory")
+    memory_w: float | None = option("M_W", "Part of M_B that is held until W.", "Memory")
 
     def listed(self) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return the names and sizes that are given, in the order of the options.
@@ -78,14 +87,20 @@ class ScheduleOptions:
         return names, p, m, v
 
 
-@options.command(("json", "svg", "pdf", "png", "csv", "comms"), {".comms.csv": "comms"})
+@options.command(
+    {**options.JSON, **options.PICTURE_FILES, **options.ORDER, **options.LOWERED},
+    {".comms.csv": "comms"},
+)
 def simulate(
     *,
     times: TimeOptions,
-    report: str | None = None,
+    report: str | None = option("REPORT", "Defaults from a JSON report.", "Times", "--from"),
     sizes: ScheduleOptions,
-    plan: str | None = None,
-    transport: str | None = None,
+    plan: str | None = option("FILE", "The order in a file (PyTorch's CSV) instead.", "Schedule"),
+    transport: str | None = option(
+        *("NAME", "Transfers: buffered, rendezvous, blocking [streams].", "Schedule"),
+        complete=CARRIERS,
+    ),
     outputs: Outputs,
     paper: PaperOptions,
 ) -> None:

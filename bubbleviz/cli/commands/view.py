@@ -5,7 +5,8 @@ from __future__ import annotations
 import webbrowser
 from contextlib import suppress
 
-from bubbleviz.cli.options import MeasurementOptions, command
+from bubbleviz.cli.help import flag
+from bubbleviz.cli.options import REPORT_OR_PROFILES, MeasurementOptions, command
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.model.private_names import anonymous, note_host, note_paths
 from bubbleviz.render.formats import check_installed
@@ -15,9 +16,11 @@ from bubbleviz.report.view import View
 
 @command()
 def view(
-    inputs: list[str],
+    inputs: list[str] = REPORT_OR_PROFILES,
     *,
-    browser: bool = True,
+    browser: bool = flag(
+        *("Print the address only; open no browser.", "Options", " /--no-browser"), default=True
+    ),
     measurement: MeasurementOptions,
 ) -> None:
     """Open the interactive report in a browser, until Ctrl-C.

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bubbleviz.cli.options import command
+from bubbleviz.cli.help import argument, flag, option
+from bubbleviz.cli.options import command, limit_beginnings
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous
@@ -32,17 +33,28 @@ _EVENTS = 4
 
 @command()
 def watch(
-    folder: str,
+    folder: str = argument("RUN/", "Directory that the ranks record into."),
     *,
-    plain: bool = False,
-    jsonl: str | None = None,
-    listen: str | None = None,
-    tensorboard: str | None = None,
-    interval: float = 1.0,
-    stop_after: float | None = None,
-    max_bubble: list[str] | None = None,
-    for_: int = 1,
-    run: str | None = None,
+    plain: bool = flag("Print one line per iteration instead of the page.", "Options", "--plain"),
+    jsonl: str | None = option("FILE", "Append one line of JSON per iteration.", "Options"),
+    listen: str | None = option(
+        "HOST:PORT", "Serve Prometheus metrics, as 127.0.0.1:9100.", "Options"
+    ),
+    tensorboard: str | None = option("DIR", "Write scalars for TensorBoard.", "Options"),
+    interval: float = option(
+        "SECONDS", "Seconds between looks for new iterations.", "Options", default=1.0
+    ),
+    stop_after: float | None = option(
+        "SECONDS", ("Stop after this long without new data."), "Options"
+    ),
+    max_bubble: list[str] | None = option(
+        *("RATIO=LIMIT", "Highest ratio allowed: schedule=20% or =0.2.", "Limits"),
+        complete=limit_beginnings,
+    ),
+    for_: int = option(
+        "N", "Consecutive iterations above the limit.", "Limits", "--for", default=1
+    ),
+    run: str | None = option("COMMAND", "Run this once instead of ending.", "Limits"),
 ) -> None:
     """Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.
 
