@@ -18,6 +18,7 @@ from bubbleviz.align.possible_shifts import Link, Shift, links, shifts
 from bubbleviz.align.waits import Arrivals, inputs_ready
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows, without
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -152,8 +153,8 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     """Pair by name; a post-validation carries the number of the iteration that it validates."""
     owners = groups_of(operations.rank, operations.iteration)
     group = owners.of_row
-    number = np.full(len(owners), NONE, np.int64)
-    np.maximum.at(number, group[counted], named[counted])
+    of_counted = named[counted]
+    _, number = group_extents(group[counted], len(owners), of_counted, of_counted)
     idle = np.ones(len(owners), bool)
     idle[group[counted]] = False
     rest = (operations.iteration >= 0) & idle[group]

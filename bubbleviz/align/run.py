@@ -106,11 +106,12 @@ def places_of(joined: JoinedRecordings, staging: Staging) -> Ints:
     """Return each rank's place: by pipeline, stage, host, rank number, process and device."""
     big = np.iinfo(np.int64).max
     stages = zip(staging.stage_of_rank.tolist(), staging.pipeline.tolist(), strict=True)
+    key_of = {host: natural_key(host) for host in {rank.host for rank in joined.ranks}}
     keys = [
         (
             big if first < 0 else pipeline,
             big if first < 0 else first,
-            natural_key(rank.host),
+            key_of[rank.host],
             big if rank.local.global_rank is None else rank.local.global_rank,
             rank.local.device_id,
             pid_of(rank.local.process),

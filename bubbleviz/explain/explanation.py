@@ -240,9 +240,15 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     unordered = ""
     if shown is not None:
         unordered = _unordered_reason(run, shown, crossing=bool(crossing[shown.index]))
-
+    causes = joined_ranks([own.idle_ns for own in parts])
+    communication = joined_ranks([vars(own.communication) for own in parts])
+    received = np.sum([own.received for own in parts], axis=0)
+    ratios = tuple(parts[0].idle_ns)
+    times = phase_times.phase_times_of(operations, stage, averaged, [own.samples for own in parts])
     # Partials of functions of a module: reports are pickled.
     lacking = part is not None and len(parts) > 1
+    # Samples are of all ranks; what is replayed needs none.
+    del parts
     rows = partial(_once, partial(_every_row, run, counts), [] if lacking else [kept])
     source = replayed = run_work.ReplayedRun(
         operations,
@@ -274,8 +280,6 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
             slack_ns = np.full(len(operations), NONE, np.int64)
             slack_ns[of_part] = path.slack_ns
             path = replace(path, operations=of_part[path.operations], slack_ns=slack_ns)
-    causes = joined_ranks([own.idle_ns for own in parts])
-    times = phase_times.phase_times_of(operations, stage, averaged, [own.samples for own in parts])
     if shown is not None:
         kinds = phase_times.of_slowest_pipeline(times.kinds, operations, pipeline, shown.index)
         times = replace(times, kinds=kinds)
@@ -286,11 +290,11 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
 
         layout = layout_question(run.layers, times, shown.microbatches)
     return Explanation(
-        causes=CauseTimes(dict(zip(parts[0].idle_ns, causes, strict=True))),
+        causes=CauseTimes(dict(zip(ratios, causes, strict=True))),
         explained=rows,
         listed_ratio=kept.bubbles.ratio,
-        received=np.sum([own.received for own in parts], axis=0),
-        communication=CommunicationTimes(*joined_ranks([vars(p.communication) for p in parts])),
+        received=received,
+        communication=CommunicationTimes(*communication),
         phase_times=times,
         path=path,
         what_if=changes,

@@ -10,7 +10,7 @@ A receive's kernel runs from the moment it is launched, and spins until the peer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
+from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows, stretches
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
@@ -286,16 +286,28 @@ def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
 
 
 def _by_kind(
-    operations: Operations, stage: Ints, row: Ints, phase: Ints, *columns: Ints
+    operations: Operations, stage: Ints, parts: Iterable[tuple[Codes, Ints, tuple[Codes, ...]]]
 ) -> Iterator[tuple[KindKey, list[Ints]]]:
-    """Yield the kinds of some operations, ascending, with the rows of these in some columns."""
-    keys = operations.virtual_stage[row], stage[operations.rank[row]], operations.chunk[row], phase
-    groups = groups_of(*keys)
-    bounds = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
-    places = np.split(sorted_rows(groups.of_row), bounds[:-1])
-    kinds = zip(*(key[groups.first].tolist() for key in keys), strict=True)
-    for kind, own in zip(kinds, places, strict=False):
-        yield kind, [column[own] for column in columns]
+    """Yield the kinds of some operations, ascending, with the rows of these in some columns.
+
+    Args:
+        operations: of the run.
+        stage: of each rank; -1 unknown.
+        parts: rows of operations, the phase that each counts under, and the columns.
+    """
+    held: dict[KindKey, list[list[Codes]]] = {}
+    for row, phase, columns in parts:
+        of_rank = stage[operations.rank[row]]
+        keys = operations.virtual_stage[row], of_rank, operations.chunk[row], phase
+        groups = groups_of(*keys)
+        bounds = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
+        places = np.split(sorted_rows(groups.of_row), bounds[:-1])
+        kinds = zip(*(key[groups.first].tolist() for key in keys), strict=True)
+        for kind, own in zip(kinds, places, strict=False):
+            held.setdefault(kind, []).append([column[own] for column in columns])
+    for kind in sorted(held):
+        columns_of_parts = zip(*held.pop(kind), strict=True)
+        yield kind, [np.concatenate(own).astype(np.int64) for own in columns_of_parts]
 
 
 #: An operation is a straggler if it takes more than this many times the median of its kind.
@@ -342,6 +354,37 @@ class PhaseTimes:
     stragglers: tuple[tuple[int, float], ...]
 
 
+def _edge(operations: Operations, row: Codes) -> Ints:
+    """Return a number of the virtual stage of operations and of whence their inputs come."""
+    is_forward = among(operations.phase[row], (Phase.F, Phase.FB))
+    return 2 * (operations.virtual_stage[row] + 1) + is_forward
+
+
+def _moved(
+    operations: Operations, waited: Iterable[Samples], started: Sequence[Samples]
+) -> tuple[list[Samples], Ints]:
+    """Return the samples that are transfers, with the longest of each edge; -1 where none shows.
+
+    Args:
+        operations: of the run.
+        waited: transfers of receives that waited.
+        started: those that operations may show which began once their input was there.
+    """
+    least_ns = np.full(2 * int(operations.virtual_stage.max(initial=NONE)) + 4, _LONGEST)
+    longest_ns = np.full(len(least_ns), NONE, np.int64)
+    for row, time_ns in started:
+        np.minimum.at(least_ns, _edge(operations, row), time_ns)
+    moved = [*waited]
+    for row, time_ns in started:
+        # What took much longer than the fastest of its edge was sent late: a forward that runs
+        # beside a backward is sent after both.
+        sent = time_ns - _LATE_NS <= 2 * least_ns[_edge(operations, row)]
+        moved.append((row[sent], time_ns[sent]))
+    for row, time_ns in moved:
+        np.maximum.at(longest_ns, _edge(operations, row), time_ns)
+    return moved, longest_ns
+
+
 def phase_times_of(
     operations: Operations,
     stage: Ints,
@@ -356,40 +399,35 @@ def phase_times_of(
         averaged: of each iteration, whether it is averaged.
         parts: samples of each stretch, at least one.
     """
-    (waited, waited_ns), (started, started_ns), (gaps, gap_ns, room_ns) = (
-        [np.concatenate(column).astype(np.int64) for column in zip(*samples, strict=True)]
-        for samples in zip(*parts, strict=True)
-    )
-
-    def edge(row: Ints) -> Ints:
-        """Return a number of the virtual stage and the direction in which inputs come."""
-        is_forward = among(operations.phase[row], (Phase.F, Phase.FB))
-        return 2 * (operations.virtual_stage[row] + 1) + is_forward
-
-    least_ns = np.full(2 * int(operations.virtual_stage.max(initial=NONE)) + 4, _LONGEST)
-    longest_ns = np.full(len(least_ns), NONE, np.int64)
-    np.minimum.at(least_ns, edge(started), started_ns)
-    # What took much longer than the fastest of its edge was sent late: a forward that runs beside a
-    # backward is sent after both.
-    sent = started_ns - _LATE_NS <= 2 * least_ns[edge(started)]
-    moved = np.concatenate((waited, started[sent]))
-    moved_ns = np.concatenate((waited_ns, started_ns[sent]))
-    np.maximum.at(longest_ns, edge(moved), moved_ns)
+    waited, started, gaps = zip(*parts, strict=True)
+    moved, longest_ns = _moved(operations, waited, started)
     counted = counted_operations(operations, averaged)
-    # An input was there if it had been ready for the longest transfer of its edge; where none
-    # shows, only operations that take nothing from other ranks show gaps.
-    longest = longest_ns[edge(gaps)]
-    shown = (room_ns == NONE) | ((longest != NONE) & (room_ns >= longest))
-    shown &= counted[gaps]
-    gaps, gap_ns = gaps[shown], gap_ns[shown]
-    gap_of = {
-        key: own
-        for key, (own,) in _by_kind(operations, stage, gaps, operations.phase[gaps], gap_ns)
-    }
+
+    def before_operations() -> Iterator[tuple[Codes, Ints, tuple[Codes]]]:
+        """Yield the gaps before operations whose inputs were there.
+
+        An input was there if it had been ready for the longest transfer of its edge; where none
+        shows, only operations that take nothing from other ranks show gaps.
+        """
+        for row, gap_ns, room_ns in gaps:
+            longest = longest_ns[_edge(operations, row)]
+            shown = (room_ns == NONE) | ((longest != NONE) & (room_ns >= longest))
+            shown &= counted[row]
+            yield row[shown], operations.phase[row[shown]], (gap_ns[shown],)
+
+    def counted_rows() -> Iterator[tuple[Codes, Ints, tuple[Codes]]]:
+        for part in stretches(operations.rank):
+            row = _narrowed(part.start + np.flatnonzero(counted[part]))
+            yield row, operations.phase[row], (row,)
+
+    def transfers() -> Iterator[tuple[Codes, Ints, tuple[Codes, Codes]]]:
+        for row, time_ns in moved:
+            is_forward = among(operations.phase[row], (Phase.F, Phase.FB))
+            yield row, np.where(is_forward, Phase.RECV_F, Phase.RECV_B), (row, time_ns)
+
+    gap_of = {key: own for key, (own,) in _by_kind(operations, stage, before_operations())}
     kinds, slow = [], [(np.empty(0, np.int64), np.empty(0))]
-    rows = np.flatnonzero(counted)
-    of_kinds = _by_kind(operations, stage, rows, operations.phase[rows], rows)
-    for key, (row,) in of_kinds:
+    for key, (row,) in _by_kind(operations, stage, counted_rows()):
         time_ns = operations.busy_ns[row]
         time = _phase_time(key, operations.microbatch[row], time_ns, gap_of.get(key))
         kinds.append(time)
@@ -397,15 +435,14 @@ def phase_times_of(
             times = time_ns / time.median_ns
             worst = times > STRAGGLES
             slow.append((row[worst], times[worst]))
-    moved, moved_ns = moved[counted[moved]], moved_ns[counted[moved]]
-    is_forward = among(operations.phase[moved], (Phase.F, Phase.FB))
-    phase = np.where(is_forward, Phase.RECV_F, Phase.RECV_B).astype(np.int64)
-    for key, (row, time_ns) in _by_kind(operations, stage, moved, phase, moved, moved_ns):
+    moved = [(row[counted[row]], time_ns[counted[row]]) for row, time_ns in moved]
+    for key, (row, time_ns) in _by_kind(operations, stage, transfers()):
         # Of few, half may have been sent late: the lower one of two in the middle counts.
         low_ns = float(np.sort(time_ns)[(len(time_ns) - 1) // 2])
         kinds.append(
             replace(_phase_time(key, operations.microbatch[row], time_ns), median_ns=low_ns)
         )
+    moved_ns = np.concatenate([time_ns for _, time_ns in moved])
     row, times = (np.concatenate(columns) for columns in zip(*slow, strict=True))
     slowest = sorted_rows(-times, row)[:_LISTED].tolist()
     return PhaseTimes(

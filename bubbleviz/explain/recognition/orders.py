@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -247,24 +248,24 @@ def orders_of(
     held = among(operations.phase, _KINDS) & wanted[operations.iteration]
     # A range that clears remaining weight gradients and launches nothing found none.
     clears = (operations.phase == Phase.W) & (operations.microbatch < 0)
-    rows = np.flatnonzero(held & ~(clears & (operations.has_span == 0)))
-    sequences = int(operations.sequence[rows].max(initial=0)) + 1
-    of_row = operations.iteration[rows]
+    held &= ~(clears & (operations.has_span == 0))
+    sequences = int(operations.sequence[held].max(initial=0)) + 1
     parts = [
-        _orders_in(operations, k, own, sequences)
+        _orders_in(operations, k, np.flatnonzero(own), sequences)
         for k in sorted(iterations)
-        if len(own := rows[of_row == k])
+        if (own := held & (operations.iteration == k)).any()
     ]
     number: dict[bytes, int] = {}
     patterns: list[Ints] = []
     for place, part in enumerate(parts):
         ran = []
-        codes = np.split(part.code, part.first[1:])
-        for code, unknown in zip(codes, part.unknown.tolist(), strict=True):
-            key = code.tobytes()
+        codes, size = part.code.tobytes(), part.code.itemsize
+        bounds = pairwise([*part.first.tolist(), len(part.code)])
+        for (low, high), unknown in zip(bounds, part.unknown.tolist(), strict=True):
+            key = codes[low * size : high * size]
             if not unknown and key not in number:
                 number[key] = len(patterns)
-                patterns.append(_with_remaining_weights(code))
+                patterns.append(_with_remaining_weights(part.code[low:high]))
             ran.append(NONE if unknown else number[key])
         parts[place] = replace(part, pattern=tuple(ran))
     return parts, patterns
