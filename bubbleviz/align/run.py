@@ -32,6 +32,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import natural_key, some_of
+from bubbleviz.native.library import give_memory_back
 
 #: Ranks that a limitation names; it counts all.
 _NAMED = 32
@@ -361,6 +362,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         pairing=pairing,
     )
     operations, placed, hosts, row = _placed_operations(unplaced, busy.pop(), hosts)
+    give_memory_back(len(operations))
     # Of the run's operations, and of each rank's own iterations.
     collectives = collectives.changed(operation=np.append(row, NONE)[collectives.operation])
     active = joined.active

@@ -68,6 +68,8 @@ class Table:
 
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
         """Return the given rows (indices, mask or stretch) as a new table; shared fields stay."""
+        if isinstance(rows, slice) and rows == slice(0, len(self)):
+            return self
         return type(self).taken_from([self], rows)
 
     @classmethod

@@ -290,6 +290,24 @@ def _leaves(leaves: Leaves, begin: int, end: int, first: int, last: int) -> Any:
     return _Leaves(leaves.page.ctypes.data, leaves.last_row.ctypes.data, begin, end, first, last)
 
 
+#: From so many rows on, what lies free between columns is worth giving back.
+_MANY_ROWS = 1 << 17
+
+
+def give_memory_back(rows: int) -> None:
+    """Give the system the memory that was freed, where the C library keeps it for later (glibc).
+
+    Columns of all sizes come and go while profiles are read and merged. What is then free lies in
+    pieces between those that stay, too small for the columns of the next step.
+
+    Args:
+        rows: of the operations that stay; of few nothing is given back.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None and rows >= _MANY_ROWS:
+        trim(0)
+
+
 def library() -> Library | None:
     """Return the compiled part; None where it was not built, or is switched off."""
     return None if os.environ.get(SWITCH) == "0" else _loaded()

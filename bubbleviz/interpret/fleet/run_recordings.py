@@ -18,6 +18,7 @@ from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings, gathered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
+from bubbleviz.native.library import give_memory_back
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.nsys.files import bytes_of, parts_of
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
@@ -264,7 +265,9 @@ def record_all(
     if not ordered:
         raise errors[0]
     limitations = (unreadable_profile(str(errors[number])) for number in sorted(errors))
-    return gathered(ordered), tuple(limitations)
+    whole = gathered(ordered)
+    give_memory_back(len(whole.operations))
+    return whole, tuple(limitations)
 
 
 def _note_names(read: Recordings) -> None:
