@@ -14,7 +14,7 @@ from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, best_layouts
+from bubbleviz.schedules.layout.best_layouts import FORWARD, LayoutQuestion, best_layouts
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_layers
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.simulation import Workload, phase_times
@@ -80,7 +80,7 @@ def _divided(stages: Sequence[StageLayers], workload: Workload) -> DividedLayers
         forward = _shares(stage, own, _DIVIDES[0], ends)
         assert forward is not None
         for column, whole, phases in zip(columns, wholes, _DIVIDES, strict=True):
-            shares = _shares(stage, own, phases, ends)
+            shares = _shares(stage, own, phases, ends) if whole[number] else forward
             as_forward |= shares is None
             own_ns = whole[number] * (forward if shares is None else shares)
             column.extend(own_ns.tolist())
@@ -186,7 +186,9 @@ def layout_question(
     if not stages:
         return None
     with suppress(BubblevizError):
-        workload = measured_workload(times.kinds, times.transfer_ns, microbatches)
+        workload = measured_workload(
+            times.kinds, times.transfer_ns, microbatches, forward_only=True
+        )
         layers, own, *_ = divided_layers(stages, workload)
         return LayoutQuestion(
             layers,
@@ -204,11 +206,12 @@ def best_layout(question: LayoutQuestion, schedule: str | None) -> Layout | None
 
     Args:
         question: the layers of a run, and where they stand.
-        schedule: that ran.
+        schedule: that ran; None of a run that only goes forward.
     """
     chunks = len(question.own.placement) // question.stages if question.own else 1
     with suppress(BubblevizError):
-        found = best_layouts(question, [schedule or ""], chunks)[0]
+        own = FORWARD if question.layers.forward_only else ""
+        found = best_layouts(question, [schedule or own], chunks)[0]
         if found.own and found.exact and found.best is not None:
             return found.best.layout
     return None

@@ -178,7 +178,11 @@ def _spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
 
 
 def measured_workload(
-    kinds: Sequence[OperationTimes], transfer_ns: float | None, microbatches: int | None
+    kinds: Sequence[OperationTimes],
+    transfer_ns: float | None,
+    microbatches: int | None,
+    *,
+    forward_only: bool = False,
 ) -> Workload:
     """Return the workload of a run; every microbatch holds 1/v of a stage from F to W.
 
@@ -193,6 +197,7 @@ def measured_workload(
         kinds: how long operations take, and transfers under the phases of receives.
         transfer_ns: of all edges; None where none was recorded.
         microbatches: of an iteration.
+        forward_only: whether a run that never goes back is taken, too; nothing goes up then.
 
     Raises:
         MismatchError: they lack a time of a virtual stage.
@@ -220,8 +225,9 @@ def measured_workload(
     inner, weight = of(Phase.B), of(Phase.W)
     # Where a chunk runs its backward both ways, what was recorded apart tells more.
     apart = [(s, Phase.B) in times for s in stages]
+    forward_only = forward_only and not any(inner + whole)
     for s in stages:
-        if not forward[s] or not (inner[s] or whole[s]):
+        if not forward[s] or not (forward_only or inner[s] or whole[s]):
             raise _lacks(f"virtual stage {s} has no forward or no backward of its own")
         if not apart[s]:
             weight[s] = whole[s] // 2
@@ -232,7 +238,7 @@ def measured_workload(
         if here != there:
             ways = times.get((s + 1, Phase.RECV_F)), times.get((s, Phase.RECV_B))
             known = [ns for ns in ways if ns is not None] or [round(transfer_ns or 0.0)]
-            down[s], up[s + 1] = round(known[0]), round(known[-1])
+            down[s], up[s + 1] = round(known[0]), 0 if forward_only else round(known[-1])
     held = tuple(1 / placement.count(device) for device in placement)
     return Workload(
         placement=placement,

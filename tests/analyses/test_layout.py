@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.layout.inputs import of_profiles
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, read_layers, table_text
-from bubbleviz.analyses.layout.report import layouts_of
+from bubbleviz.analyses.layout.report import layouts_of, sections
 from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.report.advice import advice_of
 from bubbleviz.schedules.layout.layers import LayerKind
@@ -93,6 +93,7 @@ RUNS = {
     "V": replace(BASE, schedule="zb-v", stages=2, layer_names="layers.{}.mlp"),
     "interleaved": replace(BASE, schedule="interleaved-1f1b", stages=2, layer_names="Layer {}"),
     "replicas": replace(BASE, replicas=2),
+    "serving": replace(BASE, schedule="gpipe", inference=True, iterations=1, optimizer_ns=-1),
 }
 
 
@@ -122,6 +123,9 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
     model = planted(planting, tmp_path)
 
     whole_ns = (planting.forward_ns, planting.backward_ns, planting.weight_ns)
+    if planting.inference:
+        whole_ns = planting.forward_ns, 0, 0
+        assert model.assumptions == ()
     for found, own_ns in zip(ms(model), whole_ns, strict=True):
         assert found == pytest.approx([own_ns / 1e8 * layer for layer in LAYERS], rel=1e-4)
     assert model.own is not None
@@ -133,11 +137,14 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
     assert model.split == (planting.schedule in {"zb-h1", "zb-v"})
 
 
-@pytest.mark.parametrize("name", ["1f1b", "weights apart", "V", "interleaved"])
+@pytest.mark.parametrize("name", ["1f1b", "weights apart", "V", "interleaved", "serving"])
 def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     planting = RUNS[name]
     model = planted(planting, tmp_path / "before")
-    (row,) = layouts_of(model, schedules=[planting.schedule]).rows
+    named = [] if planting.inference else [planting.schedule]
+    report = layouts_of(model, schedules=named)
+    (row,), printed = report.rows, str(list(sections(report)))
+    assert ("VLLM_PP_LAYER_PARTITION=4,3,3,2" in printed) == planting.inference
     assert row.best is not None
     assert row.before_ns is not None
     counts = tuple(len(stage) for stage in row.best.layout.stages)

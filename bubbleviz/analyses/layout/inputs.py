@@ -43,7 +43,9 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.Measure
         UsageError: the numbers of layers are not those of its virtual stages.
     """
     saved = read_pipeline(path)
-    workload = saved.workload
+    workload = measured_workload(
+        saved.kinds, saved.transfer_ns, saved.microbatches, forward_only=True
+    )
     layers, own = evenly_divided(workload, layers_per_stage)
     source = one_line(path, 100)
     return _model(source, layers, own, workload, (_EVEN,), saved.memory, ran=saved.schedule)
@@ -68,7 +70,9 @@ def _model(
         source,
         layers,
         split=workload.split,
-        assumptions=assumptions if workload.split else (*assumptions, layer_table.HALVES),
+        assumptions=assumptions
+        if workload.split or layers.forward_only
+        else (*assumptions, layer_table.HALVES),
         memory=memory is not None,
         in_bytes=memory is not None,
         ran=ran,
@@ -113,7 +117,7 @@ def of_profiles(
     shown = typical(counts.iterations, counts.headline)
     microbatches = None if shown is None else shown.microbatches
     ratio = None if shown is None else shown.ratios.get("schedule")
-    workload = measured_workload(times.kinds, times.transfer_ns, microbatches)
+    workload = measured_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)
     names: tuple[LayerName, ...] = ()
     assumptions: tuple[str, ...] = (_EVEN,)
     if layers_per_stage:

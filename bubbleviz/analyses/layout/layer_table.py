@@ -148,7 +148,7 @@ def read_layers(path: str) -> MeasuredModel:
         source=texts.one_line(path, 100),
         layers=layers,
         split=split,
-        assumptions=() if split else (HALVES,),
+        assumptions=() if split or layers.forward_only else (HALVES,),
         memory=bool(held.any()),
         in_bytes=True in units,
         plain_memory=True not in units,

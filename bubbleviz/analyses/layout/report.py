@@ -175,6 +175,12 @@ def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
     saved = "" if row.saving is None else f", {percent(row.saving)} shorter than before"
     title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
     yield Table(title, list(_stages(report, layers, layout)), left=("",), wrap=("",))
+    if layers.forward_only:
+        of_kind = [[layers.kinds[at] for at in stage] for stage in layout.stages]
+        counts = [str(stage.count(model.LayerKind.TRANSFORMER)) for stage in of_kind]
+        yield HangingLines([("  vLLM        ", f"VLLM_PP_LAYER_PARTITION={','.join(counts)}")])
+        yield HangingLines([("  SGLang      ", f"SGLANG_PP_LAYER_PARTITION={','.join(counts)}")])
+        return
     megatron = model.megatron_layout(layers, layout)
     if megatron is not None:
         yield HangingLines([("  Megatron    ", f"--pipeline-model-parallel-layout '{megatron}'")])

@@ -50,7 +50,7 @@ def layout(
 
     Layers are measured by their ranges or modules inside forwards and backwards, or read from
     --layers. The layout is the best of all for each schedule, within --memory-limit, and printed
-    as Megatron's and torchtitan's options.
+    as Megatron's and torchtitan's options, of a run that only goes forward as vLLM's and SGLang's.
     """
     from bubbleviz.model.memory_sizes import parse_memory
 

@@ -21,6 +21,8 @@ from bubbleviz.schedules.plan import Memory, Plan, Schedule
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
 _TURNS = 4
+#: The schedule whose forwards are the order of a run that only goes forward.
+FORWARD = "gpipe"
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,16 @@ def best_layouts(
 
     Args:
         question: what is sought.
-        names: of schedules; empty for all that have one order, whatever the times.
+        names: of schedules; empty for all that have one order, whatever the times, and for
+            :data:`FORWARD` where nothing goes back.
         chunks: model chunks per device, v, of schedules that have several; None for their usual.
         watch: called with the share that is done.
 
     Raises:
         UsageError: a schedule that was named is unknown, or does not allow the sizes.
     """
-    rules = [known.schedule_named(name) for name in names] or [
+    named = names or ([FORWARD] if question.layers.forward_only else ())
+    rules = [known.schedule_named(name) for name in named] or [
         rule for rule in known.SCHEDULES if rule.has_one_order
     ]
     rows: list[ScheduleLayout] = []

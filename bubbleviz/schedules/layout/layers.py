@@ -69,6 +69,11 @@ class Layers(Table):
         """The times that add up: of F, B, W and BW."""
         return self.forward_ns, self.backward_ns, self.weight_ns, self.fused_ns
 
+    @property
+    def forward_only(self) -> bool:
+        """Whether nothing goes back, as in serving."""
+        return not self.fused_ns.any()
+
 
 def timed_layers(
     times: Sequence[Ints], names: tuple[str, ...], kinds: tuple[LayerKind, ...]
