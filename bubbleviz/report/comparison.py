@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from bubbleviz.errors import BubblevizError, InputError
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work
+from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work, work_ns
 from bubbleviz.report.promise import saved_share
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport, check_one_kind
@@ -225,6 +225,7 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
             yield f"{what}: {before} -> {now}"
     yield from _predicted(first, other)
     found = [
+        *_divided(first, other),
         *_times_changed(first.stage_ns, other.stage_ns),
         *_slowed(first, other),
         *_kernels_changed(first, other),
@@ -260,6 +261,20 @@ def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
             f"predicted from the times before: {found.iteration_ns / 1e6:,.3f} ± "
             f"{found.error_ns / 1e6:,.3f} ms (schedule window); measured "
             f"{measured_ns / 1e6:,.3f} ms ({off:+.2f} % off)"
+        )
+
+
+def _divided(first: SavedReport, other: SavedReport) -> Iterator[tuple[float, str]]:
+    """Yield what one batch takes on all stages in microbatches of another size, in ns and words."""
+    before, now = (own.microbatches or 0 for own in (first, other))
+    if not before or not now or before == now or same_work(first, other) != 1:
+        return
+    before_ns, now_ns = before * work_ns(first), now * work_ns(other)
+    if abs(now_ns / before_ns - 1) >= _CHANGED:
+        yield (
+            abs(now_ns - before_ns),
+            f"all work of a batch: in {before:,} microbatches {before_ns / 1e6:,.3f} ms, in "
+            f"{now:,} {now_ns / 1e6:,.3f} ms ({now_ns / before_ns:.2f}x per token)",
         )
 
 

@@ -78,6 +78,11 @@ class FollowedAdvice:
         )
 
 
+def work_ns(run: SavedReport) -> float:
+    """Return how long a microbatch is computed for, on all stages together."""
+    return sum(ns for (_, phase), ns in run.stage_ns.items() if phase in _COMPUTE)
+
+
 def same_work(before: SavedReport, after: SavedReport) -> float:
     """Return how many iterations of a run do the work of one of an earlier run.
 
@@ -87,10 +92,7 @@ def same_work(before: SavedReport, after: SavedReport) -> float:
     if not before.microbatches or not after.microbatches:
         return 1.0
     share = before.microbatches / after.microbatches
-    then_ns, now_ns = (
-        sum(ns for (_, phase), ns in own.stage_ns.items() if phase in _COMPUTE)
-        for own in (before, after)
-    )
+    then_ns, now_ns = work_ns(before), work_ns(after)
     times = now_ns / then_ns if then_ns and now_ns else 1.0
     divided = abs(math.log(times)) > abs(math.log(times / share))
     return 1.0 if divided else share

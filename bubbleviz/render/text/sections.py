@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition
 from bubbleviz.model.memory_sizes import memory_text
@@ -336,6 +339,7 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
             "stage": doc.numbered(cost.virtual_stage),
             "tokens": f"{cost.least_tokens:,}-{cost.most_tokens:,}",
             "time of a chunk": cost_in_words(cost),
+            "us/token": _per_token(cost),
             "residual ms": doc.milliseconds(cost.residual_ns),
             "explained %": doc.in_percent(cost.explained),
             "n": str(cost.n),
@@ -346,7 +350,7 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
         "Time of a chunk by its tokens: the fit with the least squares",
         rows,
         left=("time of a chunk",),
-        giving_way=("n", "tokens", "explained %"),
+        giving_way=("n", "tokens", "explained %", "us/token"),
     )
     if (even := even_chunks(report.explanation.chunk_costs)) is not None:
         stage, tokens, equal_ns, even_ns = even
@@ -357,6 +361,13 @@ def phase_times(report: Report) -> Iterator[doc.Block]:
             f"{doc.milliseconds(even_ns)} in place of {doc.milliseconds(equal_ns)} ms "
             f"({100 * (even_ns / equal_ns - 1):+.1f} %)"
         ])  # fmt: skip
+
+
+def _per_token(cost: ChunkCost) -> str:
+    """Return the fitted times of the shortest and the longest chunk, by token."""
+    ends = np.array([cost.least_tokens, cost.most_tokens], np.float64)
+    times_us = cost.time_ns(ends) / np.maximum(ends, 1) / 1e3
+    return "-".join(f"{us:.3f}" for us in times_us[: len(set(ends))])
 
 
 def critical_path(report: Report) -> Iterator[doc.Block]:
