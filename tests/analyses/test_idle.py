@@ -386,6 +386,8 @@ def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:
     assert names[: len(BUSY)] == BUSY
     assert np.allclose(shares.sum(axis=1), 1)
     assert shares[:, len(BUSY) :].sum(axis=1).tolist() == [0.2, 0.5, 0.2]
+    # The same two kernels take 800, 500 and 800 us.
+    assert report.scores() == (0.625, 1.0, 0.625)
     assert report.device_shares(0)[1] == (*BUSY, REST)
     bars = draw_idle(report).partition(TITLE)[2]
     assert all(label in bars for label in (">a ", ">b ", "20.0\u00a0%", "50.0\u00a0%"))

@@ -54,7 +54,10 @@ def as_json(report: IdleReport, top: int) -> str:
             {"name": name, "class": of, "count": count, "time_ns": ns}
             for name, of, count, ns in report.work()
         ],
-        "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
+        "ranks": [
+            {**_rank(index, rank, top), "relative_score": score}
+            for index, (rank, score) in enumerate(zip(report.ranks, report.scores(), strict=True))
+        ],
         "limitations": [limitation.entry for limitation in report.limitations],
     }
     return document_text(SCHEMA, document)
@@ -404,12 +407,17 @@ def _side_by_side(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     order = np.argsort(-idle, kind="stable").tolist()
     labels = [blocks.short_name(report.ranks[at].label) for at in ranks]
     headers = [blocks.short_name(name, _HEADER) for name in names]
+    scores = ["-" if score is None else f"{score:.2f}" for score in report.scores()]
     rows = [
-        {"device": labels[row], "idle": blocks.in_percent(float(idle[row]))}
+        {
+            "device": labels[row],
+            "score": scores[ranks[row]],
+            "idle": blocks.in_percent(float(idle[row])),
+        }
         | dict(zip(headers, map(blocks.in_percent, shares[row].tolist()), strict=True))
         for row in order[:top]
     ]
-    title = "Devices side by side, the idlest first: idle time in % of the span"
+    title = "Devices side by side, the idlest first: speed of kernels, idle time in % of the span"
     yield _table(title, rows, len(order), top, "", ("device",))
     most, least = order[0], order[-1]
     yield blocks.Sentence(

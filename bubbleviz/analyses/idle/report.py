@@ -336,6 +336,30 @@ class IdleReport:
         rows = [(*key, count, ns) for key, (count, ns) in total.items()]
         return sorted(rows, key=lambda row: (-row[3], row[0]))
 
+    def scores(self) -> tuple[float | None, ...]:
+        """Return how fast the kernels of each rank are beside those of others, from 0 to 1.
+
+        That is the relative performance score of NVIDIA's resiliency extension (straggler
+        detection, usage guide) over the compute kernels that ran as often on other devices: the
+        least time of each on any device over the own, weighted by the own. 0.5 is twice as slow;
+        None for hosts, single kernels, and where no kernel ran as often elsewhere.
+        """
+        times_ns: dict[tuple[str, int], dict[int, int]] = {}
+        for at, rank in enumerate(self.ranks):
+            numbers = zip(rank.work_count.tolist(), rank.work_ns.tolist(), strict=True)
+            named = zip(rank.gaps.works, rank.classes, numbers, strict=True)
+            for name, of, (count, ns) in named if rank.measured else ():
+                if count and of not in {"communication", "copies"}:
+                    times_ns.setdefault((name, count), {})[at] = ns
+        own_ns, least_ns = [0] * len(self.ranks), [0] * len(self.ranks)
+        for times in times_ns.values():
+            least = min(times.values())
+            for at, ns in times.items() if len(times) > 1 else ():
+                own_ns[at] += ns
+                least_ns[at] += least
+        sums = zip(least_ns, own_ns, strict=True)
+        return tuple(fastest / own if own else None for fastest, own in sums)
+
     def summed(self, name: str) -> int:
         """Return a time over all devices that ran more than one kernel or copy."""
         return sum(getattr(rank, name) for rank in self.ranks if rank.measured)
