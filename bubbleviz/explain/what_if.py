@@ -488,7 +488,8 @@ def microbatch_lengths(
     ran = (of_row != NONE) & among(operations.phase, WORK) & (operations.has_span == 1)
     ran &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
     rows = np.flatnonzero(ran)
-    if not len(rows):
+    # Each has two operations at least; numbers that few of them use may be huge.
+    if len(rows) < max(2 * microbatches, 1):
         return none
     rank, chunk, busy_ns = operations.rank[rows], operations.chunk[rows], operations.busy_ns[rows]
     kinds = (rank * (int(chunk.max()) + 2) + chunk + 1) * len(Phase) + operations.phase[rows]

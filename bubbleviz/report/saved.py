@@ -720,7 +720,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
-        advice=document.advice,
+        advice=tuple(SavedAdvice(**vars(own)) for own in document.advice),
         schedule=None if document.schedule is None else document.schedule.name,
         # Of the typical iteration.
         microbatches=next(
