@@ -3,7 +3,8 @@
 Every function of pages gives None where the file is not plain, or memory is short; see the C
 source. What others give, their callers give without them, too: the search of orders
 (:mod:`bubbleviz.schedules.search.orders`), links and spans (:mod:`bubbleviz.interpret`),
-intervals, numbers and sorting (:mod:`bubbleviz.model`).
+trace events (:mod:`bubbleviz.sources.trace_events`), intervals, numbers and sorting
+(:mod:`bubbleviz.model`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,14 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, widened
-from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, groups_of, places_in
+from bubbleviz.model.grouping import (
+    BlockNumbering,
+    distinct,
+    found_in,
+    groups_of,
+    places_in,
+    sorted_rows,
+)
 from bubbleviz.timing import step
 
 #: Calls that are yielded at a time.
@@ -185,7 +192,7 @@ def calls_of(
     start_ns: Ints, end_ns: Ints, thread: Ints, ids: Ints, name_id: Ints, texts: tuple[str, ...]
 ) -> InMemoryCalls:
     """Return calls in the order of threads and times; ``ids`` are their correlation ids."""
-    order = np.lexsort((start_ns, thread))
+    order = sorted_rows(thread, start_ns)
     calls = model.Calls(
         np.arange(len(order)),
         start_ns[order],

@@ -12,7 +12,8 @@ not grow with it::
 A block ends at any ``}, {`` in front of which everything is a list of whole events; since JSON is
 read from left to right, that is then the end of an event. So does the last block, or the only one,
 at its last event but one. The file of a killed job may lack its end. The events of the last block,
-and of blocks that are not valid JSON, are decoded one by one.
+and of blocks that are not valid JSON, are decoded one by one. The compiled part reads blocks
+in which nothing is unusual, and gives the same.
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
+from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args, get_origin
 
 import msgspec
 import numpy as np
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import Numbering, distinct
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.native.library import library
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile, unpacked
 from bubbleviz.sources.in_memory import thread_numbers
@@ -70,35 +74,46 @@ _NAMED_PID, _NAMED_TID = 0xF00000, 1 << 48
 _PIDS = 1 << 24
 #: Anything longer than this, in microseconds, is not a time.
 _LONGEST_US = 1 << 53
+#: Stands for a number or a time that an event lacks.
+MISSING = -(1 << 63)
 #: Stands for a value that is not a time; :func:`bubbleviz.model.profile.possible` is false for it.
 _NO_TIME_NS = -(1 << 61)
 
 
 @cache
-def _decoder(event: Any, args: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a list of events with some arguments."""
-    return msgspec.json.Decoder(list[event[args]], strict=False)
+def _decoder(element: Any) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a list."""
+    return msgspec.json.Decoder(list[element], strict=False)
 
 
-def columns_of(
-    events: Sequence[TraceEvent[Any]], threads: Numbering[ThreadName], names: Numbering[str]
-) -> Ints:
-    """Return number of the thread, start_ns, end_ns and number of the name, shape (4, events).
+#: Gives the rows of those events whose arguments are needed whole.
+Described: TypeAlias = "Callable[[TraceEvents[ArgsT]], Ints]"
 
-    Args:
-        events: to be read.
-        threads: numbers their threads; extended.
-        names: numbers their names; extended.
+
+@dataclass(frozen=True)
+class TraceEvents(Generic[ArgsT]):
+    """Events of a block as columns, shape (events,).
+
+    Attributes:
+        ph: number of the text that tells what an event is; 0 none.
+        category: its number; -1 none.
+        name: number of the text; 0 none.
+        thread: number of the thread.
+        start_ns: MISSING where the event has none, as of the duration.
+        duration_ns: how long it lasts.
+        arguments: by the name of a field of the arguments' struct that is a number or a text:
+            MISSING, or -1 for a text, where the event has none.
+        args: by row: the arguments of the events that were asked for, where they have any.
     """
-    start_ns = times_ns([event.ts for event in events])
-    return np.stack(
-        (
-            threads.numbers([(event.pid, event.tid) for event in events]),
-            start_ns,
-            start_ns + times_ns([event.dur for event in events]),
-            names.numbers([event.name for event in events]),
-        )
-    )
+
+    ph: Ints
+    category: Ints
+    name: Ints
+    thread: Ints
+    start_ns: Ints
+    duration_ns: Ints
+    arguments: Mapping[str, Ints]
+    args: Mapping[int, ArgsT]
 
 
 def global_threads(threads: Numbering[ThreadName]) -> Ints:
@@ -119,9 +134,10 @@ def global_threads(threads: Numbering[ThreadName]) -> Ints:
 
 
 def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
-    """Return times, given in microseconds, rounded to nanoseconds; None is 0."""
+    """Return times, given in microseconds, rounded to nanoseconds; None is MISSING."""
     if Decimal in {*map(type, times_us)}:
-        return np.array([0 if us is None else _exact_ns(Decimal(us)) for us in times_us], np.int64)
+        exact = (MISSING if us is None else _exact_ns(Decimal(us)) for us in times_us)
+        return np.fromiter(exact, np.int64, len(times_us))
     us = np.array(times_us, float)
     known = np.abs(us) < _LONGEST_US
     us[~known] = 0
@@ -130,7 +146,8 @@ def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
     rounded_ns: Ints = whole_us.astype(np.int64) * 1000
     rounded_ns += np.rint((us - whole_us) * 1000).astype(np.int64)
     if not known.all():
-        rounded_ns[~known & np.array([t is not None for t in times_us], bool)] = _NO_TIME_NS
+        rounded_ns[~known] = _NO_TIME_NS
+        rounded_ns[np.array([time is None for time in times_us], bool)] = MISSING
     return rounded_ns
 
 
@@ -258,14 +275,21 @@ def _fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
     return tuple((field.name, field.encode_name, converter(field.type)) for field in fields)
 
 
-#: So much is decoded at a time: some 20,000 events.
-BLOCK = 1 << 23
+#: So much is decoded at a time: some 8,000 events.
+BLOCK = 1 << 21
 #: Anything longer is not an event, nor the head of a document.
 _LONGEST = 1 << 27
 #: So few bytes of a block are not worth another try at decoding them at once.
 _SMALL = 1 << 16
 #: A boundary is looked for so near the end of the bytes read.
 _NEAR = 1 << 20
+
+#: Columns that the compiled part writes; where the arguments begin and end; those that follow.
+_PH, _CATEGORY, _NAME, _THREAD, _START, _DURATION, _BEGIN, _END, _ARGUMENTS = range(9)
+#: What a process or a thread is if it is named by a text.
+_TEXT = 2
+#: Distinct texts and threads of a block for which it has room, and how few bytes an event has.
+_TEXTS, _THREADS, _EVENT_BYTES = 1 << 15, 1 << 12, 32
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
@@ -276,23 +300,33 @@ class TraceFile(Generic[ArgsT]):
 
     Attributes:
         path: the file.
+        texts: numbers its texts; 0 is "".
+        threads: numbers its threads.
+        categories: numbers the categories of events.
         cut: whether the file's end is missing, known after the last block.
     """
 
-    def __init__(
-        self, path: str, chunks: UnpackedFile, args: Any, marks: Sequence[tuple[bytes, Any]]
-    ) -> None:
+    def __init__(self, path: str, chunks: UnpackedFile, args: Any) -> None:
         self.path, self.cut = path, False
+        self.texts, self.threads = Numbering[str]([""]), Numbering[ThreadName]()
+        self.categories = Numbering[str]()
         self._unpacked, self._chunks = chunks, iter(chunks)
-        self._args, self._marks = args, marks
+        self._args = args
         self._rest, self._ended = b"", False
         self._head = self._tail = b""
         self._malformed, self._too_deep = 0, False
+        # What the compiled part writes to, in each block anew.
+        self._columns = np.empty((0, 0), np.int64)
+        self._texts_of_block = np.empty((_TEXTS, 3), np.int64)
+        self._threads_of_block = np.empty((_THREADS, 4), np.int64)
         # Whether times need decimals, once any did.
         self._exact = False
 
-    def blocks(self) -> Iterator[Sequence[TraceEvent[ArgsT]]]:
+    def blocks(self, described: Described[ArgsT] | None = None) -> Iterator[TraceEvents[ArgsT]]:
         """Yield the events, in the order of the file.
+
+        Args:
+            described: tells which arguments are needed whole; none by default.
 
         Raises:
             ProfileError: the file holds no list of trace events.
@@ -300,13 +334,13 @@ class TraceFile(Generic[ArgsT]):
         bare = self._find_list()
         holds_objects = holds_events = list_ended = False
         while not list_ended:
-            events = self._decode_block()
+            events = self._decode_block(described)
             at_once = events is not None
             if events is None:
-                events, list_ended = self._decode_damaged()
+                events, list_ended = self._decode_damaged(described)
                 list_ended |= self._ended
-            holds_events = holds_events or any(event.ph for event in events)
-            holds_objects = holds_objects or bool(events)
+            holds_events = holds_events or bool(events.ph.any())
+            holds_objects = holds_objects or len(events.ph) > 0
             yield events
             # Where no block could be decoded, an event may be longer than what was read.
             if not list_ended and (not at_once or len(self._rest) < BLOCK):
@@ -391,7 +425,7 @@ class TraceFile(Generic[ArgsT]):
             "file that the profiler wrote"
         )
 
-    def _decode_block(self) -> Sequence[TraceEvent[ArgsT]] | None:
+    def _decode_block(self, described: Described[ArgsT] | None) -> TraceEvents[ArgsT] | None:
         """Return the events up to a boundary; None where they cannot be decoded at once.
 
         Mostly it is the last one. Where the list ends before it, or holds damage, those up to half
@@ -399,7 +433,7 @@ class TraceFile(Generic[ArgsT]):
         """
         end = len(self._rest)
         while (at := self._boundary(end)) is not None:
-            events = self._decoded(b"".join((b"[", self._rest[: at + 1], b"]")))
+            events = self._scanned(at + 1, described) or self._decoded(at + 1, described)
             if events is not None:
                 self._rest = self._rest[self._rest.index(b",", at) + 1 :]
                 return events
@@ -408,44 +442,126 @@ class TraceFile(Generic[ArgsT]):
                 break
         return None
 
-    def _decoded(self, block: bytes) -> Sequence[TraceEvent[ArgsT]] | None:
-        """Return the events of a list; None where it is none, or they do not fit their struct."""
-        kind = next((more for mark, more in self._marks if mark in block), self._args)
+    def _scanned(
+        self, length: int, described: Described[ArgsT] | None
+    ) -> TraceEvents[ArgsT] | None:
+        """Return the events of a block as the compiled part reads them; None where it does not."""
+        if (native := library()) is None:
+            return None
+        numbers, texts = _keys_of(self._args)
+        keys, block = (*numbers.values(), *texts.values()), self._rest
+        room = length // _EVENT_BYTES + 1
+        if self._columns.shape[1] < room:
+            self._columns = np.empty((_ARGUMENTS + len(keys), room), np.int64)
+        columns, counts = self._columns, np.empty(4, np.int64)
+        spelled, threads = self._texts_of_block, self._threads_of_block
+        zeroed = np.frombuffer("".join(f"{key}\0" for key in keys).encode(), np.uint8)
+        letters = np.frombuffer(block, np.uint8), length, zeroed, len(numbers), len(texts)
+        tables = columns, columns.shape[1], spelled, len(spelled), threads, len(threads), counts
+        if native.call("trace_events", (*letters, int(self._exact)), tables):
+            return None
+        count, count_of_texts, count_of_threads, late = counts.tolist()
+        if late and not self._exact:
+            self._exact = True
+            return self._scanned(length, described)
+        columns = columns[:, :count].copy()
         try:
-            events: Sequence[TraceEvent[ArgsT]]
-            events = _decoder(ExactEvent if self._exact else TraceEvent, kind).decode(block)
-            if self._exact:
-                return events
-            times = [event.ts for event in events if event.ts is not None]
-            if max(times, default=0.0) >= _INEXACT_US and any(
-                not float(ts).is_integer() for ts in times
-            ):
-                self._exact = True
-                events = _decoder(ExactEvent, kind).decode(block)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            words = _spelled(block, spelled[:count_of_texts])
+            of_word = np.append(self.texts.numbers(words), NONE)
+            used = distinct(columns[_CATEGORY])
+            of_category = np.full(len(of_word), NONE)
+            of_category[used] = _numbered(
+                self.categories, [words[word] if word >= 0 else None for word in used.tolist()]
+            )
+            places = threads[:count_of_threads].reshape(-1, 2, 2).swapaxes(0, 1)
+            named = (_places(column, words) for column in places)
+            of_thread = self.threads.numbers(zip(*named, strict=True))
+            arguments = dict(zip((*numbers, *texts), columns[_ARGUMENTS:], strict=True))
+            arguments |= {field: of_word[arguments[field]] for field in texts}
+            args: dict[int, ArgsT] = {}
+            events = TraceEvents(
+                np.maximum(of_word[columns[_PH]], 0),
+                of_category[columns[_CATEGORY]],
+                np.maximum(of_word[columns[_NAME]], 0),
+                of_thread[columns[_THREAD]],
+                columns[_START],
+                columns[_DURATION],
+                arguments,
+                args,
+            )
+            rows = described(events) if described else np.empty(0, np.int64)
+            rows = rows[columns[_END, rows] > 0]
+            pieces = (
+                block[begin:end] for begin, end in columns[_BEGIN : _END + 1, rows].T.tolist()
+            )
+            listed = _decoder(self._args).decode(b"".join((b"[", b",".join(pieces), b"]")))
+            args.update(zip(rows.tolist(), listed, strict=True))
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         return events
 
+    def _decoded(
+        self, length: int, described: Described[ArgsT] | None
+    ) -> TraceEvents[ArgsT] | None:
+        """Return the events of a block; None where they do not fit their struct."""
+        block = b"".join((b"[", self._rest[:length], b"]"))
+        try:
+            kind: Any = ExactEvent if self._exact else TraceEvent
+            events: Sequence[TraceEvent[ArgsT]] = _decoder(kind[self._args]).decode(block)
+            times = [event.ts for event in events] + [event.dur for event in events]
+            if not self._exact and max(map(abs, filter(None, times)), default=0) >= _INEXACT_US:
+                self._exact = True
+                events = _decoder(cast("Any", ExactEvent)[self._args]).decode(block)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return self._as_columns(events, described)
+
+    def _as_columns(
+        self, events: Sequence[TraceEvent[ArgsT]], described: Described[ArgsT] | None
+    ) -> TraceEvents[ArgsT]:
+        """Return decoded events as columns."""
+        numbers, texts = _keys_of(self._args)
+        none = self._args()
+        told = _fields_of([event.args or none for event in events], (*numbers, *texts))
+        arguments = {field: _integers(told[field]) for field in numbers}
+        arguments |= {field: _numbered(self.texts, told[field]) for field in texts}
+        ph, category, name, pid, tid, start_us, duration_us = _fields_of(
+            events, ("ph", "cat", "name", "pid", "tid", "ts", "dur")
+        ).values()
+        args: dict[int, ArgsT] = {}
+        columns = TraceEvents(
+            self.texts.numbers(ph),
+            _numbered(self.categories, category),
+            self.texts.numbers(name),
+            self.threads.numbers(zip(pid, tid, strict=True)),
+            times_ns(start_us),
+            times_ns(duration_us),
+            arguments,
+            args,
+        )
+        for row in described(columns).tolist() if described else ():
+            if (of_event := events[row].args) is not None:
+                args[row] = of_event
+        return columns
+
     def _boundary(self, end: int) -> int | None:
         """Return where the last ``}, {`` before ``end`` begins; None where there is none near."""
-        at = self._rest.rfind(b"},", 0, end)
-        if at >= 0 and _BOUNDARY.match(self._rest, at, end):
-            return at
-        last = None
-        for match in _BOUNDARY.finditer(self._rest, max(end - _NEAR, 0), end):
-            last = match.start()
-        return last
+        at, least = end, max(end - _NEAR, 0)
+        while (at := self._rest.rfind(b"}", least, at)) >= 0:
+            if _BOUNDARY.match(self._rest, at, end):
+                return at
+        return None
 
-    def _decode_damaged(self) -> tuple[Sequence[TraceEvent[ArgsT]], bool]:
+    def _decode_damaged(
+        self, described: Described[ArgsT] | None
+    ) -> tuple[TraceEvents[ArgsT], bool]:
         """Return events decoded one by one, and whether the list ended.
 
         Raises:
             ProfileError: an event does not end, or the list is garbage.
         """
         try:
-            events, malformed, self._rest, ended = one_by_one(
-                self._rest, self._marks[0][1] if self._marks else self._args
-            )
+            events, malformed, self._rest, ended = one_by_one(self._rest, self._args)
         except ValueError as error:
             raise ProfileError(
                 f"{self.path}: JSON nested too deeply, or broken throughout, so damaged or not a "
@@ -461,7 +577,58 @@ class TraceFile(Generic[ArgsT]):
             )
         elif self._ended:
             self.cut, self._rest = True, b""
-        return events, ended
+        return self._as_columns(events, described), ended
+
+
+@cache
+def _keys_of(args: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the arguments of a struct that are numbers, and those that are texts, by field."""
+    fields = msgspec.structs.fields(args)
+    numbers, texts = (
+        {field.name: field.encode_name for field in fields if kind in get_args(field.type)}
+        for kind in (int, str)
+    )
+    return numbers, texts
+
+
+def _spelled(block: bytes, places: Ints) -> list[str]:
+    """Return distinct texts of a block, by where they begin, their lengths and their escapes."""
+    return [
+        msgspec.json.decode(b'"%b"' % block[begin : begin + length], type=str)
+        if escaped
+        else block[begin : begin + length].decode()
+        for begin, length, escaped in places.tolist()
+    ]
+
+
+def _places(columns: Ints, words: Sequence[str]) -> list[int | str | None]:
+    """Return processes or threads of distinct threads."""
+    return [
+        words[value] if kind == _TEXT else value if kind else None
+        for kind, value in columns.tolist()
+    ]
+
+
+def _fields_of(values: Sequence[Any], names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Return fields of some structs, by their names."""
+    return {name: [*map(attrgetter(name), values)] for name in names}
+
+
+def _integers(numbers: Sequence[int | None]) -> Ints:
+    """Return numbers as a column, in which those of more than 64 bits are MISSING."""
+    known = [MISSING if n is None or abs(n) >> 63 else n for n in numbers]
+    return np.array(known, np.int64)
+
+
+def _numbered(numbering: Numbering[str], texts: Sequence[str | None]) -> Ints:
+    """Return the numbers of texts, -1 for none."""
+    known = [text for text in texts if text is not None]
+    if len(known) == len(texts):
+        return numbering.numbers(known)
+    column = np.full(len(texts), NONE)
+    if known:
+        column[[text is not None for text in texts]] = numbering.numbers(known)
+    return column
 
 
 def _is_cut(text: bytes) -> bool:
@@ -478,7 +645,6 @@ def opened_trace(
     path: str,
     args: type[ArgsT],
     watch: Watch = unwatched,
-    marks: Sequence[tuple[bytes, type[ArgsT]]] = (),
 ) -> Iterator[TraceFile[ArgsT]]:
     """Open a file of trace events; where a double would round their times, these are decimals.
 
@@ -486,11 +652,9 @@ def opened_trace(
         path: JSON, gzipped or not.
         args: struct of the arguments of an event.
         watch: takes the share of the file that has been read.
-        marks: bytes that any block with some rarer events holds, and the struct, with more fields,
-            of the arguments in such a block; the first that fits counts, and has all fields.
 
     Raises:
         ProfileError: it cannot be opened.
     """
     with unpacked(path, watch, BLOCK) as chunks:
-        yield TraceFile(path, chunks, args, marks)
+        yield TraceFile(path, chunks, args)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import ProfileError
+from bubbleviz.native import library as native
 from bubbleviz.sources import gzip_files, trace_events
-from bubbleviz.sources.trace_events import TraceEvent, TraceFile, opened_trace
+from bubbleviz.sources.trace_events import MISSING, TraceFile, opened_trace
+from tests.support.compiled import compiled_library
 
 
 class _Args(msgspec.Struct):
@@ -23,25 +25,42 @@ class _Args(msgspec.Struct):
     name: str | None = None
 
 
-Read = tuple[list[TraceEvent[_Args]], TraceFile[_Args]]
+class _Event(NamedTuple):
+    ph: str
+    name: str
+    start_ns: int | None
+    duration_ns: int | None
+    correlation: int | None
+
+
+Read = tuple[list[_Event], TraceFile[_Args]]
+
+
+@pytest.fixture(params=["compiled", "decoded"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read with the compiled part of this source, and without it."""
+    if request.param == "compiled":
+        library = compiled_library()
+        monkeypatch.setattr(native, "_loaded", lambda: library)
+    monkeypatch.setenv(native.SWITCH, "01"[request.param == "compiled"])
 
 
 def _read(path: Path) -> Read:
+    found = []
     with opened_trace(str(path), _Args) as file:
-        return [event for block in file.blocks() for event in block], file
+        for events in file.blocks():
+            texts = file.texts.values
+            numbers = (events.start_ns, events.duration_ns, events.arguments["correlation"])
+            known = ([None if n == MISSING else n for n in c.tolist()] for c in numbers)
+            words = ([texts[n] for n in column.tolist()] for column in (events.ph, events.name))
+            found += [_Event(*event) for event in zip(*words, *known, strict=True)]
+    return found, file
 
 
 def _of(tmp_path: Path, content: bytes) -> Read:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     return _read(path)
-
-
-def _summary(events: list[TraceEvent[_Args]]) -> list[tuple[str, float | None, int | None]]:
-    return [
-        (e.name, None if e.ts is None else float(e.ts), e.args.correlation if e.args else None)
-        for e in events
-    ]
 
 
 @pytest.fixture
@@ -134,8 +153,12 @@ def test_what_is_written_is_read(
 
     found, file = _of(tmp_path, gzip.compress(text) if zipped else text)
 
-    assert _summary(found) == [
-        (e["name"], e.get("ts"), e.get("args", {}).get("correlation")) for e in events
+    assert found == [
+        _Event(
+            *("X", e["name"], round(Fraction(e["ts"]) * 1000) if "ts" in e else None),
+            *(e["dur"] * 1000 if "dur" in e else None, e.get("args", {}).get("correlation")),
+        )
+        for e in events
     ]
     assert (file._malformed, file.cut) == (0, False)
     assert dict(file.metadata()) == {**document, "traceEvents": []}
@@ -208,8 +231,8 @@ def test_an_event_that_cannot_be_read_costs_no_other(
 def test_times_that_a_double_would_round_are_exact(tmp_path: Path) -> None:
     events, _ = _of(tmp_path, b'[{"ph":"X","ts":1712195495519695.812,"dur":0.001},{}]')
 
-    assert [(e.ts, e.dur) for e in events] == [
-        (Decimal("1712195495519695.812"), Decimal("0.001")),
+    assert [(e.start_ns, e.duration_ns) for e in events] == [
+        (1712195495519695812, 1),
         (None, None),
     ]
 

@@ -25,8 +25,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, looked_up
 from bubbleviz.model.profile import UNCORRELATED, process_of
 from bubbleviz.sources.kineto import events as kineto
-from bubbleviz.sources.kineto.events import CollectiveArgs, EventCollector, EventRows, either
-from bubbleviz.sources.trace_events import times_ns
+from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, either
 
 # Process groups as PyTorch's profiler writes them, with each event and in the document.
 
@@ -70,7 +69,7 @@ def members_of(ranks: object, size: int) -> tuple[int, ...]:
     return tuple(numbers) if sound and size in (0, len(numbers)) else ()
 
 
-def _strided(operator: CollectiveArgs, ranks: object, size: int) -> tuple[int, ...]:
+def _strided(operator: KinetoArgs, ranks: object, size: int) -> tuple[int, ...]:
     """Return a group's ranks where some are left out, but all lie one stride apart.
 
     ``[0, 8, 16, ..., 1016]`` shows the stride (torch/csrc/profiler/util.cpp ``format_list``), or
@@ -93,7 +92,7 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in _NUMBER.findall(text) if len(number) < 9]
 
 
-def _group(args: CollectiveArgs, operator: CollectiveArgs, world: World) -> Group:
+def _group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
     """Return the group of a kernel, by its arguments and those of its operator."""
     name, description = (
         kineto.text_of(either(args, operator, field)) for field in ("group", "description")
@@ -200,7 +199,7 @@ def collectives_of(
 
 def _described(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int
-) -> Iterator[tuple[int, int, CollectiveArgs, CollectiveArgs]]:
+) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
     """Yield kernels of collectives, external id, their arguments and those of their operators."""
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
     kernels = np.flatnonzero(work.kind == kineto.KERNEL)
@@ -221,7 +220,7 @@ def _described(
 
 def _batched(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, described: Ints
-) -> Iterator[tuple[int, int, CollectiveArgs, CollectiveArgs]]:
+) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
     """Yield kernels of batches of sends and receives, with each of these.
 
     Args:
@@ -232,7 +231,7 @@ def _batched(
         described: kernels that a record describes.
     """
     used = {*work.external[described].tolist()}
-    events: list[tuple[int, int, int, int, CollectiveArgs | None]] = [
+    events: list[tuple[int, int, int, int, KinetoArgs | None]] = [
         (thread, end_ns - base_ns, 0, external, args)
         for external, thread, end_ns, args in collector.operators
         if external not in used and kineto.text_of(args.collective) in _PEER_FIELDS
@@ -240,7 +239,7 @@ def _batched(
     if not events:
         return
     # Launches of described kernels, sends and receives.
-    names = collector.names.values
+    names = collector.texts.values
     passing = np.array([_PASSES.search(name) is not None for name in names], bool)
     graph = np.array(["GraphLaunch" in name for name in names], bool)
     bare = np.flatnonzero((work.kind == kineto.KERNEL) & passing[work.name])
@@ -252,7 +251,7 @@ def _batched(
     launches = zip(*(column.tolist() for column in columns), strict=True)
     events += [(thread, start_ns, 1, kernel, None) for thread, start_ns, kernel in launches]
     known = {*described.tolist()}
-    batch: list[tuple[int, CollectiveArgs]] = []
+    batch: list[tuple[int, KinetoArgs]] = []
     of_thread = NONE
     for thread, _, _, number, args in sorted(events, key=lambda event: event[:3]):
         if thread != of_thread:
@@ -332,18 +331,15 @@ def synchronisation_of(
     )
 
 
-def _columns(events: Sequence[kineto.KinetoEvent]) -> Ints:
+def _columns(events: Sequence[tuple[int, kineto.KinetoArgs]]) -> Ints:
     """Return the columns of waits or records, shape (7, events).
 
     They are start, correlation id, device, stream, event, stream and correlation id of its record.
     """
-    start_ns = times_ns([event.ts for event in events])
     rows = []
-    for event in events:
-        none = kineto.SynchronisationArgs()
-        args = event.args if isinstance(event.args, kineto.SynchronisationArgs) else none
+    for start_ns, args in events:
         event_id = args.event if args.waited is None else args.waited
         ids = (args.correlation, args.stream, event_id, args.recorded_stream, args.recorded)
         call, *others = (kineto.whole_number(value, UNCORRELATED) for value in ids)
-        rows.append((call, kineto.whole_number(args.device, _DEVICES), *others))
-    return np.concatenate((start_ns[None], np.array(rows, np.int64).reshape(-1, 6).T))
+        rows.append((start_ns, call, kineto.whole_number(args.device, _DEVICES), *others))
+    return np.array(rows, np.int64).reshape(-1, 7).T

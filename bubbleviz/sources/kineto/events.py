@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.texts import encodable
 from bubbleviz.sources import trace_events
-from bubbleviz.sources.trace_events import ThreadName, TraceEvent
+from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
 #: These, and two more, in the words of the file of categories.
@@ -27,8 +26,6 @@ _NAMES = (
 )
 #: Waits of streams and hosts, and records of events: neither work nor ranges.
 WAIT, RECORD = 7, 8
-#: Their events have a duration.
-LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR))
 #: Kinds of events, and the device that they name, by category in lower case; see the file.
 CATEGORIES = {
     category: (_NAMES.index(row["kind"]), row.get("device", ""))
@@ -46,12 +43,8 @@ class KinetoArgs(msgspec.Struct, gc=False):
     device: int | None = None
     external: int | None = msgspec.field(default=None, name="External id")
     name: str | None = None
-
-
-class CollectiveArgs(KinetoArgs, gc=False):
-    """The same with the arguments of collectives, of any type."""
-
-    collective: Any = msgspec.field(default=None, name="Collective name")
+    # Of collectives.
+    collective: str | None = msgspec.field(default=None, name="Collective name")
     elements_in: Any = msgspec.field(default=None, name="In msg nelems")
     elements_out: Any = msgspec.field(default=None, name="Out msg nelems")
     split: Any = msgspec.field(default=None, name="In split size")
@@ -66,11 +59,7 @@ class CollectiveArgs(KinetoArgs, gc=False):
     origin: Any = msgspec.field(default=None, name="Src Rank")
     target: Any = msgspec.field(default=None, name="Dst Rank")
     sequence: Any = msgspec.field(default=None, name="Seq")
-
-
-class SynchronisationArgs(CollectiveArgs, gc=False):
-    """The same with the arguments of waits and records of events."""
-
+    # Of waits and records of events.
     stream: Any = None
     event: Any = msgspec.field(default=None, name="event_id")
     waited: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
@@ -78,16 +67,7 @@ class SynchronisationArgs(CollectiveArgs, gc=False):
     recorded: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
-#: What blocks contain that hold waits or records of events, or collectives, and their arguments.
-MARKS: Sequence[tuple[bytes, type[KinetoArgs]]] = (
-    (b'"cuda_sync"', SynchronisationArgs),
-    (b'"cuda_event"', SynchronisationArgs),
-    (b'"Collective name"', CollectiveArgs),
-)
-KinetoEvent: TypeAlias = TraceEvent[KinetoArgs]
-
-
-def either(args: CollectiveArgs, operator: CollectiveArgs, field: str) -> object:
+def either(args: KinetoArgs, operator: KinetoArgs, field: str) -> object:
     """Return an argument of a kernel, or else of the operator that launched it."""
     value: object = getattr(args, field)
     other: object = getattr(operator, field)
@@ -109,8 +89,8 @@ def text_of(value: object) -> str:
     return encodable(value) if isinstance(value, str) else ""
 
 
-#: Columns of events, of which blocks have seven.
-_THREAD, _START, _END, _, _CORRELATION, _, _EXTERNAL = range(7)
+#: Columns of events.
+_THREAD, _START, _END = range(3)
 _NO_ARGS = KinetoArgs()
 
 
@@ -145,82 +125,76 @@ class EventCollector:
     """The events of a trace by category, as far as it has been read.
 
     Attributes:
-        names: numbers the names of events.
+        texts: numbers the names of events.
         threads: numbers their threads.
         thread_names: names of threads, by number.
         kernels: arguments of kernels of collectives, by correlation id and start.
         operators: external id, thread, end and arguments of operators of collectives.
-        waits: events in which a stream or a host waits.
-        records: events that record a CUDA event.
+        waits: start and arguments of events in which a stream or a host waits.
+        records: the same of events that record a CUDA event.
         devices: names of accelerators whose categories occur.
         untimed: how many events have no time.
         endless: how many have no duration.
     """
 
-    def __init__(self) -> None:
-        self.names, self.threads = Numbering[str](), Numbering[ThreadName]()
-        self.thread_names: dict[int, str] = {}
-        self.kernels: dict[tuple[int, int], CollectiveArgs] = {}
-        self.operators: list[tuple[int, int, int, CollectiveArgs]] = []
-        self.waits: list[KinetoEvent] = []
-        self.records: list[KinetoEvent] = []
+    def __init__(self, file: TraceFile[KinetoArgs]) -> None:
+        self.texts, self.threads, self._categories = file.texts, file.threads, file.categories
+        self.thread_names: dict[int, int] = {}
+        self.kernels: dict[tuple[int, int], KinetoArgs] = {}
+        self.operators: list[tuple[int, int, int, KinetoArgs]] = []
+        self.waits: list[tuple[int, KinetoArgs]] = []
+        self.records: list[tuple[int, KinetoArgs]] = []
         self.devices: set[str] = set()
         self.untimed = self.endless = 0
-        self._kinds: dict[str | None, int] = {}
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
-    def add(self, events: Sequence[KinetoEvent]) -> None:
+    def described(self, events: TraceEvents[KinetoArgs]) -> Ints:
+        """Return the rows of collectives, of waits and of records."""
+        kind = self._kinds(events)
+        rows = np.flatnonzero((events.arguments["collective"] != NONE) | (kind >= WAIT))
+        return rows[np.isin(kind[rows], (KERNEL, OPERATOR, WAIT, RECORD))]
+
+    def add(self, events: TraceEvents[KinetoArgs]) -> None:
         """Add the events of a block."""
-        by_kind: dict[int, list[KinetoEvent]] = defaultdict(list)
-        # JSON gives an object an event, so that each must be looked at.
-        for event in events:
-            if event.ph == "X":
-                kind = self._kinds.get(event.cat)
-                by_kind[self._kind(event.cat) if kind is None else kind].append(event)
-            elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
-                thread = self.threads.number((event.pid, event.tid))
-                self.thread_names[thread] = event.args.name or ""
-        by_kind.pop(NONE, None)
-        for kind, of_kind in by_kind.items():
-            self.endless += kind in LASTING and [event.dur for event in of_kind].count(None)
-            if untimed := [event.ts for event in of_kind].count(None):
-                self.untimed += untimed
-                by_kind[kind] = [event for event in of_kind if event.ts is not None]
-        self.waits.extend(by_kind.pop(WAIT, ()))
-        self.records.extend(by_kind.pop(RECORD, ()))
-        for kind, of_kind in by_kind.items():
-            args = [event.args or _NO_ARGS for event in of_kind]
-            ids = ([a.correlation for a in args], [a.device for a in args])
-            numbers = self._numbers(*ids, [a.external for a in args])
-            common = trace_events.columns_of(of_kind, self.threads, self.names)
-            columns = np.concatenate((common, numbers))
-            self._blocks[kind].append(columns)
-            if kind in (KERNEL, OPERATOR) and {*map(type, args)} != {KinetoArgs}:
-                self._add_collectives(kind, columns, args)
+        kind, texts, text = self._kinds(events), self.texts, events.arguments["name"]
+        named = (events.ph == texts.number("M")) & (events.name == texts.number("thread_name"))
+        rows = np.flatnonzero(named & (text != NONE))
+        self.thread_names.update(
+            zip(events.thread[rows].tolist(), text[rows].tolist(), strict=True)
+        )
+        endless, timed = events.duration_ns == MISSING, events.start_ns != MISSING
+        self.endless += int((endless & (kind >= 0) & (kind <= OPERATOR)).sum())
+        self.untimed += int((~timed & (kind != NONE)).sum())
+        end_ns = events.start_ns + np.where(endless, 0, events.duration_ns)
+        ids = (events.arguments[field] for field in ("correlation", "device", "external"))
+        known = (np.where(numbers == MISSING, NONE, numbers) for numbers in ids)
+        columns = np.stack((events.thread, events.start_ns, end_ns, events.name, *known))
+        kind[~timed] = NONE
+        for of_kind in KINDS:
+            rows = np.flatnonzero(kind == of_kind)
+            if len(rows):
+                self._blocks[of_kind].append(columns[:, rows])
+        for row in np.flatnonzero(kind >= WAIT).tolist():
+            found = self.waits if kind[row] == WAIT else self.records
+            found.append((int(events.start_ns[row]), events.args.get(row, _NO_ARGS)))
+        for row, own in events.args.items():
+            thread, start_ns, end_ns, _, correlation, _, external = columns[:, row].tolist()
+            if kind[row] == KERNEL:
+                self.kernels[correlation, start_ns] = own
+            elif kind[row] == OPERATOR:
+                self.operators.append((external, thread, end_ns, own))
 
-    def _kind(self, category: str | None) -> int:
-        """Return the kind of a category that is new."""
-        kind, device = CATEGORIES.get((category or "").lower(), (NONE, ""))
-        self.devices.update((device,) if device else ())
-        self._kinds[category] = kind
-        return kind
-
-    def _add_collectives(self, kind: int, columns: Ints, args: Sequence[KinetoArgs]) -> None:
-        for row, own in enumerate(args):
-            if isinstance(own, CollectiveArgs) and own.collective is not None:
-                thread, start_ns, end_ns, _, correlation, _, external = columns[:, row].tolist()
-                if kind == KERNEL:
-                    self.kernels[correlation, start_ns] = own
-                else:
-                    self.operators.append((external, thread, end_ns, own))
-
-    def _numbers(self, *ids: Sequence[int | None]) -> Ints:
-        """Return identifiers as columns; those of more than 64 bits are none."""
-        known = [[NONE if n is None else n for n in column] for column in ids]
-        try:
-            return np.array(known, np.int64)
-        except OverflowError:
-            return np.array([[NONE if abs(n) >> 63 else n for n in c] for c in known], np.int64)
+    def _kinds(self, events: TraceEvents[KinetoArgs]) -> Ints:
+        """Return the kind of each event, -1 for those that are not used."""
+        kinds, devices = zip(
+            *(CATEGORIES.get(name.lower(), (NONE, "")) for name in self._categories.values),
+            (NONE, ""),
+            strict=True,
+        )
+        complete = events.ph == self.texts.number("X")
+        for number in distinct(events.category[complete]).tolist():
+            self.devices.update((devices[number],) if devices[number] else ())
+        return np.where(complete, np.array(kinds)[events.category], NONE)
 
     def count(self, kind: int) -> int:
         """Return how many events a category has."""
@@ -256,18 +230,17 @@ class EventCollector:
 # the device after it. They are read in a pass of their own, so that others pay nothing for them.
 
 #: No machine has more bytes, 70 TB, nor as many devices; sums of many still fit 64 bits.
-_Bytes = Annotated[int, msgspec.Meta(ge=-(1 << 46), le=1 << 46)]
-_Number = Annotated[int, msgspec.Meta(ge=-1, le=1 << 31)]
+_MOST_BYTES, _MOST_DEVICES = 1 << 46, 1 << 31
 
 
 class MemoryArgs(msgspec.Struct, gc=False):
     """Arguments of events, as far as they are used."""
 
-    change: _Bytes | None = msgspec.field(default=None, name="Bytes")
+    change: int | None = msgspec.field(default=None, name="Bytes")
     address: int | None = msgspec.field(default=None, name="Addr")
-    device_type: _Number | None = msgspec.field(default=None, name="Device Type")
-    device: _Number | None = msgspec.field(default=None, name="Device Id")
-    total: _Bytes | None = msgspec.field(default=None, name="Total Allocated")
+    device_type: int | None = msgspec.field(default=None, name="Device Type")
+    device: int | None = msgspec.field(default=None, name="Device Id")
+    total: int | None = msgspec.field(default=None, name="Total Allocated")
 
 
 def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
@@ -281,33 +254,23 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
     Raises:
         ProfileError: the trace cannot be read.
     """
-    threads, names = Numbering[ThreadName](), Numbering[str]()
     blocks = [np.empty((6, 0), np.int64)]
     with trace_events.opened_trace(path, MemoryArgs) as file:
-        for block in file.blocks():
-            # JSON gives an object an event, so that each must be looked at.
-            pairs = [
-                (event, event.args)
-                for event in block
-                if event.name == "[memory]"
-                and event.ts is not None
-                and event.args is not None
-                and event.args.change
-                and (event.args.device_type == 0) == on_host
-            ]
-            columns = trace_events.columns_of([event for event, _ in pairs], threads, names)
-            numbers = [
-                (
-                    max(args.device or 0, 0),
-                    0 if args.address is None else args.address & ((1 << 63) - 1),
-                    args.change,
-                    NONE if args.total is None else args.total,
-                )
-                for _, args in pairs
-            ]
-            table = np.array(numbers, np.int64).reshape(-1, 4).T
-            blocks.append(np.concatenate((columns[1:2] - base_ns, columns[:1], table)))
+        for events in file.blocks():
+            told = events.arguments
+            change, total, device = told["change"], told["total"], told["device"]
+            keep = (events.name == file.texts.number("[memory]")) & (events.start_ns != MISSING)
+            keep &= (change != 0) & (change >= -_MOST_BYTES) & (change <= _MOST_BYTES)
+            keep &= (told["device_type"] == 0) == on_host
+            numbers = (
+                np.where((device > 0) & (device <= _MOST_DEVICES), device, 0),
+                np.where(told["address"] == MISSING, 0, told["address"]) & ((1 << 63) - 1),
+                change,
+                np.where((total >= -_MOST_BYTES) & (total <= _MOST_BYTES), total, NONE),
+            )
+            columns = np.stack((events.start_ns - base_ns, events.thread, *numbers))
+            blocks.append(columns[:, keep])
     time_ns, thread, *rest = (row.copy() for row in np.concatenate(blocks, axis=1))
     if len(time_ns) == 0:
         return None
-    return MemoryEvents(time_ns, trace_events.global_threads(threads)[thread], *rest)
+    return MemoryEvents(time_ns, trace_events.global_threads(file.threads)[thread], *rest)

@@ -31,7 +31,7 @@ import numpy as np
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.model.grouping import distinct, found_in
+from bubbleviz.model.grouping import distinct, found_in, groups_of, places_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
 from bubbleviz.model.texts import encodable
@@ -75,12 +75,13 @@ def with_operators(
 
     A kernel and the operator that launched it share an ``External id``.
     """
-    lost = np.flatnonzero(~np.isin(work.correlation, calls.correlation) & (work.external >= 0))
+    called = found_in(distinct(calls.correlation), work.correlation) != NONE
+    lost = np.flatnonzero(~called & (work.external >= 0))
     if len(lost) == 0:
         return calls, ()
     operators = np.flatnonzero(np.isin(ranges.kind, (kineto.OPERATOR, kineto.ANNOTATION)))
-    external, first = np.unique(ranges.external[operators], return_index=True)
-    at = found_in(external, work.external[lost])
+    first = groups_of(ranges.external[operators]).first
+    at = found_in(ranges.external[operators[first]], work.external[lost])
     lost, at = lost[at != NONE], at[at != NONE]
     if len(lost) == 0:
         return calls, ()
@@ -133,36 +134,39 @@ def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
     A kernel without one belongs to the process that made the most calls.
     """
     process = process_of(threads[calls.thread])
-    known, count = np.unique(process, return_counts=True)
-    most = int(known[count.argmax()]) if len(known) else 0
+    groups = groups_of(process)
+    known = process[groups.first]
+    most = int(known[np.bincount(groups.of_row).argmax()]) if len(known) else 0
     if len(known) < 2:
         return np.full(len(work), most, np.int64)
-    correlation, first = np.unique(calls.correlation, return_index=True)
-    at = found_in(correlation, work.correlation)
+    first = groups_of(calls.correlation).first
+    at = found_in(calls.correlation[first], work.correlation)
     launched = (at != NONE) & (work.correlation >= 0)
     return np.where(launched, process[first[at]], most)
 
 
 def _named(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the names that occur, and the number of each row's name among these."""
-    used, name_id = np.unique(name, return_inverse=True)
-    return name_id.reshape(-1), tuple(names[number] for number in used.tolist())
+    """Return the number of each row's name among those that occur, and these, as they come."""
+    groups = groups_of(name)
+    order = np.argsort(groups.first)
+    used = tuple(names[number] for number in name[groups.first[order]].tolist())
+    return places_in(order)[groups.of_row], used
 
 
 def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.Activities:
     """Return work as activities; ``process`` is that of each row."""
-    ranks, rank = np.unique(np.stack((process, work.device), axis=1), axis=0, return_inverse=True)
+    groups = groups_of(process, work.device)
     kernels = int((work.kind == kineto.KERNEL).sum())
     name_id, used = _named(work.name[:kernels], names)
     return model.Activities(
         start_ns=work.start_ns.copy(),
         end_ns=work.end_ns.copy(),
-        rank=rank.reshape(-1).astype(np.int32),
+        rank=groups.of_row.astype(np.int32),
         correlation_id=model.correlations(work.correlation),
         name_id=np.concatenate((name_id, np.full(len(work) - kernels, NONE))).astype(np.int32),
         kernels=kernels,
         names=used,
-        ranks=ranks.reshape(-1, 2),
+        ranks=np.stack((process, work.device), axis=1)[groups.first],
     )
 
 
@@ -196,15 +200,15 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
     Raises:
         ProfileError: it is none.
     """
-    collector = EventCollector()
-    for events in file.blocks():
+    collector = EventCollector(file)
+    for events in file.blocks(collector.described):
         collector.add(events)
     counts = {kind: collector.count(kind) for kind in kineto.KINDS}
     device = next((name for name in kineto.DEVICES if name in collector.devices), "GPU")
     base_ns, metadata = collector.base_ns(), file.metadata()
     rank, world_size, _ = world = world_of(metadata)
-    threads = global_threads(collector.threads)
-    names = tuple(map(encodable, collector.names.values))
+    threads = global_threads(file.threads)
+    names = tuple(map(encodable, file.texts.values))
     work = collector.take(base_ns, kineto.KERNEL, kineto.COPY)
     calls = collector.take(base_ns, kineto.CALL)
     ranges = collector.take(base_ns, kineto.ANNOTATION, kineto.OPERATOR, kineto.PYTHON)
@@ -213,7 +217,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
     called = (names[number] for number in distinct(calls.name).tolist())
     api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
     launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
-    worked = np.isin(calls.correlation, work.correlation)
+    worked = found_in(distinct(work.correlation), calls.correlation) != NONE
     # Calls that launched work which the trace does not hold.
     workless = int((launches[calls.name] & ~worked).sum()) if len(calls) else 0
     loss = "" if len(work) else _loss(workless, metadata, cut=file.cut)
@@ -243,7 +247,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
         )
         limitations.append(Limitation("GPU work", reason))
     plain = {
-        int(threads[number]): _THREAD_NAME.sub(r"\g<name>", name)
+        int(threads[number]): _THREAD_NAME.sub(r"\g<name>", names[name])
         for number, name in collector.thread_names.items()
     }
     every_range = _ranges(ranges, threads, names)
@@ -258,7 +262,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
             overheads.start_ns.copy(),
             overheads.end_ns.copy(),
         ),
-        threads=tuple(model.Thread(t, encodable(n)) for t, n in sorted(plain.items()) if n),
+        threads=tuple(model.Thread(t, n) for t, n in sorted(plain.items()) if n),
         devices=_devices(metadata),
         limitations=tuple(limitations),
         global_rank=None if rank == NONE else rank,
@@ -377,5 +381,5 @@ def open_file(
     Raises:
         ProfileError: it cannot be opened.
     """
-    with opened_trace(path, kineto.KinetoArgs, watch, kineto.MARKS) as file:
+    with opened_trace(path, kineto.KinetoArgs, watch) as file:
         yield in_memory.DecodedFile(lambda: read_profile(file))

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from bubbleviz.conventions.name_words import phase_in
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import CodedTexts, Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, NumberColumn, stripped
-from bubbleviz.sources.trace_events import ThreadName, TraceEvent, opened_trace, times_ns
+from bubbleviz.sources.trace_events import MISSING, opened_trace
 
-_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] | None
+#: Counts are below this.
+_MOST = 1 << 31
 
 
 def _named(name: str) -> Any:
@@ -35,30 +37,32 @@ def _named(name: str) -> Any:
 class OperationArgs(msgspec.Struct, gc=False):
     """Counts of an operation: the words of the tracer's code, and its abbreviations."""
 
-    iteration: _Count = None
-    microbatch: _Count = None
-    chunk: _Count = _named("model_chunk")
-    pp_rank: _Count = None
-    pp_rk: _Count = None
-    dp_rank: _Count = None
-    dp_rk: _Count = None
-    g_rk: _Count = None
+    iteration: int | None = None
+    microbatch: int | None = None
+    chunk: int | None = _named("model_chunk")
+    pp_rank: int | None = None
+    pp_rk: int | None = None
+    dp_rank: int | None = None
+    dp_rk: int | None = None
+    g_rk: int | None = None
 
 
-_TracedEvent: TypeAlias = TraceEvent[OperationArgs]
+#: The word, the thread, the name, the start, the end and the counts of an event.
+_Traced: TypeAlias = "list[int]"
 
 
 def _pairs(
-    events: Sequence[_TracedEvent], open_events: dict[ThreadName, list[_TracedEvent]]
-) -> Iterator[tuple[_TracedEvent, _TracedEvent]]:
+    events: Sequence[_Traced], words: Sequence[int], open_events: dict[int, list[_Traced]]
+) -> Iterator[tuple[_Traced, _Traced]]:
     """Yield the events that begin and that end something; one with a duration does both."""
+    lasting, begin, end = words
     for event in events:
-        thread = (event.pid, event.tid)
-        if event.ph == "X":
+        word, thread = event[:2]
+        if word == lasting:
             yield event, event
-        elif event.ph == "B":
+        elif word == begin:
             open_events[thread].append(event)
-        elif event.ph == "E" and open_events[thread]:
+        elif word == end and open_events[thread]:
             yield open_events[thread].pop(), event
 
 
@@ -70,29 +74,50 @@ def read_traced(path: str, watch: Watch) -> Cells:
     Raises:
         ProfileError: the trace cannot be read.
     """
-    rows: list[tuple[_TracedEvent, _TracedEvent, OperationArgs, Phase]] = []
-    open_events: dict[ThreadName, list[_TracedEvent]] = defaultdict(list)
+    rows: list[list[int]] = []
+    phases: list[Phase] = []
+    open_events: dict[int, list[_Traced]] = defaultdict(list)
+    fields = OperationArgs.__struct_fields__
+    microbatch = fields.index("microbatch") - len(fields)
     with opened_trace(path, OperationArgs, watch) as file:
+        words = [file.texts.number(word) for word in "XBE"]
         for block in file.blocks():
-            for begin, end in _pairs(block, open_events):
-                args, phase = end.args or OperationArgs(), phase_in(begin.name)
-                counted = args.microbatch is not None or phase is Phase.OPTIMIZER
+            start_ns, duration_ns = (
+                np.where(times_ns == MISSING, 0, times_ns)
+                for times_ns in (block.start_ns, block.duration_ns)
+            )
+            known = (block.arguments[field] for field in fields)
+            counts = [np.where((n >= 0) & (n < _MOST), n, MISSING) for n in known]
+            times = (start_ns, start_ns + duration_ns)
+            table = np.stack((block.ph, block.thread, block.name, *times, *counts))
+            names = file.texts.values
+            for begin, end in _pairs(table.T.tolist(), words, open_events):
+                phase = phase_in(names[begin[2]])
+                counted = end[microbatch] != MISSING or phase is Phase.OPTIMIZER
                 if phase is not None and counted:
-                    rows.append((begin, end, args, phase))
-    begins, ends, every, phases = zip(*rows, strict=True) if rows else ((), (), (), ())
-    ended_ns = times_ns([end.ts for end in ends]) + times_ns([end.dur for end in ends])
-    pids = [begin.pid if isinstance(begin.pid, int) else None for begin in begins]
+                    rows.append([*begin[1:4], *end[4:]])
+                    phases.append(phase)
+        names, threads = file.texts.values, file.threads.values
+    columns = np.array(rows, np.int64).reshape(len(rows), 4 + len(fields)).T
+    thread, name, started_ns, ended_ns = columns[:4]
+    count = dict(zip(fields, columns[4:], strict=True))
+    pids = (threads[number][0] for number in thread.tolist())
+    processes = [pid if isinstance(pid, int) and not abs(pid) >> 63 else MISSING for pid in pids]
     numbers = {
-        "rank": _numbers(_first(every, "g_rk", pids)),
-        "stage": _numbers(_first(every, "pp_rank", _first(every, "pp_rk"))),
-        "pipeline": _numbers(_first(every, "dp_rank", _first(every, "dp_rk"))),
-        "start_ns": _numbers(times_ns([begin.ts for begin in begins]).tolist()),
-        "end_ns": _numbers(ended_ns.tolist()),
+        "rank": _numbers(_first(count["g_rk"], np.array(processes, np.int64))),
+        "stage": _numbers(_first(count["pp_rank"], count["pp_rk"])),
+        "pipeline": _numbers(_first(count["dp_rank"], count["dp_rk"])),
+        "start_ns": _numbers(started_ns),
+        "end_ns": _numbers(ended_ns),
     }
+    told = {field: count[field].tolist() for field in ("iteration", "microbatch", "chunk")}
     texts = {
         "phase": _texts([phase.label for phase in phases]),
-        "name": _texts([begin.name for begin in begins]),
-        **{name: _texts(_first(every, name)) for name in ("iteration", "microbatch", "chunk")},
+        "name": _texts([names[number] for number in name.tolist()]),
+        **{
+            field: _texts(["" if n == MISSING else str(n) for n in values])
+            for field, values in told.items()
+        },
     }
     return Cells(
         path,
@@ -102,23 +127,17 @@ def read_traced(path: str, watch: Watch) -> Cells:
     )
 
 
-def _first(
-    every: Sequence[OperationArgs], name: str, otherwise: Sequence[int | None] = ()
-) -> list[int | None]:
+def _first(column: Ints, otherwise: Ints) -> Ints:
     """Return a count of each operation, or else another."""
-    counts = [getattr(args, name) for args in every]
-    return [
-        other if count is None else count
-        for count, other in zip(counts, otherwise or [None] * len(counts), strict=True)
-    ]
+    return np.where(column == MISSING, otherwise, column)
 
 
-def _numbers(values: Sequence[int | None]) -> NumberColumn:
-    filled = np.array([value is not None for value in values], bool)
-    return NumberColumn(np.array([value or 0 for value in values], np.int64), filled)
+def _numbers(values: Ints) -> NumberColumn:
+    filled = values != MISSING
+    return NumberColumn(np.where(filled, values, 0), filled)
 
 
-def _texts(values: Sequence[int | str | None]) -> CodedTexts:
+def _texts(values: Sequence[str]) -> CodedTexts:
     texts = Numbering[str]()
-    code = texts.numbers(["" if value is None else str(value) for value in values])
+    code = texts.numbers(values)
     return stripped(code, texts.values)

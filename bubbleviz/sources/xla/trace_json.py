@@ -5,11 +5,9 @@ A process is a plane, a thread is a line of it, and statistics are ``args``, all
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -17,13 +15,14 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources import trace_events
 from bubbleviz.sources.in_memory import Decoded, DecodedFile
-from bubbleviz.sources.trace_events import TraceEvent, TraceFile
+from bubbleviz.sources.trace_events import MISSING, ThreadName, TraceEvents, TraceFile
 from bubbleviz.sources.xla.planes import HOST, NOTHING, Planes, device_of, path_of, roles_of
 from bubbleviz.sources.xla.profile import profile_of
 
@@ -42,7 +41,6 @@ class XlaArgs(msgspec.Struct, gc=False):
     step_num: int | None = None
 
 
-_NO_ARGS = XlaArgs()
 _NUMBERS = {
     "program": "program_id",
     "run": "run_id",
@@ -60,40 +58,40 @@ class TraceJsonPlanes:
         strays: how many events belong to processes without a name.
     """
 
-    def __init__(self, planes: Planes) -> None:
+    def __init__(self, planes: Planes, file: TraceFile[XlaArgs]) -> None:
         self.processes: dict[int | str | None, str] = {}
         self.strays = 0
-        self._planes = planes
-        self._lines: dict[trace_events.ThreadName, str] = {}
-        self._roles: dict[trace_events.ThreadName, str] = {}
-        self._rows: dict[trace_events.ThreadName, int] = {}
+        self._planes, self._file = planes, file
+        self._lines: dict[ThreadName, str] = {}
+        self._roles: dict[ThreadName, str] = {}
+        self._rows: dict[ThreadName, int] = {}
 
-    def add(self, events: Sequence[TraceEvent[XlaArgs]]) -> None:
+    def add(self, events: TraceEvents[XlaArgs]) -> None:
         """Add a block of events."""
-        by_thread: dict[trace_events.ThreadName, list[TraceEvent[XlaArgs]]] = defaultdict(list)
-        # JSON gives an object an event, so that each must be looked at.
-        for event in events:
-            if event.ph == "X" and event.ts is not None:
-                by_thread[event.pid, event.tid].append(event)
-            elif event.ph == "M" and event.args is not None:
-                self._add_name(event, encodable(event.args.name or ""))
-        for thread, of_thread in by_thread.items():
+        texts, threads = self._file.texts, self._file.threads.values
+        named, words = events.arguments["name"], texts.values
+        for row in np.flatnonzero((events.ph == texts.number("M")) & (named != NONE)).tolist():
+            thread = threads[events.thread[row]]
+            self._add_name(words[events.name[row]], thread, encodable(words[named[row]]))
+        rows = np.flatnonzero((events.ph == texts.number("X")) & (events.start_ns != MISSING))
+        for number, of_thread in rows_by_value(events.thread[rows]):
+            thread = threads[number]
             role = self._role(thread)
             if role is not NOTHING:
-                self._add_events(role, thread, of_thread)
+                self._add_events(role, thread, events, rows[of_thread], words)
             elif thread[0] not in self.processes:
                 self.strays += len(of_thread)
 
-    def _add_name(self, event: TraceEvent[XlaArgs], name: str) -> None:
-        if event.name == "process_name":
-            self.processes[event.pid] = name
+    def _add_name(self, what: str, thread: ThreadName, name: str) -> None:
+        if what == "process_name":
+            self.processes[thread[0]] = name
             device = device_of(name)
             if device is not None:
                 self._planes.add_device(name, device, "")
-        elif event.name == "thread_name":
-            self._lines[event.pid, event.tid] = name
+        elif what == "thread_name":
+            self._lines[thread] = name
 
-    def _role(self, thread: trace_events.ThreadName) -> str:
+    def _role(self, thread: ThreadName) -> str:
         """Return the role of a line; names of lines that come later change nothing."""
         if thread not in self._roles:
             threads = [other for other in {**self._lines, thread: ""} if other[0] == thread[0]]
@@ -103,7 +101,12 @@ class TraceJsonPlanes:
         return self._roles[thread]
 
     def _add_events(
-        self, role: str, thread: trace_events.ThreadName, events: Sequence[TraceEvent[XlaArgs]]
+        self,
+        role: str,
+        thread: ThreadName,
+        events: TraceEvents[XlaArgs],
+        rows: Ints,
+        words: Sequence[str],
     ) -> None:
         row = NONE
         if role == HOST:
@@ -113,26 +116,29 @@ class TraceJsonPlanes:
                 number = tid if known and isinstance(tid, int) else len(self._rows)
                 self._rows[thread] = self._planes.add_line(number, self._lines.get(thread, ""))
             row = self._rows[thread]
-        args, texts = [event.args or _NO_ARGS for event in events], self._planes.texts
-
-        def numbered(values: Iterable[str | None]) -> Ints:
-            every = (texts.number(encodable(v)) if v else NONE for v in values)
-            return np.fromiter(every, np.int64, len(args))
-
-        start_ns = trace_events.times_ns([event.ts for event in events])
-        name = texts.numbers(encodable(event.name) for event in events)
-        stats = {
-            "op": numbered(a.hlo_op for a in args),
-            "path": numbered(a.name or path_of(a.tf_op or "") for a in args),
-            "module": numbered(a.hlo_module for a in args),
-        }
+        start_ns, duration_ns = events.start_ns[rows], events.duration_ns[rows]
+        end_ns = start_ns + np.where(duration_ns == MISSING, 0, duration_ns)
+        told = {field: column[rows] for field, column in events.arguments.items()}
+        name = self._numbers(events.name[rows], words)
+        if (name == NONE).any():
+            name[name == NONE] = self._planes.texts.number("")
+        op = self._numbers(told["hlo_op"], words)
+        named = self._numbers(told["name"], words)
+        path = np.where(told["name"] > 0, named, self._numbers(told["tf_op"], words, path_of))
+        stats = {"op": op, "path": path, "module": self._numbers(told["hlo_module"], words)}
         for column, argument in _NUMBERS.items():
-            # Longer ones than 64 bits are none.
-            values = map(attrgetter(argument), args)
-            fitting = [NONE if n is None or abs(n) >> 63 else n for n in values]
-            stats[column] = np.array(fitting, np.int64)
-        end_ns = start_ns + trace_events.times_ns([event.dur for event in events])
+            stats[column] = np.where(told[argument] == MISSING, NONE, told[argument])
         self._planes.add(role, self.processes[thread[0]], row, (start_ns, end_ns), name, stats)
+
+    def _numbers(
+        self, numbers: Ints, words: Sequence[str], part: Callable[[str], str] = str
+    ) -> Ints:
+        """Return the planes' numbers of texts of the file; -1 for those that are empty."""
+        groups, found = groups_of(numbers), {}
+        for row in np.sort(groups.first).tolist():
+            text = encodable(part(words[numbers[row]])) if numbers[row] > 0 else ""
+            found[int(numbers[row])] = self._planes.texts.number(text) if text else NONE
+        return np.array([found[n] for n in numbers[groups.first].tolist()], np.int64)[groups.of_row]
 
 
 def _load(file: TraceFile[XlaArgs]) -> Decoded:
@@ -142,7 +148,7 @@ def _load(file: TraceFile[XlaArgs]) -> Decoded:
         ProfileError: it is not XLA's.
     """
     planes = Planes()
-    trace = TraceJsonPlanes(planes)
+    trace = TraceJsonPlanes(planes, file)
     for events in file.blocks():
         trace.add(events)
     if not trace.processes:
