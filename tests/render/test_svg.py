@@ -201,7 +201,17 @@ def on_clocks(report: Report, *uncertainties: int | None, host: str | None = Non
     )
 
 
-def test_the_uncertainty_of_clocks_stands_beside_their_first_rows() -> None:
+def error_bars(svg: str) -> list[tuple[float, float]]:
+    """Return (left, right) of the error bars, from the top down."""
+    return [
+        (float(left), float(right))
+        for path in parsed(svg).iter(f"{SVG}path")
+        if path.get("class") == "bv-mark" and path.get("fill") == "none"
+        for left, right in re.findall(r"M([0-9.]+) [0-9.]+H([0-9.]+)", path.get("d", ""))
+    ]
+
+
+def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
     report = on_clocks(report_of(one_f_one_b(4, 4)), 0, 500_000, 1_000_000, None)
 
     svg = render(report, View())
@@ -213,9 +223,15 @@ def test_the_uncertainty_of_clocks_stands_beside_their_first_rows() -> None:
         "node2 GPU 2, clock ± 1.000 ms",
         "node3 GPU 3, clock ± ?",
     ]
-    assert "±: clock uncertainty of a host." in " ".join(texts)
+    assert "± and bars: clock uncertainty of a host." in " ".join(texts)
+    (left, right), (lower, higher) = error_bars(svg)
+    assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
+    # Around the first start of the rank, one F later a rank.
+    assert lower + higher > left + right
+    assert error_bars(render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000), View())) == []
     # Machines of one hostname have clocks of their own.
     local = render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000_000, host="localhost"), View())
+    assert len(error_bars(local)) == 1
     assert "localhost GPU 1, clock ± 1.000 ms" in written(local)
 
 

@@ -203,7 +203,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
             "by phase; height: share of time, the rest is bubble.",
         ),
         (shows_lower_bound(ratio), "The lower ratio counts unattributed compute as work."),
-        (any(clock_notes(report, selection)), "±: clock uncertainty of a host."),
+        (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
         (advised is not None, f"{MARK} {advised and advised.short}."),
         (report.contradicted(headline), "! depends on clocks that contradict each other."),
         (bounds, f"Clock bounds: {' to '.join(bounds)}."),

@@ -273,6 +273,8 @@ class TimelinePainter:
         for row, top in enumerate(layout.tops):
             self.rows.draw(row, layout.left, top)
         self.critical = self.view.critical and draw_critical_path(page, report, selection, layout)
+        if page.style.notes:
+            labels.draw_error_bars(page, report, selection, layout)
         labels.draw_brackets(page, report, selection, layout)
 
 
