@@ -143,10 +143,8 @@ def _fuzz(functions: Library, seconds: float, seed: int) -> Counter[str]:
     return counts
 
 
-def main() -> None:
-    """Compile, start again under the sanitizers, and fuzz."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+def sanitized() -> Library:
+    """Return the C part under the sanitizers: compile it, and start the script again with them."""
     built = os.environ.get(_SANITIZED)
     if built is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +166,14 @@ def main() -> None:
     functions = load(Path(built))
     if functions is None:
         sys.exit(f"{built} cannot be loaded")
-    for what, count in _fuzz(functions, seconds, seed).items():
+    return functions
+
+
+def main() -> None:
+    """Fuzz for some seconds from a seed on."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    for what, count in _fuzz(sanitized(), seconds, seed).items():
         print(f"{count:10,} {what}")
 
 
