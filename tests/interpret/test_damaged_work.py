@@ -147,15 +147,22 @@ def _windows(report: Report) -> list[int]:
     ]
 
 
+@pytest.fixture(scope="module", params=["100", "707", "3, 250, 600"])
+def without_rows(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Report]:
+    """Return numbers of kernels, and the report of a run that never recorded them."""
+    delete = f"DELETE FROM {KERNEL} WHERE rowid IN ({request.param})"
+    return request.param, analyze([_changed(tmp_path_factory.mktemp("without"), delete)])
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("rows", ["100", "707", "3, 250, 600"])
-def test_damaged_kernels_are_left_out_and_counted(damage: str, rows: str, tmp_path: Path) -> None:
+def test_damaged_kernels_are_left_out_and_counted(
+    damage: str, without_rows: tuple[str, Report], tmp_path: Path
+) -> None:
     change, what = DAMAGES[damage]
+    rows, true = without_rows
     report = analyze([_damaged(tmp_path, change, rows)])
-    # What the kernels did is gone, as if they had never been recorded.
-    (tmp_path / "without").mkdir()
-    delete = f"DELETE FROM {KERNEL} WHERE rowid IN ({rows})"
-    true = analyze([_changed(tmp_path / "without", delete)])
     assert _counted(report)[what] == len(rows.split(","))
     assert min(_windows(report)) > 0
     assert _ratios(report) == _ratios(true)
