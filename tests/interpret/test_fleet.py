@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 import bubbleviz
 from bubbleviz.cli.app import main
@@ -482,6 +484,7 @@ def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
 
 #: What a worker runs first that dies of a file.
 MORTAL = """
+import gc
 import os
 from bubbleviz.interpret.fleet import run_recordings
 before = run_recordings.record
@@ -553,6 +556,9 @@ def test_where_no_scheduler_can_be_is_an_error(
     monkeypatch.setattr(dask_fleet, "PATIENCE_S", 0.5)
     with pytest.raises(InputError, match="no scheduler answers there"):
         bubbleviz.analyze(many, dask=address)
+    # What is open when it is collected closes then, maybe while another loop starts: a deadlock.
+    clients = [known for known in gc.get_objects() if isinstance(known, Client)]
+    assert {client.status for client in clients} <= {"closed", "newly-created"}
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,15 @@ def dask_fleet(address: str) -> Iterator[DaskFleet]:
     large = dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
 
     async def connected() -> Any:
-        return await Client(  # type: ignore[no-untyped-call]  # Dask annotates little
+        client: Any = Client(  # type: ignore[no-untyped-call]  # Dask annotates little
             place or "tcp://", timeout=PATIENCE_S, set_as_default=False, asynchronous=True
         )
+        try:
+            return await client
+        except BaseException:
+            # Else it closes when it is collected: a deadlock where another loop is just starting.
+            await client.close(timeout=_CLOSING_S)
+            raise
 
     with _quiet_loggers(), large:
         # Dask annotates little.
