@@ -304,9 +304,10 @@ def give_memory_back(rows: int) -> None:
     Args:
         rows: of the operations that stay; of few nothing is given back.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None and rows >= _MANY_ROWS:
-        trim(0)
+    if rows >= _MANY_ROWS and sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 def library() -> Library | None:

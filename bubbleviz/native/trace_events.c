@@ -182,11 +182,35 @@ static inline const uint8_t *word(const uint8_t *at, const uint8_t *end, const c
     return (size_t)(end - at) >= length && !memcmp(at, letters, length) ? at + length : NULL;
 }
 
+/* Go behind the bracket that opens an array or an object, to its first entry.
+ *
+ * ended says whether it is empty; then what is behind it is returned.
+ */
+static inline const uint8_t *first_entry(const uint8_t *at, const uint8_t *end, uint8_t close,
+                                         int *ended)
+{
+    at = behind_space(at + 1, end);
+    *ended = at < end && *at == close;
+    return at + *ended;
+}
+
+/* Go on behind an entry, likewise; NULL where neither a comma nor the end of the list is there. */
+static inline const uint8_t *next_entry(const uint8_t *at, const uint8_t *end, uint8_t close,
+                                        int *ended)
+{
+    at = behind_space(at, end);
+    *ended = at < end && *at == close;
+    if (*ended)
+        return at + 1;
+    return at < end && *at == ',' ? behind_space(at + 1, end) : NULL;
+}
+
 /* Any value. */
 static const uint8_t *value(const uint8_t *at, const uint8_t *end, int depth)
 {
     struct string unused;
     uint8_t close;
+    int ended;
 
     if (at >= end || depth > DEEPEST)
         return NULL;
@@ -199,10 +223,7 @@ static const uint8_t *value(const uint8_t *at, const uint8_t *end, int depth)
         return behind && behind - at <= MOST_DIGITS ? behind : NULL;
     }
     close = *at == '[' ? ']' : '}';
-    at = behind_space(at + 1, end);
-    if (at < end && *at == close)
-        return at + 1;
-    for (;;) {
+    for (at = first_entry(at, end, close, &ended); at && !ended;) {
         if (close == '}') {
             if (!(at = string(at, end, &unused)))
                 return NULL;
@@ -211,15 +232,10 @@ static const uint8_t *value(const uint8_t *at, const uint8_t *end, int depth)
                 return NULL;
             at = behind_space(at + 1, end);
         }
-        if (!(at = value(at, end, depth + 1)))
-            return NULL;
-        at = behind_space(at, end);
-        if (at >= end || (*at != ',' && *at != close))
-            return NULL;
-        if (*at == close)
-            return at + 1;
-        at = behind_space(at + 1, end);
+        if ((at = value(at, end, depth + 1)))
+            at = next_entry(at, end, close, &ended);
     }
+    return at;
 }
 
 /* A key that has no escapes, up to its value; at is that behind "{" or ",". */
@@ -426,6 +442,7 @@ static const uint8_t *arguments(struct scan *scan, const uint8_t *at, int64_t *e
     int64_t room = scan->tables.event_room, *column = event + FIRST_ARGUMENT * room;
     const uint8_t *begin = at, *end = scan->end;
     struct string name;
+    int ended;
 
     forget_arguments(scan, column);
     event[ARGS * room] = event[ARGS_END * room] = 0;
@@ -433,27 +450,20 @@ static const uint8_t *arguments(struct scan *scan, const uint8_t *at, int64_t *e
         return word(at, end, "null");
     if (at >= end || *at != '{')
         return NULL;
-    at = behind_space(at + 1, end);
-    if (at < end && *at == '}')
-        at++;
-    else
-        for (;;) {
-            int64_t i = 0;
-            if (!(at = key(at, end, &name)))
-                return NULL;
-            while (i < scan->key_count && !is(&name, scan->keys[i].letters, scan->keys[i].length))
-                i++;
-            at = i == scan->key_count     ? value(at, end, 0)
-                 : i < scan->number_count ? integer(at, end, column + i * room)
-                                          : text(scan, at, 1, column + i * room);
-            if (!at)
-                return NULL;
-            at = behind_space(at, end);
-            if (at >= end || (*at != ',' && *at != '}'))
-                return NULL;
-            if (*at++ == '}')
-                break;
-        }
+    for (at = first_entry(at, end, '}', &ended); at && !ended;) {
+        int64_t i = 0;
+        if (!(at = key(at, end, &name)))
+            return NULL;
+        while (i < scan->key_count && !is(&name, scan->keys[i].letters, scan->keys[i].length))
+            i++;
+        at = i == scan->key_count     ? value(at, end, 0)
+             : i < scan->number_count ? integer(at, end, column + i * room)
+                                      : text(scan, at, 1, column + i * room);
+        if (at)
+            at = next_entry(at, end, '}', &ended);
+    }
+    if (!at)
+        return NULL;
     event[ARGS * room] = begin - scan->begin, event[ARGS_END * room] = at - scan->begin;
     return at;
 }
@@ -487,6 +497,7 @@ static const uint8_t *event(struct scan *scan, const uint8_t *at, int64_t *row)
     int64_t room = scan->tables.event_room, thread[THREAD_COLUMNS] = {0};
     const uint8_t *end = scan->end;
     struct string name;
+    int ended;
 
     row[PH * room] = row[CATEGORY * room] = row[NAME * room] = NONE;
     row[START * room] = row[DURATION * room] = MISSING;
@@ -494,19 +505,13 @@ static const uint8_t *event(struct scan *scan, const uint8_t *at, int64_t *row)
     forget_arguments(scan, row + FIRST_ARGUMENT * room);
     if (at >= end || *at != '{')
         return NULL;
-    at = behind_space(at + 1, end);
-    if (at < end && *at == '}')
-        at++;
-    else
-        for (;;) {
-            if (!(at = key(at, end, &name)) || !(at = field(scan, &name, at, row, thread)))
-                return NULL;
-            at = behind_space(at, end);
-            if (at >= end || (*at != ',' && *at != '}'))
-                return NULL;
-            if (*at++ == '}')
-                break;
-        }
+    for (at = first_entry(at, end, '}', &ended); at && !ended;) {
+        if (!(at = key(at, end, &name)) || !(at = field(scan, &name, at, row, thread)))
+            return NULL;
+        at = next_entry(at, end, '}', &ended);
+    }
+    if (!at)
+        return NULL;
     row[THREAD * room] = thread_number(scan, thread);
     return row[THREAD * room] == UNUSUAL ? NULL : at;
 }

@@ -484,7 +484,6 @@ def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
 
 #: What a worker runs first that dies of a file.
 MORTAL = """
-import gc
 import os
 from bubbleviz.interpret.fleet import run_recordings
 before = run_recordings.record
