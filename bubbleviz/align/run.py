@@ -361,8 +361,8 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         virtual_stage=nothing.rank,
         pairing=pairing,
     )
+    give_memory_back(len(unplaced[0]))
     operations, placed, hosts, row = _placed_operations(unplaced, busy.pop(), hosts)
-    give_memory_back(len(operations))
     # Of the run's operations, and of each rank's own iterations.
     collectives = collectives.changed(operation=np.append(row, NONE)[collectives.operation])
     active = joined.active

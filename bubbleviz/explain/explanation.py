@@ -43,6 +43,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.window import Window
+from bubbleviz.native.library import give_memory_back
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
@@ -277,9 +278,9 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         if part is not None:
             # Rows of the run, of which a part is replayed.
             of_part = np.flatnonzero(part.chosen[operations.rank])
-            slack_ns = np.full(len(operations), NONE, np.int64)
-            slack_ns[of_part] = path.slack_ns
-            path = replace(path, operations=of_part[path.operations], slack_ns=slack_ns)
+            path = replace(
+                path, operations=of_part[path.operations], replayed=of_part[path.replayed]
+            )
     if shown is not None:
         kinds = phase_times.of_slowest_pipeline(times.kinds, operations, pipeline, shown.index)
         times = replace(times, kinds=kinds)
@@ -289,6 +290,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         from bubbleviz.explain.stage_layers import layout_question
 
         layout = layout_question(run.layers, times, shown.microbatches)
+    give_memory_back(len(operations))
     return Explanation(
         causes=CauseTimes(dict(zip(ratios, causes, strict=True))),
         explained=rows,
@@ -435,7 +437,7 @@ def windowed(
                 path,
                 iteration=int(number[path.iteration]),
                 operations=row[path.operations],
-                slack_ns=path.slack_ns[kept],
+                replayed=row[path.replayed],
             ),
             slowdown_source=source and replace(source, numbers=number[:-1]),
             replayed_source=replayed and replace(replayed, numbers=number[:-1]),

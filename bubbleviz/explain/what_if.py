@@ -235,8 +235,9 @@ class CriticalPath:
         length_ns: from the start of the first to the end of the iteration, its optimizer included.
         parts: what the length is made of, largest first.
         collectives: those that the chain passes, in order.
-        slack_ns: of every operation of the iteration, how much later it could end without a
-            longer iteration, all else as measured; -1 for operations of other iterations.
+        replayed: rows of the iteration's operations whose slack is known, ascending.
+        slack_ns: of each of these, how much later it could end without a longer iteration, all else
+            as measured.
     """
 
     iteration: int
@@ -244,6 +245,7 @@ class CriticalPath:
     length_ns: int
     parts: tuple[PathPart, ...]
     collectives: tuple[PathCollective, ...]
+    replayed: Ints
     slack_ns: Ints
 
 
@@ -256,12 +258,10 @@ def critical_path(graph: Graph, run: run_work.ReplayedRun, iteration: int) -> Cr
         iteration: index of the iteration.
     """
     work, replay, before = graph.work, graph.replay, graph.order.before
-    slack_ns = np.full(len(run.operations), NONE, np.int64)
     if len(replay.rows) == 0:
-        return CriticalPath(iteration, np.empty(0, np.int64), 0, (), (), slack_ns)
-    slack_ns[graph.rows] = replayed.slack_of(work, replay, graph.own_ns, graph.delay_ns)[
-        : len(graph.rows)
-    ]
+        nothing = np.empty(0, np.int64)
+        return CriticalPath(iteration, nothing, 0, (), (), nothing, nothing)
+    slack_ns = replayed.slack_of(work, replay, graph.own_ns, graph.delay_ns)[: len(graph.rows)]
     # The member of the meeting of each row that started last; of several its own.
     last_entered = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
@@ -298,6 +298,7 @@ def critical_path(graph: Graph, run: run_work.ReplayedRun, iteration: int) -> Cr
             PathCollective(work.kinds[kind].phase, *rest)
             for kind, *rest in zip(*(column.tolist() for column in columns), strict=True)
         ),
+        graph.rows,
         slack_ns,
     )
 

@@ -177,7 +177,14 @@ def without(values: npt.NDArray[Number], others: npt.NDArray[Number]) -> npt.NDA
 
 def distinct_rows(*columns: Ints) -> Ints:
     """Return the distinct rows in lexicographic order, shape (columns, groups)."""
-    return np.stack(columns)[:, groups_of(*columns).first]
+    code, base = _packed(columns)
+    if base > _LISTED * len(code) + _FEW_CODES:
+        rows = _by_sorting(code).first
+    else:
+        row = np.full(base, NONE, np.int64)
+        row[code] = np.arange(len(code))
+        rows = row[row != NONE]
+    return np.stack([column[rows] for column in columns])
 
 
 def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Ints:

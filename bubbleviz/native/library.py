@@ -293,6 +293,9 @@ def _leaves(leaves: Leaves, begin: int, end: int, first: int, last: int) -> Any:
 
 #: From so many rows on, what lies free between columns is worth giving back.
 _MANY_ROWS = 1 << 17
+#: Parameter of glibc's ``mallopt``: what is larger is the system's again as soon as it is freed.
+_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 4 << 20
 
 
 def give_memory_back(rows: int) -> None:
@@ -304,10 +307,12 @@ def give_memory_back(rows: int) -> None:
     Args:
         rows: of the operations that stay; of few nothing is given back.
     """
-    if rows >= _MANY_ROWS and sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+    if rows < _MANY_ROWS or sys.platform != "linux":
+        return
+    system = ctypes.CDLL(None)
+    if hasattr(system, "malloc_trim"):
+        system.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+        system.malloc_trim(0)
 
 
 def library() -> Library | None:

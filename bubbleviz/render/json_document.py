@@ -304,9 +304,10 @@ def _critical_path(report: Report) -> dict[str, Any] | None:
     path = report.explanation.path
     if path is None:
         return None
-    slack, off = None, np.flatnonzero(path.slack_ns > 0).tolist()
-    if len(off) <= _MOST_SLACKS:
-        slack = [{**_operation(report, row), "slack_ns": int(path.slack_ns[row])} for row in off]
+    slack, off = None, path.slack_ns > 0
+    if off.sum() <= _MOST_SLACKS:
+        late = zip(path.replayed[off].tolist(), path.slack_ns[off].tolist(), strict=True)
+        slack = [{**_operation(report, row), "slack_ns": slack_ns} for row, slack_ns in late]
     return {
         "iteration": path.iteration,
         "length_ns": path.length_ns,

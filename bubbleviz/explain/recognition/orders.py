@@ -20,6 +20,7 @@ import numpy as np
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
@@ -157,7 +158,7 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
     Args:
         cell: number of the rank of each operation, ascending.
         chunk: counted from 0 within the cell.
-        kind: of the operation.
+        kind: of the operation; fused backwards are backwards.
         number: microbatch as the report numbers it; -1 unknown.
     """
     known, result = number >= 0, np.zeros(len(number), np.int64)
@@ -169,27 +170,27 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
     if count > 4 * len(number):
         groups = grouping.groups_of(cell, chunk)
         group, count = groups.of_row, len(groups)
-    forward, backward = known & (kind == FORWARD), known & (kind == BACKWARD)
-    low, high = np.full((2, count), _MOST_MICROBATCHES), np.full((2, count), -1)
-    for way, of_way in enumerate((forward, backward)):
-        np.minimum.at(low[way], group[of_way], number[of_way])
-        np.maximum.at(high[way], group[of_way], number[of_way])
+    forward = known & (kind == FORWARD)
+    backward = known & ((kind == BACKWARD) | (kind == _FUSED))
+    low, high = np.stack(
+        [group_extents(group[way], count, *2 * (number[way],)) for way in (forward, backward)], 1
+    )
     worked = (high >= 0).all(axis=0)
     # The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m and its backwards 0
     # to m-1: as many forwards as backwards are moved to where the backwards begin.
     ahead = np.where(worked & (high[0] - low[0] == high[1] - low[1]), low[0] - low[1], 0)
     number = np.where(forward, number - ahead[group], number)[rows]
-    of_number = grouping.groups_of(number)
-    of_group = grouping.groups_of(group[rows], number)
+    numbers = grouping.distinct(number)
     # Where chunks usually have as many numbers as the iteration, one numbering holds for all.
-    owner = group[rows][of_group.first]
-    counts = np.bincount(grouping.groups_of(owner).of_row)
-    if len(of_number) != int(np.median(counts)):
-        result[rows] = (np.arange(len(owner)) - np.searchsorted(owner, owner))[of_group.of_row]
+    owner, held = grouping.distinct_rows(group[rows], number)
+    begins = np.searchsorted(owner, owner)
+    if len(numbers) != int(np.median(np.bincount(begins)[grouping.distinct(begins)])):
+        place = np.arange(len(owner)) - begins
+        result[rows] = grouping.looked_up((owner, held), place, (group[rows], number))
         return result
-    first, last = int(number.min()), int(number.max())
-    consecutive = _GAPS * (last - first + 1 - len(of_number)) <= len(of_number)
-    result[rows] = number - first if consecutive else of_number.of_row
+    first, last = int(numbers[0]), int(numbers[-1])
+    consecutive = _GAPS * (last - first + 1 - len(numbers)) <= len(numbers)
+    result[rows] = number - first if consecutive else np.searchsorted(numbers, number)
     return result
 
 
@@ -285,35 +286,35 @@ def _orders_in(
         rows: of its operations, in order of (rank, start).
         sequences: parts of sequences in the run.
     """
-    rank, host_ns = operations.rank[rows], operations.host_start_ns[rows]
-    if not ((rank[1:] > rank[:-1]) | (host_ns[1:] >= host_ns[:-1])).all():
-        rows = rows[grouping.sorted_rows(rank, host_ns)]
+    rows = rows[grouping.sorted_rows(operations.rank[rows], operations.host_start_ns[rows])]
     paired = operations.phase[rows] == Phase.FB
     second = np.zeros(len(rows), bool)
     if paired.any():
         rows = np.repeat(rows, np.where(paired, 2, 1))
         second = np.append(False, rows[1:] == rows[:-1])
-    microbatch, chunk = operations.microbatch[rows], operations.chunk[rows]
-    if paired.any():
-        microbatch = np.where(second, operations.second_microbatch[rows], microbatch)
-        chunk = np.where(second, operations.second_chunk[rows], chunk)
     rank = operations.rank[rows]
     new_cell = np.append(True, rank[1:] != rank[:-1])
     first, cell = np.flatnonzero(new_cell), np.cumsum(new_cell) - 1
-    kind = np.where(second, _FUSED, _KIND_OF_PHASE[operations.phase[rows]])
+    rank = rank[first]
+    number = _of_second(operations.microbatch, operations.second_microbatch, rows, second)
     # One number for each microbatch and part of the sequence.
-    number = microbatch * sequences + np.maximum(operations.sequence[rows], 0)
-    number = np.where(microbatch >= 0, number, NONE)
+    part = np.maximum(operations.sequence[rows], 0)
+    number = np.where(number >= 0, number * sequences + part, NONE)
+    kind = np.where(second, _FUSED, _KIND_OF_PHASE[operations.phase[rows]])
     kind = np.where((number < 0) & (kind == WEIGHTS), _CLEARED, kind)
-    turn = np.minimum(_chunks_in_turn(cell, chunk), _MOST_CHUNKS)
-    from_zero = _microbatches_from_zero(
-        cell, turn, np.where(kind == _FUSED, BACKWARD, kind), number
-    )
+    turn = _of_second(operations.chunk, operations.second_chunk, rows, second)
+    turn = np.minimum(_chunks_in_turn(cell, turn), _MOST_CHUNKS)
+    from_zero = _microbatches_from_zero(cell, turn, kind, number)
     unknown = np.zeros(len(first), bool)
     unknown[cell[(number < 0) & (kind != _CLEARED)]] = True
     row = rows.astype(np.int32) if len(operations) < 1 << 31 else rows
     code = coded(kind, turn, from_zero)
-    return IterationOrders(iteration, rank[first], first, unknown, row, second, code)
+    return IterationOrders(iteration, rank, first, unknown, row, second, code)
+
+
+def _of_second(first: Ints, second: Ints, rows: Ints, is_second: Bools) -> Ints:
+    """Return a column of some rows, by its twin where a row is the second of an overlapped pair."""
+    return np.where(is_second, second[rows], first[rows]) if is_second.any() else first[rows]
 
 
 def planned_orders(plan: Plan) -> tuple[Ints, ...]:

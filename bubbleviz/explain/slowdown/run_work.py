@@ -165,8 +165,9 @@ class ReplayedRun:
             rows: the tables, with those of these ranks at least.
         """
         kept = chosen[self.operations.rank]
-        row = np.append(np.where(kept, np.cumsum(kept) - 1, NONE), NONE)
         operations = self.operations.take(kept)
+        row = np.full(len(kept) + 1, NONE, np.int64)
+        row[:-1][kept] = np.arange(len(operations))
         rows = rows.of_ranks(chosen, self.operations.rank)
         rows = rows.placed(lambda own: row[own], operations)
         collectives = self.collectives.take(chosen[self.collectives.rank])
