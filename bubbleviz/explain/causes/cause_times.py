@@ -231,15 +231,17 @@ def causes_of(
         sums = intervals.group_sum(cell, prod(shape), end_ns - start_ns)
         idle_ns[ratio.name] = sums.reshape(shape)
         if ratio.name == stretch.listed:
+            listed = np.flatnonzero(stretch.kept[rank])
+            rank, row, own, cause = rank[listed], row[listed], own[listed], cause[listed]
             none = constant(NONE, len(row))
             # Where a rank warms up or drains, that alone is the cause.
             kept = (own == cause) | (own != Cause.QUEUED)
             bubbles = bubbles.changed(
                 rank=rank,
-                iteration=iteration,
+                iteration=iteration[listed],
                 interval=idle.interval[row],
-                start_ns=start_ns,
-                end_ns=end_ns,
+                start_ns=start_ns[listed],
+                end_ns=end_ns[listed],
                 cause=cause,
                 before=idle.before[row],
                 after=idle.after[row],
@@ -248,8 +250,6 @@ def causes_of(
                 host_call_id=none,
                 host_range_id=none,
             )
-            if not stretch.kept.all():
-                bubbles = bubbles.take(stretch.kept[rank])
             bubbles = _whole(bubbles, inputs.producer)
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
