@@ -26,8 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bubbleviz.errors import BubblevizError  # the path comes first
 from bubbleviz.native import library
+from bubbleviz.progress import unwatched
 from bubbleviz.sources import trace_events
-from bubbleviz.sources.kineto.profile import open_file
+from bubbleviz.sources.in_memory import DecodedFile
+from bubbleviz.sources.kineto.profile import read_profile
 from scripts.fuzz_pages import sanitized
 
 #: Values that scanners of JSON trip over.
@@ -82,15 +84,15 @@ def _read(path: Path, switch: str) -> str:
     """Return all that a trace says, with the C part (1) or without it (0), or why it is refused."""
     os.environ[library.SWITCH] = switch
     try:
-        with open_file(str(path)) as file:
-            read = file.read(("*",), partial=True)
-            tables = (read.activities, read.ranges, read.collectives, read.memory and read.memory())
-            columns = [
-                {n: c.tolist() if hasattr(c, "tolist") else c for n, c in vars(table).items()}
-                for table in tables
-                if table is not None
-            ]
-            return repr((columns, read.threads, read.limitations, read.source))
+        file = DecodedFile(lambda: read_profile(str(path), unwatched))
+        read = file.read(("*",), partial=True)
+        tables = (read.activities, read.ranges, read.collectives, read.memory and read.memory())
+        columns = [
+            {n: c.tolist() if hasattr(c, "tolist") else c for n, c in vars(table).items()}
+            for table in tables
+            if table is not None
+        ]
+        return repr((columns, read.threads, read.limitations, read.source))
     except BubblevizError as error:
         return str(error)
 

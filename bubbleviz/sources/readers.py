@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
-from bubbleviz.progress import Watch, unwatched
+from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import MAGIC, SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
 from bubbleviz.sources.nsys.files import is_columnar
@@ -154,12 +155,33 @@ def opened_by(place: str, *more: str) -> Opener:
         more: what else it takes.
     """
 
-    def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Opened:
-        module, _, function = f"bubbleviz.sources.{place}".partition(":")
-        opened: Opened = getattr(import_module(module), function)(path, jobs, watch, *more)
+    def open_file(path: str, jobs: int, watch: Watch) -> Opened:
+        opened: Opened = _function(place)(path, jobs, watch, *more)
         return opened
 
     return open_file
+
+
+def decoded_by(place: str) -> Opener:
+    """Return a reader's function for files that are decoded whole, once anything is asked of them.
+
+    Args:
+        place: of a function, as of :func:`opened_by`, which takes a path and what takes the
+            progress, and returns what it decoded.
+    """
+
+    def open_file(path: str, _jobs: int, watch: Watch) -> Opened:
+        from bubbleviz.sources.in_memory import DecodedFile
+
+        return nullcontext(DecodedFile(partial(_function(place), path, watch)))
+
+    return open_file
+
+
+def _function(place: str) -> Callable[..., Any]:
+    module, _, function = f"bubbleviz.sources.{place}".partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
 
 
 #: Bytes of a Parquet or Arrow file with a footer, or of a stream with a schema, at least; what is
@@ -243,7 +265,7 @@ READERS = (
         recognises=lambda head: is_json(head) and _OF_PYTORCH.search(head) is not None,
         # A trace that was filtered or merged by hand may hold no mark of PyTorch.
         is_possible=is_json,
-        open_file=opened_by("kineto.profile:open_file"),
+        open_file=decoded_by("kineto.profile:read_profile"),
     ),
     Reader(
         name="nsys",
@@ -304,14 +326,14 @@ READERS = (
         suffixes=(".trace.json.gz", ".trace.json"),
         superseded_by=(".xplane.pb",),
         recognises=lambda head: is_json(head) and _OF_XLA.search(head) is not None,
-        open_file=opened_by("xla.trace_json:open_file"),
+        open_file=decoded_by("xla.trace_json:read_profile"),
         folder=FOLDER,
     ),
     Reader(
         name="xplane",
         suffixes=(".xplane.pb",),
         recognises=lambda head: _PLANE.match(head) is not None,
-        open_file=opened_by("xla.xspace:open_file"),
+        open_file=decoded_by("xla.xspace:read_profile"),
         folder=FOLDER,
     ),
 )

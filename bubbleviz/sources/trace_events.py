@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -296,7 +295,12 @@ _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
 class TraceFile(Generic[ArgsT]):
-    """The events of an open file.
+    """The events of a file; where a double would round their times, these are decimals.
+
+    Args:
+        path: JSON, gzipped or not.
+        args: struct of the arguments of an event.
+        watch: takes the share of the file that has been read.
 
     Attributes:
         path: the file.
@@ -306,12 +310,14 @@ class TraceFile(Generic[ArgsT]):
         cut: whether the file's end is missing, known after the last block.
     """
 
-    def __init__(self, path: str, chunks: UnpackedFile, args: Any) -> None:
+    def __init__(self, path: str, args: type[ArgsT], watch: Watch = unwatched) -> None:
         self.path, self.cut = path, False
         self.texts, self.threads = Numbering[str]([""]), Numbering[ThreadName]()
         self.categories = Numbering[str]()
-        self._unpacked, self._chunks = chunks, iter(chunks)
-        self._args = args
+        self._args: Any = args
+        self._watch = watch
+        self._unpacked: UnpackedFile
+        self._chunks: Iterator[bytes]
         self._rest, self._ended = b"", False
         self._head = self._tail = b""
         self._malformed, self._too_deep = 0, False
@@ -329,33 +335,36 @@ class TraceFile(Generic[ArgsT]):
             described: tells which arguments are needed whole; none by default.
 
         Raises:
-            ProfileError: the file holds no list of trace events.
+            ProfileError: it cannot be read, or holds no list of trace events.
         """
-        bare = self._find_list()
-        holds_objects = holds_events = list_ended = False
-        while not list_ended:
-            events = self._decode_block(described)
-            at_once = events is not None
-            if events is None:
-                events, list_ended = self._decode_damaged(described)
-                list_ended |= self._ended
-            holds_events = holds_events or bool(events.ph.any())
-            holds_objects = holds_objects or len(events.ph) > 0
-            yield events
-            # Where no block could be decoded, an event may be longer than what was read.
-            if not list_ended and (not at_once or len(self._rest) < BLOCK):
-                self._read_more()
-        # A list that holds values, none of which is an event, is another; an empty one is a trace.
-        others = self._malformed or (bare and (holds_objects or self.cut))
-        if others and not (holds_events or self._unpacked.damaged):
-            raise self._no_trace("trace events")
-        # Bytes behind the list; where these do not end, they are dropped.
-        chunks, length = [self._tail], len(self._tail)
-        for chunk in self._chunks:
-            length += len(chunk)
-            if length <= _LONGEST:
-                chunks.append(chunk)
-        self._tail = b"".join(chunks) if length <= _LONGEST else b""
+        with unpacked(self.path, self._watch, BLOCK) as self._unpacked:
+            self._chunks = iter(self._unpacked)
+            bare = self._find_list()
+            holds_objects = holds_events = list_ended = False
+            while not list_ended:
+                events = self._decode_block(described)
+                at_once = events is not None
+                if events is None:
+                    events, list_ended = self._decode_damaged(described)
+                    list_ended |= self._ended
+                holds_events = holds_events or bool(events.ph.any())
+                holds_objects = holds_objects or len(events.ph) > 0
+                yield events
+                # Where no block could be decoded, an event may be longer than what was read.
+                if not list_ended and (not at_once or len(self._rest) < BLOCK):
+                    self._read_more()
+            # A list that holds values, none of which is an event, is another; an empty one is a
+            # trace.
+            others = self._malformed or (bare and (holds_objects or self.cut))
+            if others and not (holds_events or self._unpacked.damaged):
+                raise self._no_trace("trace events")
+            # Bytes behind the list; where these do not end, they are dropped.
+            chunks, length = [self._tail], len(self._tail)
+            for chunk in self._chunks:
+                length += len(chunk)
+                if length <= _LONGEST:
+                    chunks.append(chunk)
+            self._tail = b"".join(chunks) if length <= _LONGEST else b""
 
     def metadata(self) -> Mapping[str, object]:
         """Return the values of the document beside its events, known after the last block."""
@@ -638,23 +647,3 @@ def _is_cut(text: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return "truncated" in str(error)
     return False
-
-
-@contextmanager
-def opened_trace(
-    path: str,
-    args: type[ArgsT],
-    watch: Watch = unwatched,
-) -> Iterator[TraceFile[ArgsT]]:
-    """Open a file of trace events; where a double would round their times, these are decimals.
-
-    Args:
-        path: JSON, gzipped or not.
-        args: struct of the arguments of an event.
-        watch: takes the share of the file that has been read.
-
-    Raises:
-        ProfileError: it cannot be opened.
-    """
-    with unpacked(path, watch, BLOCK) as chunks:
-        yield TraceFile(path, chunks, args)

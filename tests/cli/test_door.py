@@ -6,12 +6,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bubbleviz.analyses.inspection import first_look
 from bubbleviz.interpret.record import forget
+from bubbleviz.progress import Watch
 from bubbleviz.sources.kineto import profile as kineto_profile
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
@@ -63,9 +63,9 @@ def test_a_trace_without_names_gets_idle_and_is_decoded_once(
     decoded: list[str] = []
     read_profile = kineto_profile.read_profile
 
-    def counted(file: Any) -> object:
-        decoded.append(file.path)
-        return read_profile(file)
+    def counted(path: str, watch: Watch) -> object:
+        decoded.append(path)
+        return read_profile(path, watch)
 
     monkeypatch.setattr("bubbleviz.sources.kineto.profile.read_profile", counted)
     trace = unnamed_trace(tmp_path)

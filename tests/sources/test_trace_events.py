@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bubbleviz.errors import ProfileError
 from bubbleviz.native import library as native
 from bubbleviz.sources import gzip_files, trace_events
-from bubbleviz.sources.trace_events import MISSING, TraceFile, opened_trace
+from bubbleviz.sources.trace_events import MISSING, TraceFile
 from tests.support.compiled import compiled_library
 
 
@@ -47,13 +47,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 def _read(path: Path) -> Read:
     found = []
-    with opened_trace(str(path), _Args) as file:
-        for events in file.blocks():
-            texts = file.texts.values
-            numbers = (events.start_ns, events.duration_ns, events.arguments["correlation"])
-            known = ([None if n == MISSING else n for n in c.tolist()] for c in numbers)
-            words = ([texts[n] for n in column.tolist()] for column in (events.ph, events.name))
-            found += [_Event(*event) for event in zip(*words, *known, strict=True)]
+    file = TraceFile(str(path), _Args)
+    for events in file.blocks():
+        texts = file.texts.values
+        numbers = (events.start_ns, events.duration_ns, events.arguments["correlation"])
+        known = ([None if n == MISSING else n for n in c.tolist()] for c in numbers)
+        words = ([texts[n] for n in column.tolist()] for column in (events.ph, events.name))
+        found += [_Event(*event) for event in zip(*words, *known, strict=True)]
     return found, file
 
 

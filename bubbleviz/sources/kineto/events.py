@@ -15,8 +15,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.texts import encodable
-from bubbleviz.sources import trace_events
-from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
+from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile, global_threads
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
 #: These, and two more, in the words of the file of categories.
@@ -255,22 +254,22 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
         ProfileError: the trace cannot be read.
     """
     blocks = [np.empty((6, 0), np.int64)]
-    with trace_events.opened_trace(path, MemoryArgs) as file:
-        for events in file.blocks():
-            told = events.arguments
-            change, total, device = told["change"], told["total"], told["device"]
-            keep = (events.name == file.texts.number("[memory]")) & (events.start_ns != MISSING)
-            keep &= (change != 0) & (change >= -_MOST_BYTES) & (change <= _MOST_BYTES)
-            keep &= (told["device_type"] == 0) == on_host
-            numbers = (
-                np.where((device > 0) & (device <= _MOST_DEVICES), device, 0),
-                np.where(told["address"] == MISSING, 0, told["address"]) & ((1 << 63) - 1),
-                change,
-                np.where((total >= -_MOST_BYTES) & (total <= _MOST_BYTES), total, NONE),
-            )
-            columns = np.stack((events.start_ns - base_ns, events.thread, *numbers))
-            blocks.append(columns[:, keep])
+    file = TraceFile(path, MemoryArgs)
+    for events in file.blocks():
+        told = events.arguments
+        change, total, device = told["change"], told["total"], told["device"]
+        keep = (events.name == file.texts.number("[memory]")) & (events.start_ns != MISSING)
+        keep &= (change != 0) & (change >= -_MOST_BYTES) & (change <= _MOST_BYTES)
+        keep &= (told["device_type"] == 0) == on_host
+        numbers = (
+            np.where((device > 0) & (device <= _MOST_DEVICES), device, 0),
+            np.where(told["address"] == MISSING, 0, told["address"]) & ((1 << 63) - 1),
+            change,
+            np.where((total >= -_MOST_BYTES) & (total <= _MOST_BYTES), total, NONE),
+        )
+        columns = np.stack((events.start_ns - base_ns, events.thread, *numbers))
+        blocks.append(columns[:, keep])
     time_ns, thread, *rest = (row.copy() for row in np.concatenate(blocks, axis=1))
     if len(time_ns) == 0:
         return None
-    return MemoryEvents(time_ns, trace_events.global_threads(file.threads)[thread], *rest)
+    return MemoryEvents(time_ns, global_threads(file.threads)[thread], *rest)

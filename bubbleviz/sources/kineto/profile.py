@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,12 +34,12 @@ from bubbleviz.model.grouping import distinct, found_in, groups_of, places_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
 from bubbleviz.model.texts import encodable
-from bubbleviz.progress import Watch, unwatched
+from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.collectives import collectives_of, synchronisation_of, world_of
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
-from bubbleviz.sources.trace_events import TraceFile, global_threads, opened_trace
+from bubbleviz.sources.trace_events import TraceFile, global_threads
 
 # Tables of a profile, made of the events of PyTorch's profiler.
 #
@@ -194,12 +193,13 @@ _LATEST_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
 
-def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
+def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
     """Read a trace.
 
     Raises:
         ProfileError: it is none.
     """
+    file = TraceFile(path, kineto.KinetoArgs, watch)
     collector = EventCollector(file)
     for events in file.blocks(collector.described):
         collector.add(events)
@@ -226,13 +226,13 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
     limitations = [
         *file.limitations(),
         *_losses(file, collector, workless, len(work)),
-        *model.impossible_times(file.path, dict(zip(kinds, impossible, strict=True))),
+        *model.impossible_times(path, dict(zip(kinds, impossible, strict=True))),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, world)
     found = synchronisation_of(collector, base_ns, work, calls, threads)
     if len(work):
-        work, lacking = with_devices(work, threads, file.path)
-        calls, replaced = with_operators(work, calls, ranges, file.path)
+        work, lacking = with_devices(work, threads, path)
+        calls, replaced = with_operators(work, calls, ranges, path)
         limitations += (*lacking, *replaced)
     elif not loss:
         device = HOST
@@ -242,7 +242,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
             "file again"
         )
         reason = (
-            f"{file.path}: {lost if file.cut else 'no device recorded any'}; the outermost "
+            f"{path}: {lost if file.cut else 'no device recorded any'}; the outermost "
             "operators of each thread are used as kernels, and the host as the device"
         )
         limitations.append(Limitation("GPU work", reason))
@@ -252,7 +252,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
     }
     every_range = _ranges(ranges, threads, names)
     profile = Profile(
-        source=_source(file.path, metadata, base_ns, device, api),
+        source=_source(path, metadata, base_ns, device, api),
         activities=_activities(work, processes_of(work, calls, threads), names),
         calls=_calls(calls, threads, names),
         ranges=every_range,
@@ -270,7 +270,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> in_memory.Decoded:
         launches_known=counts[kineto.KERNEL] + counts[kineto.COPY] > 0,
         collectives=collectives,
         synchronisation=None if found is None else lambda: (found, ()),
-        memory=lambda: kineto.read_memory(file.path, base_ns, on_host=device == HOST),
+        memory=lambda: kineto.read_memory(path, base_ns, on_host=device == HOST),
     )
     again = f"copy the file again, or {_RECORD_AGAIN}"
     if file.cut:
@@ -368,18 +368,3 @@ _RECORD_AGAIN = (
 _UNLINKED = (
     "no CUDA API calls were recorded, so kernels cannot be linked to ranges; " + _RECORD_AGAIN
 )
-
-
-@contextmanager
-def open_file(
-    path: str,
-    jobs: int = 1,  # noqa: ARG001 - one thread reads JSON
-    watch: Watch = unwatched,
-) -> Iterator[in_memory.DecodedFile]:
-    """Open a trace of PyTorch.
-
-    Raises:
-        ProfileError: it cannot be opened.
-    """
-    with opened_trace(path, kineto.KinetoArgs, watch) as file:
-        yield in_memory.DecodedFile(lambda: read_profile(file))

@@ -24,7 +24,7 @@ from bubbleviz.model.grouping import CodedTexts, Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, NumberColumn, stripped
-from bubbleviz.sources.trace_events import MISSING, opened_trace
+from bubbleviz.sources.trace_events import MISSING, TraceFile
 
 #: Counts are below this.
 _MOST = 1 << 31
@@ -79,25 +79,25 @@ def read_traced(path: str, watch: Watch) -> Cells:
     open_events: dict[int, list[_Traced]] = defaultdict(list)
     fields = OperationArgs.__struct_fields__
     microbatch = fields.index("microbatch") - len(fields)
-    with opened_trace(path, OperationArgs, watch) as file:
-        words = [file.texts.number(word) for word in "XBE"]
-        for block in file.blocks():
-            start_ns, duration_ns = (
-                np.where(times_ns == MISSING, 0, times_ns)
-                for times_ns in (block.start_ns, block.duration_ns)
-            )
-            known = (block.arguments[field] for field in fields)
-            counts = [np.where((n >= 0) & (n < _MOST), n, MISSING) for n in known]
-            times = (start_ns, start_ns + duration_ns)
-            table = np.stack((block.ph, block.thread, block.name, *times, *counts))
-            names = file.texts.values
-            for begin, end in _pairs(table.T.tolist(), words, open_events):
-                phase = phase_in(names[begin[2]])
-                counted = end[microbatch] != MISSING or phase is Phase.OPTIMIZER
-                if phase is not None and counted:
-                    rows.append([*begin[1:4], *end[4:]])
-                    phases.append(phase)
-        names, threads = file.texts.values, file.threads.values
+    file = TraceFile(path, OperationArgs, watch)
+    words = [file.texts.number(word) for word in "XBE"]
+    for block in file.blocks():
+        start_ns, duration_ns = (
+            np.where(times_ns == MISSING, 0, times_ns)
+            for times_ns in (block.start_ns, block.duration_ns)
+        )
+        known = (block.arguments[field] for field in fields)
+        counts = [np.where((n >= 0) & (n < _MOST), n, MISSING) for n in known]
+        times = (start_ns, start_ns + duration_ns)
+        table = np.stack((block.ph, block.thread, block.name, *times, *counts))
+        names = file.texts.values
+        for begin, end in _pairs(table.T.tolist(), words, open_events):
+            phase = phase_in(names[begin[2]])
+            counted = end[microbatch] != MISSING or phase is Phase.OPTIMIZER
+            if phase is not None and counted:
+                rows.append([*begin[1:4], *end[4:]])
+                phases.append(phase)
+    names, threads = file.texts.values, file.threads.values
     columns = np.array(rows, np.int64).reshape(len(rows), 4 + len(fields)).T
     thread, name, started_ns, ended_ns = columns[:4]
     count = dict(zip(fields, columns[4:], strict=True))

@@ -5,9 +5,7 @@ A process is a plane, a thread is a line of it, and statistics are ``args``, all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,9 +17,8 @@ from bubbleviz.model.grouping import groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import encodable
-from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources import trace_events
-from bubbleviz.sources.in_memory import Decoded, DecodedFile
+from bubbleviz.progress import Watch
+from bubbleviz.sources.in_memory import Decoded
 from bubbleviz.sources.trace_events import MISSING, ThreadName, TraceEvents, TraceFile
 from bubbleviz.sources.xla.planes import HOST, NOTHING, Planes, device_of, path_of, roles_of
 from bubbleviz.sources.xla.profile import profile_of
@@ -141,44 +138,33 @@ class TraceJsonPlanes:
         return np.array([found[n] for n in numbers[groups.first].tolist()], np.int64)[groups.of_row]
 
 
-def _load(file: TraceFile[XlaArgs]) -> Decoded:
+def read_profile(path: str, watch: Watch) -> Decoded:
     """Read a trace.
 
     Raises:
         ProfileError: it is not XLA's.
     """
-    planes = Planes()
+    planes, file = Planes(), TraceFile(path, XlaArgs, watch)
     trace = TraceJsonPlanes(planes, file)
     for events in file.blocks():
         trace.add(events)
     if not trace.processes:
         raise ProfileError(
-            f"{file.path}: cut short before the first process of XLA; copy it again"
+            f"{path}: cut short before the first process of XLA; copy it again"
             if file.cut
-            else f"{file.path}: no process is named as XLA names them; give the file that the "
+            else f"{path}: no process is named as XLA names them; give the file that the "
             "profiler wrote"
         )
     limitations = [
         *file.limitations(),
         Limitation(
             "the hostname and the start of the session, which align profiles",
-            f"{file.path}: this format lacks them; the .xplane.pb of the same run has them",
+            f"{path}: this format lacks them; the .xplane.pb of the same run has them",
         ),
     ]
     if trace.strays:
-        reason = f"{file.path}: where they ran is unknown, so they are left out"
+        reason = f"{path}: where they ran is unknown, so they are left out"
         what = "events of processes without a name"
         limitations.append(Limitation(what, reason, trace.strays))
-    source = Source(file.path, Path(file.path).name, host_known=False, format="xla-trace")
+    source = Source(path, Path(path).name, host_known=False, format="xla-trace")
     return profile_of(source, planes, 0, limitations, cut=file.cut)
-
-
-@contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[DecodedFile]:  # noqa: ARG001 - one thread reads JSON
-    """Open a trace.
-
-    Raises:
-        ProfileError: it cannot be opened.
-    """
-    with trace_events.opened_trace(path, XlaArgs, watch) as file:
-        yield DecodedFile(partial(_load, file))

@@ -16,9 +16,8 @@ still does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,9 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
-from bubbleviz.progress import Watch, unwatched
+from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import GZIP
-from bubbleviz.sources.in_memory import Decoded, DecodedFile
+from bubbleviz.sources.in_memory import Decoded
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
 from bubbleviz.sources.xla.profile import profile_of
@@ -383,7 +382,7 @@ def _planes_of(path: str) -> tuple[list[bytes], str]:
     return list(space.planes), text_of(next(iter(space.hostnames), b""))
 
 
-def _load(path: str, watch: Watch) -> Decoded:
+def read_profile(path: str, watch: Watch) -> Decoded:
     """Read a file: first what all planes say of its clock and process, then their events.
 
     Raises:
@@ -426,9 +425,3 @@ def _load(path: str, watch: Watch) -> Decoded:
         limitations.append(Limitation("the start of the session, which aligns profiles", reason))
     process = processes[0] if processes else 0
     return profile_of(source, planes, process, limitations)
-
-
-@contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[DecodedFile]:  # noqa: ARG001 - one thread reads it
-    """Open a file, which is read when it is first asked for anything."""
-    yield DecodedFile(partial(_load, path, watch))
