@@ -1,4 +1,4 @@
-"""NCCL's event files aligned to profiles: clocks, anchors, matching against a plain reference."""
+"""NCCL's event files aligned to profiles: clocks, and matching against a plain reference."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bubbleviz.analyses.nccl.alignment import GPU_TOLERANCE_NS, match
 from bubbleviz.analyses.nccl.members import Timing
 from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
 from bubbleviz.analyses.nccl.profiles import Starts
-from bubbleviz.errors import BubblevizError, UsageError
+from bubbleviz.errors import BubblevizError
 from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
-from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
+from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put
 from tests.support.nsys_exports import C, K, R, profile
 
 # Together with a profile
@@ -106,7 +106,7 @@ def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path:
     assert {Timing(own) for (own,) in columns(found, "timing")} == {Timing.HOST}
 
 
-def test_an_anchor_states_what_evenly_spaced_operations_leave_open(tmp_path: Path) -> None:
+def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:
     """Where half of the kernels have no event, and all are alike, no offset is the one."""
     starts = [200_000_000 + 7_000_000 * n for n in range(40)]
     trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
@@ -114,40 +114,6 @@ def test_an_anchor_states_what_evenly_spaced_operations_leave_open(tmp_path: Pat
     assert "operations that kernels match at several offsets" in notes(found)
     assert found.clocks[-1].aligned_by.value == "unaligned"
     assert len(found.operations) == 20 + 40
-
-    event = starts[20] + Plugin().gpu
-    found = measure_communication([trace, str(path)], anchors=[f"{event}={starts[20] - 1_000}"])
-    assert found.clocks[-1].aligned_by.value == "anchor"
-    # The host saw the second channel 300 - 10 ns after it began.
-    assert found.operations.start_ns[:20].tolist() == [start - 1_000 for start in starts[20:]]
-    # The kernels beside them are theirs: what is left between both is told, and none counts twice.
-    assert (found.clocks[-1].matched, found.clocks[-1].largest_ns) == (20, 0)
-    assert len(found.operations) == 40
-
-
-def test_two_anchors_give_the_drift(tmp_path: Path) -> None:
-    trace, path = recorded(tmp_path, uneven(3), ahead=0)
-    found = measure_communication(
-        [trace, str(path)], anchors=["host-1.txt:1000.5=5000", "2000000.5=1999204900"]
-    )
-
-    assert found.clocks[-1].drift_ppm == pytest.approx(100.0, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("anchor", "complaint"),
-    [
-        *((own, "--anchor") for own in ("", "5", "a=b", "1=", "=1", "x:y=1", "1e999=1")),
-        *((own, "--anchor") for own in ("nan=1", "1e40=1")),
-        ("50000000=123", "there are 2 event files"),
-        ("other.txt:5=5", "no event file is named"),
-    ],
-)
-def test_what_is_no_anchor_of_a_file_is_refused(
-    tmp_path: Path, anchor: str, complaint: str
-) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        measure_communication(ring(tmp_path, 2), anchors=[anchor])
 
 
 def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: Path) -> None:

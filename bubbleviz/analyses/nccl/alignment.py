@@ -1,4 +1,4 @@
-"""Alignment: the clocks of event files, put onto the profiles' by kernels or by anchors.
+"""Alignment: the clocks of event files, put onto the profiles' by kernels.
 
 Of each GPU's operations the GPU's own clock is matched with the kernels of a profile where it was
 recorded, else the host's (:mod:`~bubbleviz.analyses.nccl.alignment`).
@@ -15,7 +15,6 @@ import numpy as np
 
 from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.profiles import Kernels, Starts, family_of
-from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents, OperationKind
@@ -137,25 +136,18 @@ class StartPairs:
         ]
 
 
-def match(
-    operations: Starts, kernels: Starts, tolerance_ns: int, line: ClockLine | None = None
-) -> Match | None:
+def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
     """Return the line that puts most operations onto kernels; None where none puts any.
 
     Args:
         operations: as recorded.
         kernels: as profiled.
         tolerance_ns: the largest distance of an operation and its kernel.
-        line: where it is known.
     """
     count = len(operations.start_ns)
     if count == 0 or len(kernels.start_ns) == 0:
         return None
     pairs = StartPairs(operations, kernels, tolerance_ns)
-    if line is not None:
-        kernel, distance_ns = pairs.nearest(line, np.arange(count))
-        far_ns = np.abs(distance_ns[kernel != NONE])
-        return (line, kernel, far_ns, True) if len(far_ns) else None
     begins = [0]
     if count > _BLOCK_OPERATIONS:
         # Few, and spread over all.
@@ -284,13 +276,9 @@ def _correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, f
     return round(float(begin)), drift + float(slope)
 
 
-# Clocks of event files, by kernels or by anchors.
+# Clocks of event files, by kernels.
 
 
-#: A GPU's clock counts since 1970, a host's since its profiler began.
-_GPU_CLOCK_NS = 10**15
-#: Differences of times do not grow beyond what a column holds.
-_MOST_NS = 1 << 62
 #: More elements than any operation has.
 _MOST_COUNT = 1 << 59
 #: Columns that stand in events as they do in operations.
@@ -301,58 +289,6 @@ _OF_EVENTS = (
 )
 #: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
-
-
-#: An instant that a user gives: the path of the event file or the end of it, None for every one;
-#: nanoseconds on the host's or the GPU's clock of the file, and on the first profile's; and whether
-#: it is the GPU's.
-Anchor = tuple[str | None, int, int, bool]
-
-
-def anchor_of(text: str) -> Anchor:
-    """Return an anchor from ``[FILE:]EVENT=PROFILE_NS``.
-
-    ``EVENT`` is a ``ts`` as it stands in the file (microseconds), or a ``StartGpuClk``.
-
-    Raises:
-        UsageError: it is not an anchor.
-    """
-    left, equals, right = text.rpartition("=")
-    file, _, event = left.rpartition(":")
-    try:
-        if not equals:
-            raise ValueError
-        profile_ns = int(right)
-        gpu = event.strip().isdigit() and int(event) >= _GPU_CLOCK_NS
-        event_ns = int(event) if gpu else round(float(event) * 1000)
-        if max(abs(event_ns), abs(profile_ns)) > _MOST_NS:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"--anchor {text[:60]!r}: give [FILE:]EVENT=PROFILE_NS, where EVENT is a ts of the "
-            "file, in microseconds, or a StartGpuClk"
-        ) from None
-    return (file or None, event_ns, profile_ns, gpu)
-
-
-def _by_file(files: Sequence[EventFile], anchors: Sequence[Anchor]) -> list[list[Anchor]]:
-    """Return the anchors of each file.
-
-    Raises:
-        UsageError: an anchor names no file, though there are several, or an unknown one.
-    """
-    if len(files) > 1 and any(name is None for name, *_ in anchors):
-        raise UsageError(
-            f"--anchor: there are {len(files)} event files, each with a clock of its own; say "
-            "which, as FILE:EVENT=NS"
-        )
-    paths = [Path(file.path).as_posix() for file in files]
-    for name, *_ in anchors:
-        if not any(name is None or path.endswith(name) for path in paths):
-            raise UsageError(
-                f"--anchor: no event file is named {str(name)[:60]!r}; give one of them"
-            )
-    return [[a for a in anchors if a[0] is None or path.endswith(a[0])] for path in paths]
 
 
 @dataclass(frozen=True)
@@ -479,43 +415,37 @@ def _durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def align_events(
-    files: Sequence[EventFile], pool: Kernels, anchors: Sequence[Anchor]
+    files: Sequence[EventFile], pool: Kernels
 ) -> tuple[list[members.Communications], list[members.RecordingClock], int]:
     """Return recorded operations, on the profiles' clock where theirs can be aligned.
 
     Args:
         files: event files.
         pool: kernels of the profiles.
-        anchors: from the user.
 
     Returns:
         The operations of each file, whose ``gpu`` is a place of the profiles, else a number behind
         these; the clocks; and the number of operations whose clock several offsets put onto kernels
         equally well.
-
-    Raises:
-        UsageError: an anchor names no file.
     """
     tables: list[members.Communications] = []
     clocks: list[members.RecordingClock] = []
     process_clocks: dict[tuple[str, int], int] = {}
     ambiguous, gpu_number = 0, len(pool.places)
     taken: set[int] = set()
-    for source, (file, own) in enumerate(zip(files, _by_file(files, anchors), strict=True)):
+    for source, file in enumerate(files):
         events, path = file.events, Path(file.path)
         columns: dict[str, Ints] = {name: getattr(events, name) for name in _OF_EVENTS}
         for name in ("start_ns", "end_ns", "duration_ns", "clock", "kernel", "gpu", "timing"):
             columns[name] = np.full(len(events), NONE)
         for gpu in _gpus_of(file):
             at = gpu.rows
-            clock, several, start_ns, end_ns, columns["kernel"][at] = _aligned(
-                gpu, pool, taken, own
-            )
+            clock, several, start_ns, end_ns, columns["kernel"][at] = _aligned(gpu, pool, taken)
             ambiguous += len(at) if several else 0
             number = len(clocks)
             # The threads of a process share its profiler's clock.
             process = str(path.with_name(_THREAD.sub("", path.name))), gpu.pid
-            if not clock.aligned and not own:
+            if not clock.aligned:
                 number = process_clocks.setdefault(process, number)
                 clock = replace(clock, label=f"{path.name} {_process_label(gpu.pid)}")
             clocks += [clock] if number == len(clocks) else []
@@ -540,44 +470,34 @@ def align_events(
 
 
 def _aligned(
-    gpu: EventGpu, pool: Kernels, taken: set[int], anchors: Sequence[Anchor]
+    gpu: EventGpu, pool: Kernels, taken: set[int]
 ) -> tuple[members.RecordingClock, bool, Ints, Ints, Ints]:
-    """Return the clock of a GPU, aligned by anchors, else by the kernels of a profile.
+    """Return the clock of a GPU, aligned by the kernels of a profile where these tell it.
 
     Also whether several offsets fit; and start, end and kernel of its operations, on the profiles'
-    clock where it is aligned. The distances of an anchored clock are those between operations and
-    kernels where there are any, else those between the anchors.
+    clock where it is aligned.
     """
-    line, anchored_ns = _anchored(gpu, anchors)
     kernel = np.full(len(gpu.rows), NONE, np.int64)
-    clock = members.RecordingClock(gpu.label, members.Alignment.UNALIGNED)
-    if anchors and line is None:
-        none = np.full(len(gpu.rows), UNKNOWN)
-        return clock, False, none, none.copy(), kernel
-    use_gpu = line is None and bool((gpu.gpu_ns != UNKNOWN).any())
+    use_gpu = bool((gpu.gpu_ns != UNKNOWN).any())
     rows, starts = gpu.starts(pool, gpu.gpu_ns if use_gpu else gpu.start_ns)
     tolerance_ns = GPU_TOLERANCE_NS if use_gpu else HOST_TOLERANCE_NS
-    by = members.Alignment.KERNELS if line is None else members.Alignment.ANCHOR
     found = [
         (candidate, at)
         for at in gpu.places(pool, taken)
-        if (candidate := match(starts, pool.starts(at), tolerance_ns, line)) is not None
+        if (candidate := match(starts, pool.starts(at), tolerance_ns)) is not None
     ]
     clear = [pair for pair in found if pair[0][3]]
-    if clear:
-        (line, nearest, far_ns, _), at = max(clear, key=lambda pair: _quality(pair[0]))
-        # The threads of a process with one GPU write files of their own.
-        if not anchors and sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
-            taken.add(at)
-        first = int(np.searchsorted(pool.place, at))
-        kernel[rows] = np.where(nearest == NONE, NONE, nearest + first)
-        clock = members.RecordingClock.measured(gpu.label, by, len(rows), far_ns, line.drift)
-    elif line is not None:
-        clock = members.RecordingClock.measured(
-            gpu.label, by, len(anchored_ns), anchored_ns, line.drift
-        )
-    else:
+    if not clear:
+        clock = members.RecordingClock(gpu.label, members.Alignment.UNALIGNED)
         return clock, bool(found), gpu.start_ns, gpu.end_ns, kernel
+    (line, nearest, far_ns, _), at = max(clear, key=lambda pair: _quality(pair[0]))
+    # The threads of a process with one GPU write files of their own.
+    if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
+        taken.add(at)
+    first = int(np.searchsorted(pool.place, at))
+    kernel[rows] = np.where(nearest == NONE, NONE, nearest + first)
+    by = members.Alignment.KERNELS
+    clock = members.RecordingClock.measured(gpu.label, by, len(rows), far_ns, line.drift)
     back_ns = gpu.bridge_ns if use_gpu else 0
     if back_ns is None:
         # The host's clock never meets the GPU's: what only the host saw has no time.
@@ -591,20 +511,3 @@ def _aligned(
 def _quality(found: Match) -> tuple[int, int]:
     far_ns = found[2]
     return len(far_ns), -round(float(np.median(far_ns))) if len(far_ns) else 0
-
-
-def _anchored(gpu: EventGpu, anchors: Sequence[Anchor]) -> tuple[ClockLine | None, Ints]:
-    """Return the line through anchors, None without any, and how far each is from it."""
-    usable = [anchor for anchor in anchors if not anchor[3] or gpu.bridge_ns is not None]
-    if not usable:
-        return None, np.empty(0, np.int64)
-    from_ns = [ns + (gpu.bridge_ns or 0 if on_gpu else 0) for _, ns, _, on_gpu in usable]
-    to_ns = np.array([profile_ns for _, _, profile_ns, _ in usable])
-    apart = to_ns - np.array(from_ns)
-    drift = 0.0
-    if len(set(from_ns)) > 1:
-        since = np.array(from_ns, float) - from_ns[0]
-        drift = float(np.polyfit(since, (apart - apart[0]).astype(float), 1)[0])
-    offset_ns = int(apart[0]) if drift else round(float(np.median(apart)))
-    line = ClockLine(offset_ns, from_ns[0], drift)
-    return line, np.abs(line.of(np.array(from_ns)) - to_ns)

@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.align.clocks import machines_of, session_clocks
 from bubbleviz.analyses.nccl import hangs, members
-from bubbleviz.analyses.nccl.alignment import Anchor, align_events, anchor_of
+from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
@@ -67,7 +67,6 @@ class Communication:
 def measure_communication(
     paths: str | Path | Sequence[str | Path],
     *,
-    anchors: Sequence[str] = (),
     convention: str | Path | Sequence[str | Path] = (),
     window: Window | None = None,
     keep_export: bool = False,
@@ -79,8 +78,6 @@ def measure_communication(
     Args:
         paths: event files and profiles of one run, recognised by their content; a directory
             stands for those in it, a pattern for its matches.
-        anchors: instants on an event file's and the first profile's clock, as
-            ``[FILE:]EVENT=PROFILE_NS``.
         convention: conventions whose lists of communication kernels add to those of NCCL: names, or
             paths of TOML files.
         window: the part of the run to analyse, of iterations as the first profile names them, or
@@ -92,7 +89,6 @@ def measure_communication(
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
-    known_instants = [anchor_of(text) for text in anchors]
     kinds = extended_kinds(find_conventions(convention))
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_inputs([str(path) for path in inputs])
@@ -115,7 +111,7 @@ def measure_communication(
     recorded = [content for content in contents if isinstance(content, EventFile)]
     for profile in profiles:
         private_names.note_host(profile.source.host)
-    communication = merge_communication(recorded, profiles, known_instants)
+    communication = merge_communication(recorded, profiles)
     communication = replace(communication, limitations=(*unreadable, *communication.limitations))
     if window is None:
         return communication
@@ -129,17 +125,16 @@ def measure_communication(
 
 
 def merge_communication(
-    recorded: Sequence[EventFile], profiles: Sequence[NcclProfile], anchors: Sequence[Anchor] = ()
+    recorded: Sequence[EventFile], profiles: Sequence[NcclProfile]
 ) -> Communication:
     """Return the communication operations of event files and profiles, merged.
 
     Raises:
         NothingToAnalyseError: nothing communicated.
-        UsageError: an anchor names no file.
     """
     clocks, machines, offsets_ns = _profile_clocks([profile.source for profile in profiles])
     pool = pooled([profile.kernels for profile in profiles], offsets_ns)
-    events, event_clocks, ambiguous = align_events(recorded, pool, anchors)
+    events, event_clocks, ambiguous = align_events(recorded, pool)
     table = operations_of(recorded, events, profiles, pool)
     dumped = np.array([*(file.rank != NONE for file in recorded), *(False for _ in profiles)])
     of_dumps = {*distinct(table.clock[dumped[table.source]]).tolist()}
@@ -276,21 +271,18 @@ def _clock_bases(
 ) -> tuple[list[members.RecordingClock], list[int]]:
     """Return the clocks of event files, and the number of the clock that each one ticks with.
 
-    The first profile's host is 0; without a profile an anchored clock is, or else the first file's.
+    The first profile's host is 0; without a profile the first file's clock is.
     Flight recorders (``of_dumps``) have UTC, and their operations are compared by their lengths.
     """
     ends = np.cumsum([len(profile.kernels) for profile in profiles])
     free = itertools.count(max(machines, default=0) + 1)
-    anchored = any(clock.aligned_by is members.Alignment.ANCHOR for clock in event_clocks)
     clocks, bases = list(event_clocks), []
     for number, clock in enumerate(event_clocks):
         own = (table.clock == len(profiles) + number) & (table.kernel != NONE)
         kernels = table.kernel[own]
-        if clock.aligned_by is members.Alignment.ANCHOR:
-            bases.append(0)
-        elif len(kernels):
+        if len(kernels):
             bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
-        elif not profiles and not anchored and (not bases or number in of_dumps):
+        elif not profiles and (not bases or number in of_dumps):
             clocks[number] = replace(clock, aligned_by=members.Alignment.REFERENCE)
             bases.append(0)
         else:
@@ -369,12 +361,12 @@ def _limitations(
         (
             "operations that kernels match at several offsets",
             ambiguous,
-            "too few or too regular to match; give --anchor",
+            "too few or too regular to match; record more of the run",
         ),
         (
             "clocks that could not be aligned",
             alignments.count(members.Alignment.UNALIGNED) if len(clocks) > 1 else 0,
-            "they share no kernel or operation with another clock; give --anchor",
+            "they share no kernel or operation with another clock; add profiles of their ranks",
         ),
         (
             "hosts aligned by UTC alone",
@@ -390,7 +382,7 @@ def _limitations(
             "event files that may belong to another run",
             len(loose),
             f"{texts.listed(loose, 3)}: no operation matches a kernel of the profiles, so totals "
-            "count both; measure them separately, or give --anchor",
+            "count both; measure them separately",
         ),
         (
             "operations whose waiting is unknown",

@@ -101,8 +101,6 @@ class Alignment(Enum):
     REFERENCE = "reference"
     #: Its operations were matched with a profile's kernels.
     KERNELS = "kernels"
-    #: Instants from the user.
-    ANCHOR = "anchor"
     #: UTC, as the profile's host recorded it.
     UTC = "utc"
     #: The ends of operations in common with aligned clocks.

@@ -317,7 +317,6 @@ _ROWS, _NAME = 40, 40
 _ALIGNMENTS = {
     members.Alignment.REFERENCE: "the report's clock",
     members.Alignment.KERNELS: "matched with kernels",
-    members.Alignment.ANCHOR: "anchors",
     members.Alignment.UTC: "UTC of its host",
     members.Alignment.OPERATIONS: "ends of common operations",
     members.Alignment.UNALIGNED: "not aligned",

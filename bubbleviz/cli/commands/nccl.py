@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.cli.help import ALL_DETAILS, argument, option, tables_of
+from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
 from bubbleviz.cli.options import ADDITIONS, CSV, JSON, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
@@ -18,18 +18,13 @@ def nccl(
     ),
     *,
     outputs: Outputs,
-    anchor: list[str] | None = option(
-        "[FILE:]EVENT=NS", "Clock of an event file: EVENT was at NS.", "Clocks"
-    ),
     convention: list[str] | None = ADDITIONS,
     reading: ReadingOptions,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show what NCCL moved, how fast, and who waited.
 
-    EVENT of --anchor is a ts in us, or a StartGpuClk, and NS a time of the first profile's clock;
-    two anchors of a file also give its drift. Event files come from NCCL_PROFILER_PLUGIN and
-    NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
+    Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
     """
     from bubbleviz.analyses.nccl import measure_communication
     from bubbleviz.analyses.nccl.profiles import find_inputs
@@ -42,7 +37,7 @@ def nccl(
 
     with progress_bars() as bars:
         report = measure_communication(
-            files, anchors=anchor or (), convention=convention or (), progress=bars, **settings
+            files, convention=convention or (), progress=bars, **settings
         )
     report = anonymous(report)
     written = {"csv": csv_of_operations, "json": as_json}
