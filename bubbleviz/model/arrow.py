@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.texts import listed
 
 if TYPE_CHECKING:  # the analysis of most runs shows no table this way
@@ -126,26 +127,21 @@ def table_of(columns: Mapping[str, Column]) -> Columns:
     return Table.from_pydict(dict(columns))
 
 
-def numbers(column: Ints, known: Bools | None = None) -> Column:
-    """Return whole numbers as an Arrow column, without a copy where all are known.
+def column_of(column: Ints | CodedTexts) -> Column:
+    """Return whole numbers, -1 for none, or texts as an Arrow column.
 
-    Args:
-        column: the numbers.
-        known: which of them are; None for all.
+    Numbers are not copied where all are known.
     """
     from arro3.core import Array, ChunkedArray, DataType
 
-    array = Array.from_numpy(np.ascontiguousarray(column))
-    if known is None or known.all():
+    if isinstance(column, CodedTexts):
+        return coded(column.code, column.texts)
+    array, known = Array.from_numpy(np.ascontiguousarray(column)), column != NONE
+    if known.all():
         return array
     # A null behind the last row is what all rows that are not known take.
     with_null = ChunkedArray([array, Array([None], DataType.int64())]).combine_chunks()
     return with_null.take(Array.from_numpy(np.where(known, np.arange(len(column)), len(column))))
-
-
-def identifiers(column: Ints) -> Column:
-    """Return identifiers as an Arrow column, -1 as null."""
-    return numbers(column, np.asarray(column != NONE))
 
 
 def coded(codes: Ints, labels: Sequence[str]) -> Column:

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
+from bubbleviz.model.arrow import ArrowTable, Column, column_of
 from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import Phase
 
 
@@ -174,32 +175,36 @@ class Operations(RankOperations, ArrowTable):
         """Return the number in the job of each of these ranks; -1 as in :meth:`stage_of`."""
         return _of_ranks(self.global_ranks, rank)
 
-    def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns of ``--csv`` by name, and some more."""
+    def shown_columns(self) -> dict[str, Ints | CodedTexts]:
+        """Return the columns of ``--csv`` by name, and some more; numbers are -1 for none."""
         spanned = self.has_span == 1
         return {
-            "iteration": identifiers(self.iteration),
-            "rank": numbers(self.rank),
-            "stage": identifiers(self.stage_of(self.rank)),
-            "phase": coded(self.phase, [phase.label for phase in Phase]),
-            "microbatch": identifiers(self.microbatch),
-            "chunk": identifiers(self.chunk),
-            "start_ns": numbers(self.start_ns, spanned),
-            "end_ns": numbers(self.end_ns, spanned),
-            "host_start_ns": numbers(self.host_start_ns),
-            "host_end_ns": numbers(self.host_end_ns),
-            "kernels": numbers(self.kernels),
-            "active_ns": numbers(self.active_ns),
-            "name": coded(self.name_id, self.names),
-            "sequence": identifiers(self.sequence),
-            "occurrence": numbers(self.occurrence),
-            "second_microbatch": identifiers(self.second_microbatch),
-            "second_chunk": identifiers(self.second_chunk),
-            "virtual_stage": identifiers(self.virtual_stage),
-            "busy_ns": numbers(self.busy_ns),
-            "launched_ns": identifiers(self.launched_ns),
-            "global_rank": identifiers(self.global_rank_of(self.rank)),
+            "iteration": self.iteration,
+            "rank": self.rank,
+            "stage": self.stage_of(self.rank),
+            "phase": CodedTexts(self.phase, [phase.label for phase in Phase]),
+            "microbatch": self.microbatch,
+            "chunk": self.chunk,
+            "start_ns": np.where(spanned, self.start_ns, NONE),
+            "end_ns": np.where(spanned, self.end_ns, NONE),
+            "host_start_ns": self.host_start_ns,
+            "host_end_ns": self.host_end_ns,
+            "kernels": self.kernels,
+            "active_ns": self.active_ns,
+            "name": CodedTexts(self.name_id, self.names),
+            "sequence": self.sequence,
+            "occurrence": self.occurrence,
+            "second_microbatch": self.second_microbatch,
+            "second_chunk": self.second_chunk,
+            "virtual_stage": self.virtual_stage,
+            "busy_ns": self.busy_ns,
+            "launched_ns": self.launched_ns,
+            "global_rank": self.global_rank_of(self.rank),
         }
+
+    def arrow_columns(self) -> Mapping[str, Column]:
+        """Return the columns of ``--csv`` by name, and some more."""
+        return {name: column_of(column) for name, column in self.shown_columns().items()}
 
 
 def _of_ranks(by_rank: Sequence[int | None], rank: Ints) -> Ints:

@@ -15,7 +15,7 @@ from bubbleviz.count.rank_iterations import account_column, has_account, rank_co
 from bubbleviz.count.ratios import CountedWork, ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
-from bubbleviz.model.arrow import Columns, coded, identifiers, table_of
+from bubbleviz.model.arrow import Columns, column_of, table_of
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts, groups_of, sorted_rows
 from bubbleviz.model.intervals import last_before
@@ -547,18 +547,13 @@ def written_operations(report: Report, *, tokens: bool | None = None) -> Columns
         report: any report, or a part of one.
         tokens: whether there is a column of tokens; None for where any are known.
     """
-    columns = dict(report.operations.arrow_columns())
+    columns = report.operations.shown_columns()
     del columns["global_rank"]  # it follows where --csv has it
     # Iterations by name, as numbers where all names are.
     names = [iteration.name for iteration in report.iterations]
-    iteration = report.operations.iteration
+    columns["iteration"] = CodedTexts(report.operations.iteration, names)
     if all(name.isdecimal() and len(name) <= _DIGITS for name in names):
-        columns["iteration"] = identifiers(np.array([*map(int, names), NONE], np.int64)[iteration])
-    else:
-        columns["iteration"] = coded(iteration, names)
-    for name, column in further_columns(report, with_tokens=tokens).items():
-        if isinstance(column, CodedTexts):
-            columns[name] = coded(column.code, column.texts)
-        else:
-            columns[name] = identifiers(column)
-    return table_of(columns)
+        numbers = np.array([*map(int, names), NONE], np.int64)
+        columns["iteration"] = numbers[report.operations.iteration]
+    columns |= further_columns(report, with_tokens=tokens)
+    return table_of({name: column_of(column) for name, column in columns.items()})

@@ -94,7 +94,7 @@ def test_operations_are_those_of_the_csv(report: Report) -> None:
     file = rows_of_csv(csv_renderer.render(report, View()))
     table = pa.table(report.operations)
 
-    columns = [*csv_renderer.operation_columns(report)]
+    columns = [*csv_renderer.columns(report)][:15]
     assert table.column_names[: len(columns)] == columns
     file = {name: file[name] for name in columns}
     assert {name: written(table[name].to_pylist()) for name in file} == file

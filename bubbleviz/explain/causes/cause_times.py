@@ -22,9 +22,9 @@ from bubbleviz.explain.causes.idle import IdleIntervals, forward_waits, idle_of
 from bubbleviz.explain.dependencies import Dependencies, Inputs
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
-from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
+from bubbleviz.model.arrow import ArrowTable, Column, column_of
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
-from bubbleviz.model.grouping import expanded, first_of_each, groups_of
+from bubbleviz.model.grouping import CodedTexts, expanded, first_of_each, groups_of
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations
 
@@ -94,31 +94,35 @@ class Bubbles(Table, ArrowTable):
         within = (self.collective != NONE) & (self.cause != Cause.PROFILER)
         return np.asarray(within & (self.cause != Cause.COLLECTIVE), bool)
 
-    def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns of ``--bubbles`` by name, operations by their rows."""
+    def shown_columns(self) -> dict[str, Ints | CodedTexts]:
+        """Return the columns of ``--bubbles`` by name, operations by their rows; -1 for none."""
         operations = self.operations
         peer = np.append(operations.rank, NONE)[self.peer_operation]
         return {
-            "ratio": coded(np.zeros(len(self), np.int64), [self.ratio]),
-            "iteration": identifiers(self.iteration),
-            "rank": numbers(self.rank),
-            "stage": identifiers(operations.stage_of(self.rank)),
-            "interval": numbers(self.interval),
-            "start_ns": numbers(self.start_ns),
-            "end_ns": numbers(self.end_ns),
-            "idle_ns": numbers(self.end_ns - self.start_ns),
-            "cause": coded(self.cause, [cause.label for cause in Cause]),
-            "before": identifiers(self.before),
-            "after": identifiers(self.after),
-            "peer_operation": identifiers(self.peer_operation),
-            "peer_rank": identifiers(peer),
-            "peer_stage": identifiers(operations.stage_of(peer)),
-            "collective": coded(self.collective, self.collectives),
-            "host_call": coded(self.host_call_id, operations.names),
-            "host_range": coded(self.host_range_id, operations.names),
-            "global_rank": identifiers(operations.global_rank_of(self.rank)),
-            "peer_global_rank": identifiers(operations.global_rank_of(peer)),
+            "ratio": CodedTexts(np.zeros(len(self), np.int64), [self.ratio]),
+            "iteration": self.iteration,
+            "rank": self.rank,
+            "stage": operations.stage_of(self.rank),
+            "interval": self.interval,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "idle_ns": self.end_ns - self.start_ns,
+            "cause": CodedTexts(self.cause, [cause.label for cause in Cause]),
+            "before": self.before,
+            "after": self.after,
+            "peer_operation": self.peer_operation,
+            "peer_rank": peer,
+            "peer_stage": operations.stage_of(peer),
+            "collective": CodedTexts(self.collective, self.collectives),
+            "host_call": CodedTexts(self.host_call_id, operations.names),
+            "host_range": CodedTexts(self.host_range_id, operations.names),
+            "global_rank": operations.global_rank_of(self.rank),
+            "peer_global_rank": operations.global_rank_of(peer),
         }
+
+    def arrow_columns(self) -> Mapping[str, Column]:
+        """Return the same columns for Arrow's libraries."""
+        return {name: column_of(column) for name, column in self.shown_columns().items()}
 
 
 def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts
-from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import csv_text, inert
-from bubbleviz.report.bubbles import further_columns, host_activity
+from bubbleviz.report.bubbles import further_columns
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -40,79 +39,47 @@ def written(table: Mapping[str, Sequence[object]]) -> str:
 
 def columns(report: Report) -> dict[str, Sequence[object]]:
     """Return all columns of operations: those that people read, and those that measure again."""
-    further = {
-        name: _numbers(column, column != -1) if isinstance(column, np.ndarray) else column.listed()
-        for name, column in further_columns(report).items()
-    }
-    return {**operation_columns(report), **further}
-
-
-def operation_columns(report: Report) -> dict[str, Sequence[object]]:
-    """Return the columns of operations that people read."""
-    operations = report.operations
-    labels = {int(phase): phase.label for phase in Phase}
-    stages = _of_ranks(report, "stage")
-    names = [inert(name) for name in operations.names]
-    spanned = operations.has_span == 1
-    return {
-        "iteration": _iteration_names(report, operations.iteration),
-        "rank": operations.rank.tolist(),
-        "stage": [stages[rank] for rank in operations.rank.tolist()],
-        "phase": [labels[phase] for phase in operations.phase.tolist()],
-        "microbatch": _pairs(operations.microbatch, operations.second_microbatch),
-        "chunk": _pairs(operations.chunk, operations.second_chunk),
-        "start_ns": _numbers(operations.start_ns, spanned),
-        "end_ns": _numbers(operations.end_ns, spanned),
-        "host_start_ns": operations.host_start_ns.tolist(),
-        "host_end_ns": operations.host_end_ns.tolist(),
-        "kernels": operations.kernels.tolist(),
-        "active_ns": operations.active_ns.tolist(),
-        "name": [names[name] for name in operations.name_id.tolist()],
-        "sequence": _numbers(operations.sequence, operations.sequence >= 0),
-        "occurrence": operations.occurrence.tolist(),
-    }
+    operations, further = report.operations, further_columns(report)
+    own = operations.shown_columns()
+    cells = {name: _cells(column) for name, column in {**own, **further}.items()}
+    cells["iteration"] = _iteration_names(report, operations.iteration)
+    cells["microbatch"] = _pairs(operations.microbatch, cells.pop("second_microbatch"))
+    cells["chunk"] = _pairs(operations.chunk, cells.pop("second_chunk"))
+    cells["name"] = _inert(operations.name_id, operations.names)
+    read = [name for name in own if name in cells and name not in further]
+    return {name: cells[name] for name in (*read, *further)}
 
 
 def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of idle intervals."""
-    bubbles, operations = report.bubbles, report.operations
-    causes = {int(cause): cause.label for cause in Cause}
-    stages, in_job = _of_ranks(report, "stage"), _of_ranks(report, "global_rank")
-    rank = bubbles.rank.tolist()
-    labels = operation_labels(report)
-    peer = ["" if row < 0 else int(operations.rank[row]) for row in bubbles.peer_operation.tolist()]
-    hosts = [
-        host_activity(report, row) if cause == Cause.HOST else (None, None)
-        for row, cause in enumerate(bubbles.cause.tolist())
-    ]
-    collectives = [inert(name) for name in bubbles.collectives]
-    return {
-        "ratio": [bubbles.ratio] * len(bubbles),
-        "iteration": _iteration_names(report, bubbles.iteration),
-        "rank": rank,
-        "stage": [stages[index] for index in rank],
-        "interval": bubbles.interval.tolist(),
-        "start_ns": bubbles.start_ns.tolist(),
-        "end_ns": bubbles.end_ns.tolist(),
-        "idle_ns": (bubbles.end_ns - bubbles.start_ns).tolist(),
-        "cause": [causes[cause] for cause in bubbles.cause.tolist()],
-        "before": labels.at(bubbles.before).listed(),
-        "after": labels.at(bubbles.after).listed(),
-        "peer_rank": peer,
-        "peer_stage": ["" if index == "" else stages[index] for index in peer],
+    bubbles, labels, names = report.bubbles, operation_labels(report), report.operations.names
+    cells = {name: _cells(column) for name, column in bubbles.shown_columns().items()}
+    cells["iteration"] = _iteration_names(report, bubbles.iteration)
+    cells["before"] = labels.at(bubbles.before).listed()
+    cells["after"] = labels.at(bubbles.after).listed()
+    of_host = bubbles.cause == Cause.HOST
+    # What the peer did stands behind who it is.
+    del cells["peer_operation"]
+    behind = {
         "peer_operation": labels.at(bubbles.peer_operation).listed(),
-        "collective": CodedTexts(bubbles.collective, collectives).listed(),
-        "host_call": [inert(call or "") for call, _ in hosts],
-        "host_range": [inert(around or "") for _, around in hosts],
-        "global_rank": [in_job[index] for index in rank],
-        "peer_global_rank": ["" if index == "" else in_job[index] for index in peer],
+        "collective": _inert(bubbles.collective, bubbles.collectives),
+        "host_call": _inert(np.where(of_host, bubbles.host_call_id, NONE), names),
+        "host_range": _inert(np.where(of_host, bubbles.host_range_id, NONE), names),
+        "global_rank": cells.pop("global_rank"),
+        "peer_global_rank": cells.pop("peer_global_rank"),
     }
+    return {name: own for name, own in cells.items() if name not in behind} | behind
 
 
-def _of_ranks(report: Report, name: str) -> dict[object, object]:
-    """Return an attribute of each rank; empty where it is unknown."""
-    told = ((rank.index, getattr(rank, name)) for rank in report.ranks)
-    return {index: "" if value is None else value for index, value in told}
+def _cells(column: Ints | CodedTexts) -> Sequence[object]:
+    """Return the cells of a column; empty ones for none."""
+    if isinstance(column, CodedTexts):
+        return column.listed()
+    return ["" if value == NONE else value for value in column.tolist()]
+
+
+def _inert(code: Ints, names: Sequence[str]) -> Sequence[object]:
+    return CodedTexts(code, [inert(name) for name in names]).listed()
 
 
 def _iteration_names(report: Report, iteration: Ints) -> list[object]:
@@ -121,15 +88,9 @@ def _iteration_names(report: Report, iteration: Ints) -> list[object]:
     return [names.get(index, "") for index in iteration.tolist()]
 
 
-def _numbers(column: Ints, known: Bools) -> list[object]:
-    """Return the numbers that are known; empty cells for the others."""
-    values = zip(column.tolist(), known.tolist(), strict=True)
-    return [value if is_known else "" for value, is_known in values]
-
-
-def _pairs(first: Ints, second: Ints) -> list[object]:
+def _pairs(first: Ints, second: Sequence[object]) -> list[object]:
     """Return ``7`` or, for an operation that names two things, ``7;3``."""
     return [
-        "" if a < 0 else a if b < 0 else f"{a};{b}"
-        for a, b in zip(first.tolist(), second.tolist(), strict=True)
+        "" if a < 0 else a if b == "" else f"{a};{b}"
+        for a, b in zip(first.tolist(), second, strict=True)
     ]
