@@ -23,12 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bubbleviz.native.library import (  # the path comes first
     MISSING,
     FileShape,
-    IntegerColumn,
     Library,
     load,
 )
@@ -86,7 +87,7 @@ def _by_sqlite(path: Path) -> list[tuple[object, ...]] | None:
 
 def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[object, ...]] | None:
     """Return the same rows as the C part reads them, or None."""
-    columns = [IntegerColumn(i, MISSING, _MISSING, 0) for i in (0, 2, 4)]
+    columns = np.array([(i, MISSING, _MISSING, 0) for i in (0, 2, 4)], np.int64)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, page_bytes, page_bytes, path.stat().st_size // page_bytes)
@@ -106,7 +107,8 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[obj
         os.close(descriptor)
     if numbers is None or rows is None:
         return None
-    return list(zip(*rows[0].tolist(), rows[1], strict=True))
+    ((values, texts),) = rows
+    return list(zip(*values.tolist(), texts, strict=True))
 
 
 def _expected(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:

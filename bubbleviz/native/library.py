@@ -13,11 +13,11 @@ import ctypes
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,43 +28,26 @@ FILE = "libbubbleviz.dylib" if sys.platform == "darwin" else "libbubbleviz.so"
 SWITCH = "BUBBLEVIZ_NATIVE"
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
-_SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p
-_I32, _I64, _U32 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32
+_POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
 #: What NULL in a column reads as: an unusual value, the missing one, or that if no value of the
 #: file is equal to it.
 UNUSUAL, MISSING, DISTINCT = range(3)
+#: How columns of integers are read, shape (columns, 4): the place of each in the table, one of
+#: these, the missing value, and whether it stands for the row number.
+IntegerColumns: TypeAlias = _Ints
 
 
-def _structure(**fields: Any) -> Any:
-    """Return a structure of C."""
-    return type("Structure", (ctypes.Structure,), {"_fields_": tuple(fields.items())})
-
-
-class FileShape(ctypes.Structure):
+class FileShape(NamedTuple):
     """An open SQLite file: its descriptor, bytes of a page, of these in use, and its pages."""
 
-    _fields_ = (("descriptor", _I32), ("page_bytes", _U32), ("usable", _U32), ("pages", _U32))
+    descriptor: int
+    page_bytes: int
+    usable: int
+    pages: int
 
 
-class IntegerColumn(ctypes.Structure):
-    """A column of integers: its place in the table, and how its values are read."""
-
-    _fields_ = (("index", _I32), ("null", _I32), ("missing", _I64), ("alias", _I32))
-
-
-_Leaves = _structure(
-    page=_POINTER, last_row=_POINTER, **{"from": _SIZE}, to=_SIZE, first=_I64, last=_I64
-)
-_Selection = _structure(
-    patterns=_POINTER, text=_I32, kind=_I32, kinds=_I64 * 4, id=_I32, id_count=_I32,
-    ids=_POINTER, start=_I32, end=_I32, thread=_I32, thread_count=_I32, threads=_POINTER,
-    shortest=_I64, since=_I64, until=_I64,
-)  # fmt: skip
-_Named = _structure(values=_POINTER, texts=_POINTER, rows=_SIZE, bytes=_SIZE)
-#: Bytes of the structures that functions of pages take.
-_LAYOUT = (FileShape, IntegerColumn, _Leaves, _Selection, _Named)
 #: A column, a number, or a structure of such; None is no column.
 Argument: TypeAlias = "npt.NDArray[Any] | int | tuple[Argument, ...] | None"
 
@@ -83,9 +66,8 @@ class Leaves:
 
     def around(self, first: int, last: int) -> tuple[int, int]:
         """Return which of these, from and to, may hold rows of some numbers."""
-        begin = int(np.searchsorted(self.last_row, first))
-        end = int(np.searchsorted(self.last_row, last)) + 1
-        return begin, min(end, len(self.page))
+        begin, end = np.searchsorted(self.last_row, (first, last)).tolist()
+        return begin, min(end + 1, len(self.page))
 
     def pieces(self, most: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the last row number of so many leaves after the other."""
@@ -112,7 +94,7 @@ class Library:
 
         Columns that are not contiguous are copied, so that none of these may be written to.
         """
-        function = self.functions[f"bubbleviz_{name}"]
+        function = getattr(self.functions, f"bubbleviz_{name}")
         function.restype = _I64
         # What an address is of must outlive the call.
         kept: list[Any] = []
@@ -120,70 +102,52 @@ class Library:
 
     def leaves(self, file: FileShape, root: int) -> Leaves | None:
         """Return the leaf pages of the table whose tree begins on a page."""
-        # ctypes would take the last 32 bits of any number.
         if not 1 < root <= file.pages:
             return None
         try:
             page, last_row = np.empty(file.pages, np.uint32), np.empty(file.pages, np.int64)
         except MemoryError:
             return None
-        count = _SIZE()
-        status = self.functions.bubbleviz_leaves(
-            ctypes.byref(file),
-            ctypes.c_uint32(root),
-            pointer(page),
-            pointer(last_row),
-            _SIZE(len(page)),
-            ctypes.byref(count),
-        )
-        rows = slice(0, count.value)
-        return None if status else Leaves(page[rows].copy(), last_row[rows].copy())
+        count = self.call("leaves", file, root, page, last_row, file.pages)
+        return None if count < 0 else Leaves(page[:count].copy(), last_row[:count].copy())
 
     def integers(
         self,
         file: FileShape,
         leaves: Leaves,
-        columns: Sequence[IntegerColumn],
+        columns: IntegerColumns,
         first: int,
         last: int,
     ) -> _Ints | None:
         """Return columns of the rows ``first`` to ``last``, shape (columns, rows)."""
-        # No row takes less than three bytes.
         begin, end = leaves.around(first, last)
+        pages = leaves.page, leaves.last_row, begin, end, first, last
+        # No row takes less than three bytes.
         room = min(last - first + 1, (end - begin) * file.page_bytes // 3)
         try:
             values = np.empty((len(columns), room), np.int64)
         except MemoryError:
             return None
-        rows = _SIZE()
-        status = self.functions.bubbleviz_integers(
-            ctypes.byref(file),
-            ctypes.byref(_leaves(leaves, begin, end, first, last)),
-            _array(columns),
-            len(columns),
-            pointer(values),
-            _SIZE(room),
-            ctypes.byref(rows),
-        )
-        if status:
+        rows = self.call("integers", file, pages, columns, len(columns), values, room)
+        if rows < 0:
             return None
-        return values if rows.value == room else values[:, : rows.value].copy()
+        return values if rows == room else values[:, :rows].copy()
 
     def named(
         self,
         file: FileShape,
         leaves: Leaves,
-        columns: Sequence[IntegerColumn],
+        columns: IntegerColumns,
         text: int,
         globs: Sequence[str],
-        bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
+        pieces: Iterable[tuple[int, int]] = ((-(1 << 63), (1 << 63) - 1),),
         *,
         kinds: Sequence[int] = (0, 0, 0, 0),
         ids: Sequence[int] | None = (),
         threads: Sequence[int] = (),
         **fields: int,
-    ) -> NamedRows | None:
-        """Return the rows of some kinds whose text fits a pattern, or has some number.
+    ) -> list[NamedRows] | None:
+        """Return the rows of some kinds whose text fits a pattern, or has some number, by piece.
 
         Args:
             file: the open file.
@@ -191,7 +155,7 @@ class Library:
             columns: of integers, that are given.
             text: place of the column of texts in the table.
             globs: SQLite's GLOB patterns, of which the text must fit one.
-            bounds: the first and the last row.
+            pieces: of the table, each the numbers of its first and its last row.
             kinds: four codes, where the place of their column is given.
             ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
             threads: those wanted, ascending, where rows are selected by time.
@@ -202,37 +166,32 @@ class Library:
         """
         if any("\0" in glob for glob in globs):
             return None
-        begin, to = leaves.around(*bounds)
-        # What a structure points at must outlive it.
-        texts = b"".join(glob.encode() + b"\0" for glob in globs)
-        wanted, of_threads = np.array(ids or (), np.int64), np.array(threads, np.int64)
-        patterns = ctypes.c_void_p(self.functions.bubbleviz_patterns(texts, _SIZE(len(globs))))
+        texts = np.frombuffer(b"".join(glob.encode() + b"\0" for glob in globs), np.uint8)
         absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
-        selection = _Selection(
-            patterns=patterns, text=text, kinds=(_I64 * 4)(*kinds),
-            id_count=-1 if ids is None else len(wanted), ids=pointer(wanted),
-            thread_count=len(of_threads), threads=pointer(of_threads), **(absent | fields),
-        )  # fmt: skip
-        result = _Named()
-        try:
-            status = patterns.value is None or self.functions.bubbleviz_named(
-                ctypes.byref(file),
-                ctypes.byref(_leaves(leaves, begin, to, *bounds)),
-                _array(columns),
-                len(columns),
-                ctypes.byref(selection),
-                ctypes.byref(result),
-            )
-            return None if status else _named_rows(result, len(columns))
-        finally:
-            self.functions.bubbleviz_named_free(ctypes.byref(result))
-            self.functions.bubbleviz_patterns_free(patterns)
+        given = absent | dict.fromkeys(("shortest", "since", "until"), 0) | fields
+        kind, of_text, start, end, thread, *times = given.values()
+        wanted, of_threads = (np.array(some, np.int64) if some else None for some in (ids, threads))
+        selection: tuple[Argument, ...] = (texts, len(globs), text, kind, *kinds)
+        selection += (of_text, -1 if ids is None else len(ids), wanted)
+        selection += (start, end, thread, len(threads), of_threads, *times)
+        parts = []
+        for bounds in pieces:
+            pages = leaves.page, leaves.last_row, *leaves.around(*bounds), *bounds
+            result = np.zeros(4, np.int64)
+            try:
+                if self.call("named", file, pages, columns, len(columns), selection, result):
+                    return None
+                parts.append(_named_rows(result, len(columns)))
+            finally:
+                self.call("named_free", result)
+        return parts
 
 
-def _named_rows(result: Any, columns: int) -> NamedRows:
-    flat = np.frombuffer(memory_at(result.values, result.rows * (columns + 1) * 8), np.int64)
-    table = flat.reshape(result.rows, columns + 1)
-    texts = bytes(memory_at(result.texts, result.bytes))
+def _named_rows(result: _Ints, columns: int) -> NamedRows:
+    at, text_at, rows, bytes_of_texts = result.tolist()
+    flat = np.frombuffer(memory_at(at, rows * (columns + 1) * 8), np.int64)
+    table = flat.reshape(rows, columns + 1)
+    texts = bytes(memory_at(text_at, bytes_of_texts))
     length = table[:, columns].tolist()
     end = np.cumsum(np.maximum(table[:, columns], 0)).tolist()
     # A copy, as the memory behind the table is freed.
@@ -242,7 +201,7 @@ def _named_rows(result: Any, columns: int) -> NamedRows:
     )
 
 
-def memory_at(address: int | None, size: int) -> memoryview:
+def memory_at(address: int, size: int) -> memoryview:
     """Return so many bytes at an address; ``ctypes.string_at`` counts them in 32 bits."""
     return memoryview((ctypes.c_char * size).from_address(address) if address and size else b"")
 
@@ -266,29 +225,23 @@ def cut(column: _Ints, count: int) -> _Ints:
 
 def _passed(argument: Argument, kept: list[Any]) -> Any:
     """Return an argument as C takes it; what must not be freed meanwhile is kept."""
-    if argument is None:
-        return _POINTER()
-    if isinstance(argument, tuple):
-        values = [_passed(part, kept) for part in argument]
-        kept.append(_structure_of(tuple(map(type, values)))(*values))
-        return ctypes.byref(kept[-1])
+    if isinstance(argument, int):
+        return _I64(argument)
     if isinstance(argument, np.ndarray):
         kept.append(np.ascontiguousarray(argument))
         return pointer(kept[-1])
-    return _I64(argument)
+    if argument is None:
+        return _POINTER()
+    values = [part if isinstance(part, int) else _passed(part, kept) for part in argument]
+    kept.append(_structure_of(tuple(map(type, values)))(*values))
+    return ctypes.byref(kept[-1])
 
 
 @cache
 def _structure_of(kinds: tuple[type, ...]) -> Any:
-    return _structure(**{f"part_{place}": kind for place, kind in enumerate(kinds)})
-
-
-def _array(columns: Sequence[IntegerColumn]) -> ctypes.Array[IntegerColumn]:
-    return (IntegerColumn * len(columns))(*columns)
-
-
-def _leaves(leaves: Leaves, begin: int, end: int, first: int, last: int) -> Any:
-    return _Leaves(leaves.page.ctypes.data, leaves.last_row.ctypes.data, begin, end, first, last)
+    types = (_I64 if issubclass(kind, int) else kind for kind in kinds)
+    fields = tuple((f"part_{place}", kind) for place, kind in enumerate(types))
+    return type("Structure", (ctypes.Structure,), {"_fields_": fields})
 
 
 #: From so many rows on, what lies free between columns is worth giving back.
@@ -352,11 +305,6 @@ def load(path: Path) -> Library | None:
         checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
         if sources and functions.bubbleviz_source() != checksum:
             return None
-        found = (_U32 * len(_LAYOUT))()
-        functions.bubbleviz_layout(found)
-        if tuple(found) != tuple(map(ctypes.sizeof, _LAYOUT)):
-            return None
-        functions.bubbleviz_patterns.restype = _POINTER
     except (OSError, AttributeError):
         return None
     return Library(functions)

@@ -55,18 +55,29 @@ struct file {
     uint32_t pages;
 };
 
+/* What callers pass are pointers and numbers of 64 bits alone. */
+
+/* The descriptor, the bytes of a page, those in use, and the pages. */
+static struct file file_of(const int64_t shape[4])
+{
+    struct file file = {(int32_t)shape[0], (uint32_t)shape[1], (uint32_t)shape[2],
+                        (uint32_t)shape[3]};
+
+    return file;
+}
+
 /* A column of integers, and what stands for NULL. */
 struct column {
-    int32_t index;    /* among the columns of the table */
-    int32_t nullable; /* 0: NULL is unusual; 1: it reads as missing; 2: and no value may be that */
+    int64_t index;    /* among the columns of the table */
+    int64_t nullable; /* 0: NULL is unusual; 1: it reads as missing; 2: and no value may be that */
     int64_t missing;
-    int32_t alias; /* not 0: stands for the row number, and NULL is stored */
+    int64_t alias; /* not 0: stands for the row number, and NULL is stored */
 };
 
 struct leaves {
     const uint32_t *page;
     const int64_t *last_row; /* that may be on it */
-    size_t from, to;         /* of these, those to read */
+    uint64_t from, to;       /* of these, those to read */
     int64_t first, last;     /* row numbers to read */
 };
 
@@ -205,24 +216,25 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
     return walk_below(walk, big4(page + 8), depth + 1, after, last);
 }
 
-/* The leaves of a table in order, and the last row number that each may hold. */
-EXPORTED int bubbleviz_leaves(const struct file *file, uint32_t root, uint32_t *leaf,
-                              int64_t *last_row, size_t room, size_t *count)
+/* The leaves of a table in order, and the last row number that each may hold; how many there are,
+ * -1 where something is unusual. */
+EXPORTED int64_t bubbleviz_leaves(const int64_t shape[4], int64_t root, uint32_t *leaf,
+                                  int64_t *last_row, int64_t room)
 {
-    struct walk walk = {file, NULL, NULL, leaf, last_row, room, 0, 0};
+    struct file file = file_of(shape);
+    struct walk walk = {&file, NULL, NULL, leaf, last_row, (size_t)room, 0, 0};
     int64_t after = INT64_MIN;
     int status = NO_MEMORY;
 
-    walk.seen = calloc(1, (size_t)(file->pages >> 3) + 1);
-    walk.pages = malloc((size_t)(MOST_DEPTH + 1) * file->page_bytes);
+    walk.seen = calloc(1, (size_t)(file.pages >> 3) + 1);
+    walk.pages = malloc((size_t)(MOST_DEPTH + 1) * file.page_bytes);
     if (walk.seen && walk.pages)
-        status = find_depth(&walk, root);
+        status = find_depth(&walk, (uint32_t)root);
     if (!status)
-        status = walk_below(&walk, root, 0, &after, INT64_MAX);
+        status = walk_below(&walk, (uint32_t)root, 0, &after, INT64_MAX);
     free(walk.seen);
     free(walk.pages);
-    *count = walk.count;
-    return status;
+    return status ? -1 : (int64_t)walk.count;
 }
 
 /* --- records -------------------------------------------------------------------------------- */
@@ -446,7 +458,7 @@ static int columns_to_read(const struct column *columns, int count)
 
     for (int i = 0; i < count; i++)
         if (columns[i].index >= most)
-            most = columns[i].index + 1;
+            most = (int)columns[i].index + 1;
     return most;
 }
 
@@ -473,17 +485,17 @@ ALWAYS_INLINE int keep_integers(void *with, const struct record *record)
     return status;
 }
 
-/* Columns of integers of some rows of a table, shape (count, room), of which *rows are filled. */
-EXPORTED int bubbleviz_integers(const struct file *file, const struct leaves *leaves,
-                                const struct column *columns, int count, int64_t *out, size_t room,
-                                size_t *rows)
+/* Columns of integers of some rows of a table, shape (count, room); how many of these are filled,
+ * -1 where something is unusual. */
+EXPORTED int64_t bubbleviz_integers(const int64_t shape[4], const struct leaves *leaves,
+                                    const struct column *columns, int64_t count, int64_t *out,
+                                    int64_t room)
 {
-    struct table table = {columns, count, out, room, 0};
-    int status =
-        read_leaves(file, columns_to_read(columns, count), leaves, keep_integers, &table);
+    struct file file = file_of(shape);
+    struct table table = {columns, (int)count, out, (size_t)room, 0};
+    int most = columns_to_read(columns, table.count);
 
-    *rows = table.rows;
-    return status;
+    return read_leaves(&file, most, leaves, keep_integers, &table) ? -1 : (int64_t)table.rows;
 }
 
 /* --- names ---------------------------------------------------------------------------------- */
@@ -640,14 +652,14 @@ static int first_bytes(const uint8_t *text, const uint8_t *end, uint8_t *set)
 }
 
 /* Prepares patterns, each ended by NUL, one behind the other; they must outlive the result. */
-EXPORTED struct patterns *bubbleviz_patterns(const uint8_t *texts, size_t count)
+static struct patterns *prepared(const uint8_t *texts, int64_t count)
 {
     struct patterns *all = count <= MOST_PATTERNS ? calloc(1, sizeof *all) : NULL;
     size_t shortest = SIZE_MAX;
 
     if (!all)
         return NULL;
-    for (size_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++) {
         struct pattern pattern = {texts, texts + strlen((const char *)texts), NULL, 0};
         uint8_t set[256] = {0};
         texts = pattern.end + 1;
@@ -670,8 +682,6 @@ EXPORTED struct patterns *bubbleviz_patterns(const uint8_t *texts, size_t count)
     all->step = all->floating && shortest >= 3 ? shortest - 2 : 0;
     return all;
 }
-
-EXPORTED void bubbleviz_patterns_free(struct patterns *patterns) { free(patterns); }
 
 static int fits_any(const struct patterns *patterns, const uint8_t *at, const uint8_t *end)
 {
@@ -708,39 +718,35 @@ static int fits_any(const struct patterns *patterns, const uint8_t *at, const ui
 /* Rows to keep: those of some kinds, with a text that fits, or without one and with some number;
  * or, where times are given, those of some threads that last so long and touch them. */
 struct selection {
-    const struct patterns *patterns;
-    int32_t text;  /* index of the column of texts */
-    int32_t kind;  /* index of the column of kinds; -1: all are kept */
+    const uint8_t *globs; /* SQLite's patterns, each ended by NUL */
+    int64_t glob_count;
+    int64_t text; /* index of the column of texts */
+    int64_t kind; /* index of the column of kinds; -1: all are kept */
     int64_t kinds[4];
-    int32_t id;        /* index of the column of numbers of texts; -1: none */
-    int32_t id_count;  /* of these numbers; -1: any */
+    int64_t id;         /* index of the column of numbers of texts; -1: none */
+    int64_t id_count;   /* of these numbers; -1: any */
     const int64_t *ids; /* ascending */
-    int32_t start, end, thread; /* indices of columns; -1: any time */
-    int32_t thread_count;
+    int64_t start, end, thread; /* indices of columns; -1: any time */
+    int64_t thread_count;
     const int64_t *threads; /* ascending */
     int64_t shortest, since, until;
-};
-
-struct named {
-    int64_t *values; /* shape (rows, count + 1); the last is the length of the text, -1 for none */
-    uint8_t *texts;  /* one behind the other */
-    size_t rows, bytes;
 };
 
 struct naming {
     const struct column *columns;
     int count;
     const struct selection *selection;
+    struct patterns *patterns; /* of the selection */
     struct buffer values, texts;
     size_t rows, bytes;
 };
 
-static int is_among(const int64_t *ascending, int32_t count, int64_t value)
+static int is_among(const int64_t *ascending, int64_t count, int64_t value)
 {
-    int32_t low = 0, high = count;
+    int64_t low = 0, high = count;
 
     while (low < high) {
-        int32_t middle = low + (high - low) / 2;
+        int64_t middle = low + (high - low) / 2;
         if (ascending[middle] < value)
             low = middle + 1;
         else
@@ -752,7 +758,7 @@ static int is_among(const int64_t *ascending, int32_t count, int64_t value)
 /* Whether a row is of the times and the threads that are wanted: OK or UNUSUAL, and the answer. */
 static int select_times(const struct selection *selection, const struct record *record, int *kept)
 {
-    const int32_t places[3] = {selection->start, selection->end, selection->thread};
+    const int64_t places[3] = {selection->start, selection->end, selection->thread};
     int64_t value[3], length;
 
     for (int i = 0; i < 3; i++) {
@@ -774,8 +780,8 @@ static int select_times(const struct selection *selection, const struct record *
 }
 
 /* Whether a row is kept: OK or UNUSUAL, and the answer. */
-static inline int select_row(const struct selection *selection, const struct record *record,
-                             int *kept)
+static inline int select_row(const struct selection *selection, const struct patterns *patterns,
+                             const struct record *record, int *kept)
 {
     uint64_t type = record->type[selection->text];
     const uint8_t *text = record->value[selection->text];
@@ -799,7 +805,7 @@ static inline int select_row(const struct selection *selection, const struct rec
     }
     if (is_text(type)) {
         size_t bytes = (size_t)((type - 13) >> 1);
-        *kept = fits_any(selection->patterns, text, text + bytes);
+        *kept = fits_any(patterns, text, text + bytes);
         /* SQLite's patterns see a text up to its first NUL. */
         return memchr(text, 0, bytes) ? UNUSUAL : OK;
     }
@@ -821,7 +827,7 @@ static int keep_named(void *with, const struct record *record)
     struct naming *naming = with;
     const struct selection *selection = naming->selection;
     size_t width = (size_t)naming->count + 1;
-    int kept, status = select_row(selection, record, &kept);
+    int kept, status = select_row(selection, naming->patterns, record, &kept);
 
     if (status || !kept)
         return status;
@@ -841,39 +847,34 @@ static int keep_named(void *with, const struct record *record)
     return status;
 }
 
-/* Columns of integers and the text of some rows; the result is freed by bubbleviz_named_free. */
-EXPORTED int bubbleviz_named(const struct file *file, const struct leaves *leaves,
-                             const struct column *columns, int count,
-                             const struct selection *selection, struct named *result)
+/* Columns of integers and the text of some rows: where the numbers are, shape (rows, count + 1), of
+ * which the last is the length of the text, -1 for none; where the texts are, one behind the other;
+ * how many rows and bytes there are. bubbleviz_named_free frees both. */
+EXPORTED int64_t bubbleviz_named(const int64_t shape[4], const struct leaves *leaves,
+                                 const struct column *columns, int64_t count,
+                                 const struct selection *selection, int64_t result[4])
 {
-    struct naming naming = {columns, count, selection, {NULL, 0}, {NULL, 0}, 0, 0};
-    int most = columns_to_read(columns, count);
+    struct file file = file_of(shape);
+    struct naming naming = {columns, (int)count, selection, NULL, {NULL, 0}, {NULL, 0}, 0, 0};
+    int most = columns_to_read(columns, naming.count);
 
-    const int32_t places[6] = {selection->text,  selection->kind, selection->id,
+    const int64_t places[6] = {selection->text,  selection->kind, selection->id,
                                selection->start, selection->end,  selection->thread};
     for (int i = 0; i < 6; i++)
         if (places[i] >= most)
-            most = places[i] + 1;
-    int status = read_leaves(file, most, leaves, keep_named, &naming);
-    result->values = (int64_t *)naming.values.bytes;
-    result->texts = naming.texts.bytes;
-    result->rows = naming.rows, result->bytes = naming.bytes;
+            most = (int)places[i] + 1;
+    naming.patterns = prepared(selection->globs, selection->glob_count);
+    int status =
+        naming.patterns ? read_leaves(&file, most, leaves, keep_named, &naming) : NO_MEMORY;
+    free(naming.patterns);
+    result[0] = (intptr_t)naming.values.bytes;
+    result[1] = (intptr_t)naming.texts.bytes;
+    result[2] = (int64_t)naming.rows, result[3] = (int64_t)naming.bytes;
     return status;
 }
 
-/* Bytes of the structures that callers pass: those of another source have others. */
-EXPORTED void bubbleviz_layout(uint32_t bytes[5])
+EXPORTED void bubbleviz_named_free(const int64_t result[4])
 {
-    bytes[0] = sizeof(struct file);
-    bytes[1] = sizeof(struct column);
-    bytes[2] = sizeof(struct leaves);
-    bytes[3] = sizeof(struct selection);
-    bytes[4] = sizeof(struct named);
-}
-
-EXPORTED void bubbleviz_named_free(struct named *result)
-{
-    free(result->values);
-    free(result->texts);
-    result->values = NULL, result->texts = NULL;
+    free((void *)(intptr_t)result[0]);
+    free((void *)(intptr_t)result[1]);
 }

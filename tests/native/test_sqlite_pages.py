@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bubbleviz.native.library import UNUSUAL, FileShape, IntegerColumn, Leaves, NamedRows
+from bubbleviz.native.library import UNUSUAL, FileShape, Leaves, NamedRows
 from tests.support.compiled import compiled_library
 
 PAGE = 512
 ROOT = 2
 EVERYTHING = (-(1 << 63), (1 << 63) - 1)
-NUMBER = IntegerColumn(0, UNUSUAL, -1, 0)
+NUMBER = np.array([(0, UNUSUAL, -1, 0)], np.int64)
 
 
 def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | None = None) -> Path:
@@ -48,7 +49,8 @@ def _decoded(path: Path) -> NamedRows | None:
         leaves = library.leaves(file, ROOT)
         if leaves is None:
             return None
-        return library.named(file, leaves, [NUMBER], 1, ("*",), EVERYTHING)
+        parts = library.named(file, leaves, NUMBER, 1, ("*",))
+        return parts[0] if parts else None
 
 
 def _by_sqlite(path: Path) -> list[tuple[int, str]]:
@@ -147,7 +149,7 @@ def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
         leaves = library.leaves(file, ROOT)
         assert isinstance(leaves, Leaves)
         os.truncate(path, 4 * PAGE + 100)
-        assert library.integers(file, leaves, [NUMBER], *EVERYTHING) is None
+        assert library.integers(file, leaves, NUMBER, *EVERYTHING) is None
 
 
 def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:

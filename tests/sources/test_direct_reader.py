@@ -82,7 +82,7 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
     """Return named rows as they are decoded, None where they are not, and as SQLite reads them."""
     direct, decoded = export.direct, None
     if isinstance(direct, DirectReader):
-        rows = direct.named(name, selection, *EVERY_ROW)
+        rows = direct.named(name, selection, [EVERY_ROW])
         decoded = None if rows is None else (rows[0].tolist(), [*rows[1]])
     export.direct = ""
     try:
@@ -95,7 +95,7 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
 
 
 def _strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
-    rows = _direct(export).named("strings/matching", Selection(globs=globs), *EVERY_ROW)
+    rows = _direct(export).named("strings/matching", Selection(globs=globs), [EVERY_ROW])
     assert rows is not None
     return list(zip(rows[0][0].tolist(), rows[1], strict=True))
 

@@ -86,7 +86,9 @@ class DirectReader:
             self._leave(query)
         return columns
 
-    def named(self, query: str, selection: Selection, first: int, last: int) -> Named | None:
+    def named(
+        self, query: str, selection: Selection, stretches: Iterable[tuple[int, int]]
+    ) -> Named | None:
         """Return the selected rows among those of some numbers, as an ``Export`` does."""
         by_time, sampled = query == "ranges/lasting", query == "ranges/sample"
         query = "ranges/named" if by_time or sampled else query
@@ -94,10 +96,9 @@ class DirectReader:
             return None
         table, place = self._tables[query], self._tables[query].places
         integers = table.integers
-        pieces: Iterable[tuple[int, int]] = [(first, last)]
         options: dict[str, Any] = {}
         if query == "strings/matching":
-            pieces = table.leaves.pieces(_STRING_PAGES)
+            stretches = table.leaves.pieces(_STRING_PAGES)
         else:
             options = {"kind": place["eventType"], "kinds": selection.kinds}
             options |= {"id": place["textId"], "ids": None if sampled else selection.text_ids}
@@ -107,16 +108,13 @@ class DirectReader:
             options |= {"since": selection.since_ns, "until": selection.until_ns}
         if sampled:
             # Kind and number of the text; other columns may be damaged.
-            integers = [integers[2], integers[5]]
+            integers = integers[[2, 5]]
         text = place["text" if "text" in place else "value"]
         globs = ("*",) if by_time or sampled else selection.globs
-        parts: list[Named] = []
-        for piece in pieces:
-            rows = self._pages.functions.named(
-                self._pages.file, table.leaves, integers, text, globs, piece, **options
-            )
-            if rows is None:
-                self._leave(query)
-                return None
-            parts.append(rows)
+        parts = self._pages.functions.named(
+            self._pages.file, table.leaves, integers, text, globs, stretches, **options
+        )
+        if parts is None:
+            self._leave(query)
+            return None
         return joined(parts)

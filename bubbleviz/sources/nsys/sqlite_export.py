@@ -102,7 +102,7 @@ class SqliteExport(export.Export):
         self, name: str, selection: export.Selection | None, part: range
     ) -> tuple[range, Ints | export.Named]:
         if selection is not None:
-            return part, self._named(name, selection, part[0], part[-1])
+            return part, self.named(name, selection, [(part[0], part[-1])])
         return part, self.numbered(name, part[0], part[-1])
 
     def numbered(self, name: str, first: int, last: int) -> Ints:
@@ -120,15 +120,14 @@ class SqliteExport(export.Export):
         stretches: Sequence[tuple[int, int]] = (export.EVERY_ROW,),
     ) -> export.Named:
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
-        return export.joined(
-            [self._named(name, selection, first, last) for first, last in stretches]
-        )
-
-    def _named(self, name: str, selection: export.Selection, first: int, last: int) -> export.Named:
         if isinstance(self.direct, DirectReader):
-            rows = self.direct.named(name, selection, first, last)
+            rows = self.direct.named(name, selection, stretches)
             if rows is not None:
                 return rows
+        return export.joined([self._named(name, selection, *rows) for rows in stretches])
+
+    def _named(self, name: str, selection: export.Selection, first: int, last: int) -> export.Named:
+        """Return the selected rows as SQLite finds them."""
         binds: Binds = {
             **dict(zip(export.KINDS, selection.kinds, strict=True)),
             **_patterns(selection.globs),

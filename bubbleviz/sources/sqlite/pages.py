@@ -45,7 +45,7 @@ class PageTable:
 
     pages: Pages
     leaves: native.Leaves
-    integers: Sequence[native.IntegerColumn]
+    integers: native.IntegerColumns
     places: Mapping[str, int]
 
     def columns(self) -> Ints | None:
@@ -109,7 +109,7 @@ class Pages:
             return None
         null = {None: native.UNUSUAL, ABSENT: native.DISTINCT}
         integers = [
-            native.IntegerColumn(
+            (
                 places[column.name],
                 null.get(column.missing, native.MISSING),
                 NONE if column.missing is None else column.missing,
@@ -117,7 +117,7 @@ class Pages:
             )
             for column in columns
         ]
-        return PageTable(self, leaves, integers, places)
+        return PageTable(self, leaves, np.array(integers, np.int64), places)
 
 
 @contextmanager
