@@ -9,12 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from functools import cache
 
+import numpy as np
+
+from bubbleviz.model.columns import Bools
+
 #: What stands for other characters in a pattern; a set that is not closed ends it.
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
 #: A set that means the same in a regex.
 _PLAIN_SET = re.compile(r"\[[A-Za-z0-9_]+\]|\[(?:0-9|a-z|A-Z)\]")
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
+_DIGIT = re.compile("[0-9]")
+#: Every digit as the same one.
+_AS_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 
 
 def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
@@ -114,6 +121,9 @@ def fitting(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
     parts = {glob: max(_WILDCARD.split(glob), key=len) for glob in globs}
     some = [(glob, part, _first_letters(glob)) for glob, part in parts.items() if part in together]
 
+    if not some:
+        return [False] * len(texts)
+
     @cache
     def beginning_with(first: str) -> list[tuple[str, re.Pattern[str]]]:
         """Return the patterns that may match a text with that first letter: for most texts, few."""
@@ -125,6 +135,33 @@ def fitting(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
         any(part in text and regex.fullmatch(text) for part, regex in beginning_with(text[:1]))
         for text in texts
     ]
+
+
+class NameShapes:
+    """Names that differ in their digits alone, looked at once: of deep ranges nearly all do.
+
+    Args:
+        names: distinct ones.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        folded = "\n".join(names).encode("utf-8", "surrogatepass").translate(_AS_DIGIT).split(b"\n")
+        if len(folded) != len(names):  # lines inside names, or no name
+            folded = [name.encode("utf-8", "surrogatepass") for name in names]
+        shapes = dict.fromkeys(folded)
+        self._shapes = [shape.decode("utf-8", "surrogatepass") for shape in shapes]
+        shapes = dict(zip(shapes, range(len(shapes)), strict=True))
+        self._shape = np.fromiter(map(shapes.__getitem__, folded), np.int64, len(folded))
+
+    def fitting(self, globs: Sequence[str]) -> Bools:
+        """Return for each name whether any of the SQLite GLOBs matches it."""
+        # A set of all digits fits each; a pattern with single ones must see those of the names.
+        single = [glob for glob in globs if _DIGIT.search(glob.replace("0-9", ""))]
+        others = [glob for glob in globs if glob not in single]
+        found: Bools = np.array(fitting(others, self._shapes), bool)[self._shape]
+        found |= np.array(fitting(single, self._names), bool)
+        return found
 
 
 def loose_regex(globs: Sequence[str]) -> str:

@@ -307,10 +307,9 @@ class Numbering(Generic[Value]):
     def numbers(self, values: Iterable[Value]) -> Ints:
         """Return the numbers of some values, shape (values,)."""
         values, known = [*values], self._numbers
-        # Of millions most are known.
-        for value in dict.fromkeys(values):
-            self.number(value)
-        return np.array([known[value] for value in values], np.int64)
+        fresh = [value for value in dict.fromkeys(values) if value not in known]
+        known.update(zip(fresh, range(len(known), len(known) + len(fresh)), strict=True))
+        return np.fromiter(map(known.__getitem__, values), np.int64, len(values))
 
 
 class BlockNumbering:

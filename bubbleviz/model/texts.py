@@ -110,7 +110,7 @@ def unmarked(text: str) -> str:
 
 def encodable(text: str) -> str:
     """Return a text that UTF-8 can hold: halves of surrogate pairs become question marks."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def not_option(path: str) -> str:

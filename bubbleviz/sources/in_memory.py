@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.globs import NameShapes
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
@@ -130,13 +130,17 @@ class DecodedFile:
             rows.count = len(whole.profile.activities) + len(whole.profile.ranges)
         return whole
 
+    @cached_property
+    def _shapes(self) -> NameShapes:
+        return NameShapes(self._whole.profile.ranges.names)
+
     def _chosen(self, globs: Sequence[str]) -> Bools:
         """Tell which ranges have names that patterns fit."""
         whole = self._whole
         ranges = whole.profile.ranges
 
         def fits(wanted: Sequence[str]) -> Bools:
-            return np.array(fitting(wanted, ranges.names), bool)[ranges.name_id]
+            return self._shapes.fitting(wanted)[ranges.name_id]
 
         if whole.named is None:
             return fits(globs)

@@ -20,7 +20,7 @@ from bubbleviz.analyses.nccl.profiles import _FAMILY
 from bubbleviz.analyses.pgle import instructions
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in, find_convention, load_convention
-from bubbleviz.conventions.globs import lets_through, loose_regex
+from bubbleviz.conventions.globs import NameShapes, lets_through, loose_regex
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.conventions.range_names import understand
@@ -311,12 +311,14 @@ def test_names_are_read_that_a_pattern_lets_through(
     st.lists(st.text("aF[]^-0.9é\n#", max_size=6), max_size=8),
 )
 @example(["[z-a]", "[", "[]a]*", "[^F]?"], ["z", "[", "]a", "é\n"])
-def test_a_loose_regex_matches_whatever_a_pattern_does(globs: list[str], names: list[str]) -> None:
+@example(["a[0-9]9"], ["a09", "a08", "a99"])
+def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: list[str]) -> None:
     likely = may_match(pa.array(names, pa.string()), loose_regex(globs))
     expected = [any(lets_through(glob, name) for glob in globs) for name in names]
 
     assert likely is not None
     assert not np.any(np.array(expected, bool) & ~likely)
+    assert NameShapes(names).fitting(globs).tolist() == expected
     if not globs:
         assert not likely.any()
 

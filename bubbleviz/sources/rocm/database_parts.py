@@ -188,6 +188,24 @@ class Part:
             if isinstance(number, int) and text is not None and str(text)
         }
 
+    def texts_of_rows(self, name: str, rows: int) -> tuple[Ints, list[str]]:
+        """Return the numbers that a query gives, and the text of each; none where it cannot run.
+
+        Args:
+            name: of the query.
+            rows: about so many there are.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        batch = None
+        if self.has(name):
+            batch = self._database.batch(self._queries.query(name), {}, rows + 1)
+        if batch is None:
+            return np.empty(0, np.int64), []
+        numbers, texts = batch.columns
+        return sqlite.integers_of([numbers])[0], list(map(str, sqlite.texts_of(texts)))
+
 
 def _binds(ids: Ints | None) -> Binds | None:
     return None if ids is None else {"ids": json.dumps(ids.tolist())}

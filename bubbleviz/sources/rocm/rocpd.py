@@ -255,7 +255,7 @@ _LOSSES = {
     "target/agents": "GPU models",
     "target/processes": "process ids",
     "calls/all": "kinds of calls, or what launched what",
-    "ranges/text_ids": "names of ranges",
+    "ranges/texts": "names of ranges",
     "gpu_work/kernel_names": "names of kernels",
     "gpu_work/copies": "copies",
 }
@@ -511,26 +511,20 @@ def _host_events(
     rows = np.flatnonzero(
         np.isin(kind, (Kind.COLLECTIVE, Kind.PUSHED, Kind.STARTED, Kind.FUNCTION))
     )
-    texts, text = _range_texts(part, events[5, rows])
-    lacking = text == NONE
+    number = _range_texts(recording.range_names, part, events[5, rows])
+    lacking = number == NONE
     # A function of ROCTx without a text is a range without a name; others name their ranges.
     of_roctx = flags(functions, lambda function: function.startswith("roctx"))[name[rows]]
     nameless = lacking & of_roctx
     recording.nameless += int(nameless.sum())
-    text = np.where(lacking, len(texts) + name[rows], text)[~nameless]
-    rows = rows[~nameless]
-    number = renumbered(recording.range_names, (*texts, *functions), text)
+    by_function = lacking & ~nameless
+    number[by_function] = renumbered(recording.range_names, functions, name[rows[by_function]])
+    rows, number = rows[~nameless], number[~nameless]
     started = (kind[rows] == Kind.STARTED).astype(np.int64)
     recording.ranges.append(np.stack((*events[:2, rows], thread[rows], started, number)))
 
 
-def _range_texts(part: Part, event: Ints) -> tuple[tuple[str, ...], Ints]:
-    """Return distinct texts of ranges, and the row of each event's text; -1 none."""
-    if not part.has("ranges/text_ids") or not part.has("ranges/texts"):
-        return (), np.full(len(event), NONE, np.int64)
-    events, text_ids = part.columns("ranges/text_ids", ids=event)
-    at = found_in(events, event)
-    text_id = np.where(at == NONE, NONE, text_ids[at] if len(text_ids) else NONE)
-    texts = part.texts("ranges/texts", distinct(text_id[text_id != NONE]))
-    known, number = named(text_id, texts, lambda _: "")
-    return known, np.where(flags(known, lambda text: not text)[number], NONE, number)
+def _range_texts(numbering: Numbering[str], part: Part, event: Ints) -> Ints:
+    """Return the number of each event's text in a numbering, to which those are added; -1 none."""
+    events, texts = part.texts_of_rows("ranges/texts", len(event))
+    return np.append(numbering.numbers(texts), NONE)[found_in(events, event)]

@@ -232,13 +232,18 @@ class Database:
             blocks = [integers_of(batch.columns) for batch in batches]
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
-    def batch(self, query: Query, binds: Binds) -> RecordBatch | None:
+    def batch(self, query: Query, binds: Binds, rows: int = _BATCH) -> RecordBatch | None:
         """Return the result of a query, texts among it; None without rows.
+
+        Args:
+            query: that gives it.
+            binds: its parameters.
+            rows: more than there are, if that is known; else it may be read again.
 
         Raises:
             ProfileError: the file is damaged.
         """
-        most = _BATCH
+        most = max(rows, 1)
         with _damage_reported(self.path, query):
             # A column has the type of its first batch, so that all rows must come in one.
             while (batches := self._batches(query, binds, most, alone=True)) is None:

@@ -1,12 +1,12 @@
--- The texts of ranges, by the numbers of their events (a JSON array).
+-- Texts of ranges, by their events.
 --
 -- requires: events(id, extra)
 SELECT
-    event.id AS text_id,  -- number of the event
-    CASE
-        WHEN JSON_VALID(event.extra) AND JSON_TYPE(event.extra) = 'object'
-            THEN CAST(JSON_EXTRACT(event.extra, '$.message') AS TEXT)
-    END AS text  -- of the range; NULL where it is none
-FROM JSON_EACH(:ids) AS wanted
-INNER JOIN events AS event ON wanted.value = event.id
+    event.id AS event_id,  -- its number
+    CAST(JSON_EXTRACT(event.extra, '$.message') AS TEXT) AS text  -- of the range
+FROM events AS event
+WHERE
+    event.extra GLOB '*"message"*' AND JSON_VALID(event.extra)
+    AND JSON_TYPE(event.extra, '$.message') != 'null'
+    AND JSON_EXTRACT(event.extra, '$.message') != ''
 ORDER BY event.id

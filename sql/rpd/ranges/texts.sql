@@ -1,9 +1,13 @@
--- The texts of ranges, by their numbers (a JSON array).
+-- Texts of ranges of ROCTx, by their calls.
 --
+-- requires: rocpd_api(id, apiName_id, args_id)
+-- requires: rocpd_string(id, string)
 -- requires: arguments(id, text)
 SELECT
-    given.id AS text_id,  -- its number
+    call.id AS event_id,  -- number of the call
     CAST(given.text AS TEXT) AS text  -- of the range
-FROM JSON_EACH(:ids) AS wanted
-INNER JOIN arguments AS given ON wanted.value = given.id
-ORDER BY given.id
+FROM rocpd_api AS call
+INNER JOIN rocpd_string AS named ON call.apiName_id = named.id
+INNER JOIN arguments AS given ON call.args_id = given.id
+WHERE (named.string = 'UserMarker' OR named.string GLOB 'roctx*') AND CAST(given.text AS TEXT) != ''
+ORDER BY call.id
