@@ -44,7 +44,7 @@ def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> Non
 # Known truth
 
 
-def test_modules_are_one_or_apart_or_one_is_taken(tmp_path: Path) -> None:
+def test_modules_are_one_or_one_is_taken(tmp_path: Path) -> None:
     run = Run()
     for _ in range(2):
         with run.module("jit_init", 1):
@@ -70,13 +70,6 @@ def test_modules_are_one_or_apart_or_one_is_taken(tmp_path: Path) -> None:
     assert told(one) == {"fusion.1": 0.020, "fusion.2": 0.030}
     assert shared not in notes(one)
     assert told(measure_costs(path, aggregate="max", modules=["jit_step"]))["fusion.1"] == 0.040
-    apart = measure_costs(path, apart=True)
-    assert [(own.module, own.name, own.cost_us) for own in apart.instructions] == [
-        ("jit_init(1)", "fusion.1", 0.010),
-        ("jit_step(7)", "fusion.1", 0.020),
-        ("jit_step(7)", "fusion.2", 0.030),
-        ("jit_step(9)", "fusion.1", 0.040),
-    ]
     with pytest.raises(UsageError, match=r"jit_nothing.*hold jit_init\(1\), jit_step\(7\)"):
         measure_costs(path, modules=["jit_nothing"])
 
@@ -182,7 +175,7 @@ def test_the_command_writes_text_and_binary(tmp_path: Path, cli: CommandLine) ->
     assert f"--xla_gpu_pgle_profile_file_or_directory_path={text}\n" in out
     assert cli("pgle", path, "-o", binary)[0] == 0
     assert read_costs(str(text)) == read_costs(str(binary)) == expected
-    assert cli("pgle", path, "-o", "-")[:2] == (0, text.read_text())
+    assert cli("pgle", path, "--pbtxt", "-")[:2] == (0, text.read_text())
     assert path.read_bytes() == before
     assert {file.name for file in tmp_path.iterdir()} == {"jax.sqlite", text.name, binary.name}
 
@@ -196,35 +189,22 @@ def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> 
     assert "--force" in err
     assert cli("pgle", path, "-o", file, "--force")[0] == 0
     assert file.read_text() != "mine"
-    assert cli("pgle", path, "-o", path, "-f")[0] == 1
-    (tmp_path / "costs.jit_step_7_.pbtxt").write_text("mine")
-    code, _, err = cli("pgle", path, "--modules", "-o", file)
-    assert (code, (tmp_path / "costs.jit_step_7_.pbtxt").read_text()) == (1, "mine")
-    assert "costs.jit_step_7_.pbtxt: exists already" in err
-    code, out, _ = cli("pgle", path, "--modules", "-o", tmp_path / "apart.pbtxt")
-    assert code == 0
-    apart = tmp_path / "apart.jit_step_7_.pbtxt"
-    assert read_costs(str(apart))["fusion.1"] == 1.001
-    assert f"path={apart}\n" in out
-    assert not (tmp_path / "apart.pbtxt").exists()
+    assert cli("pgle", path, "--pb", path, "-f")[0] == 1
 
-    # Without a file they are shown; what XLA does not read is told.
+    # Without a file they are shown; what XLA does not read is not written.
     code, out, err = cli("pgle", path)
     assert (code, err) == (0, "")
     shown = [line.split() for line in out.splitlines() if line.startswith("fusion.1")]
     assert shown == [["fusion.1", "1.001", "1", "compute"]]
-    other = tmp_path / "costs.txt"
-    assert cli("pgle", path, "-o", other)[2].endswith(
-        f"{other}: written as text, but XLA reads files that end with .pb or .pbtxt alone; "
-        "name it so\n"
-    )
+    code, _, err = cli("pgle", path, "-o", tmp_path / "costs.txt")
+    assert (code, err.endswith("its suffix is not one of .csv, .pbtxt, .pb\n")) == (2, True)
 
 
 def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
     path, file, table = steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
     # 0.540 us and 1.001 us were measured.
     estimates = {"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 2.54}
-    file.write_bytes(written_costs(estimates, str(file)))
+    file.write_bytes(written_costs(estimates, "pb"))
     code, out, err = cli("pgle", path, "--against", file, "--csv", table)
 
     assert (code, err) == (0, "")
@@ -269,7 +249,7 @@ def test_limitations_go_to_standard_error(tmp_path: Path, cli: CommandLine) -> N
             run.thunk("all-gather-start.1", 1_000, kernel=NCCL, stream=8)
             run.thunk("fusion.2", 1_000)
             run.thunk("all-gather-done.1")
-    code, out, err = cli("pgle", run.written(tmp_path), "-o", "-")
+    code, out, err = cli("pgle", run.written(tmp_path), "--pbtxt", "-")
 
     assert code == 0
     costs = 'costs {{ name: "{}" cost_us: 1.0 }}'.format
@@ -286,8 +266,6 @@ def test_limitations_go_to_standard_error(tmp_path: Path, cli: CommandLine) -> N
         (["--aggregate", "p101"], "not one of"),
         (["--aggregate-collectives", "most"], "not one of"),
         (["--csv", "x.csv"], "--against"),
-        (["--modules", "--against", "x.pb"], "--module NAME"),
-        (["--modules", "-o", "-"], "name a file"),
         (["--module", "jit_other"], "jit_step(7)"),
         (["--skip", "-1"], "--skip"),
     ],

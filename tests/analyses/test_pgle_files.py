@@ -50,11 +50,11 @@ def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path:
     kind = message_factory.GetMessageClass(
         pool.FindMessageTypeByName("tensorflow.profiler.ProfiledInstructionsProto")
     )
-    for suffix in FORMATS:
-        file = tmp_path / f"a{suffix}"
-        content = written_costs(HOSTILE, str(file))
+    for form in FORMATS:
+        file = tmp_path / f"a.{form}"
+        content = written_costs(HOSTILE, form)
         whole = kind()
-        if suffix == ".pb":
+        if form == "pb":
             whole.ParseFromString(content)
         else:
             text_format.Parse(content, whole)
@@ -63,7 +63,7 @@ def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path:
         assert {cost.name.decode(): cost.cost_us for cost in whole.costs} == HOSTILE
         whole.latencies.add(source=b"a }")
         as_text = text_format.MessageToString(whole, as_utf8=True).encode()
-        file.write_bytes(whole.SerializeToString() if suffix == ".pb" else as_text)
+        file.write_bytes(whole.SerializeToString() if form == "pb" else as_text)
         assert read_costs(str(file)) == HOSTILE
 
 
@@ -107,7 +107,7 @@ def test_a_published_file_is_read_and_written_again(tmp_path: Path) -> None:
     costs = read_costs(str(file))
 
     assert (file.read_bytes().count(b"\n"), len(costs)) == (824, 714)
-    assert set(written_costs(costs, "-").splitlines()) <= set(file.read_bytes().splitlines())
+    assert set(written_costs(costs, "pbtxt").splitlines()) <= set(file.read_bytes().splitlines())
     again = tmp_path / "costs.pb"
-    again.write_bytes(written_costs(costs, str(again)))
+    again.write_bytes(written_costs(costs, "pb"))
     assert read_costs(str(again)) == costs

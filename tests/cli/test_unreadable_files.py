@@ -16,7 +16,7 @@ from tests.support.places import CHECKOUT
 from tests.support.xla_profiles import tpu, written
 
 #: Commands that read any profile, with the option for a document.
-COMMANDS = {"analyze": "--json", "idle": "--json", "nccl": "--json", "pgle": "--output"}
+COMMANDS = {"analyze": "--json", "idle": "--json", "nccl": "--json", "pgle": "--pbtxt"}
 EMPTY: Mapping[str, bytes] = {"a.sqlite": b"", "z.sqlite": b""}
 BAD: Mapping[str, Mapping[str, bytes]] = {
     "empty": EMPTY,

@@ -98,7 +98,7 @@ WITHOUT_WORK = {
         *("gate nowhere.json", "pgle pyproject.toml --csv x.csv"),
     ),
     1: (
-        *("pgle nowhere.sqlite", "pgle pyproject.toml -o pyproject.toml"),
+        *("pgle nowhere.sqlite", "pgle pyproject.toml --pb pyproject.toml"),
         *("gate nowhere.json --max-bubble schedule=0.1", "inspect nowhere.sqlite"),
         *("analyze nowhere.sqlite", "analyze nowhere*.sqlite"),
         "analyze pyproject.toml --svg pyproject.toml",

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.analyses.pgle import instructions
-from bubbleviz.analyses.pgle.files import written_costs
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
@@ -70,14 +69,12 @@ class InstructionCost:
 
     Attributes:
         name: the instruction, as XLA names it.
-        module: label of its module; None where modules are not kept apart.
         cost_us: microseconds on a device, of one execution.
         executions: number of them, over all devices.
         collective: whether it moves data between devices.
     """
 
     name: str
-    module: str | None
     cost_us: float
     executions: int
     collective: bool
@@ -88,7 +85,7 @@ class Costs:
     """Instruction costs of a run.
 
     Attributes:
-        instructions: by module and name.
+        instructions: by name.
         modules: that ran, the longest first: label (name, and the number of its program if it is
             recorded), number of instructions with costs, and time of all their executions over all
             devices, in ns.
@@ -139,20 +136,18 @@ def merge_samples(samples: Sequence[instructions.Samples]) -> instructions.Sampl
 
 
 def costs_of(
-    samples: instructions.Samples, compute: str, collective: str, *, apart: bool
+    samples: instructions.Samples, compute: str, collective: str
 ) -> tuple[InstructionCost, ...]:
-    """Return the cost of each instruction, by module and name.
+    """Return the cost of each instruction, by name.
 
     Args:
         samples: executions.
         compute: statistic for instructions that compute.
         collective: statistic for those that move data between devices.
-        apart: whether instructions of one name in several modules are several.
     """
     if len(samples) == 0:
         return ()
-    module = samples.module if apart else np.full(len(samples), NONE, np.int64)
-    groups = grouping.groups_of(module, samples.instruction)
+    groups = grouping.groups_of(samples.instruction)
     order = np.lexsort((samples.cost_ns, groups.of_row))
     ascending = samples.cost_ns[order]
     count = np.bincount(groups.of_row, minlength=len(groups))
@@ -163,21 +158,19 @@ def costs_of(
         statistic(text, ascending, first, count) for text in (compute, collective)
     )
     cost_ns = np.where(moves, of_collectives, of_compute)
-    module, instruction = module[groups.first], samples.instruction[groups.first]
-    columns = (instruction, module, cost_ns, count, moves)
+    columns = (samples.instruction[groups.first], cost_ns, count, moves)
     costs = [
         InstructionCost(
             samples.instructions[name],
-            samples.modules[own] if own != NONE else None,
             each_ns / 1000,
             executions,
             is_collective,
         )
-        for name, own, each_ns, executions, is_collective in zip(
+        for name, each_ns, executions, is_collective in zip(
             *(column.tolist() for column in columns), strict=True
         )
     ]
-    return tuple(sorted(costs, key=lambda cost: (cost.module or "", cost.name)))
+    return tuple(sorted(costs, key=lambda cost: cost.name))
 
 
 # Comparison: the costs in a file against those measured in a profile.
@@ -200,7 +193,7 @@ def compare_costs(
     """Return the differences between estimated and measured costs.
 
     Args:
-        costs: as measured, one a name.
+        costs: as measured.
         estimates: microseconds by instruction; a module's fingerprint before the name, as JAX's
             own profiler writes it (``fingerprint::fusion.1``, in
             ``xla/python/xplane_to_profile_instructions.cc``), is removed, since exports
@@ -236,8 +229,6 @@ def csv_of_comparison(comparison: CostComparison) -> str:
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
 AGGREGATE = "p90"
-#: Of a module's name in the name of a file, characters.
-_LONGEST = 80
 
 
 def measure_costs(
@@ -246,7 +237,6 @@ def measure_costs(
     aggregate: str = AGGREGATE,
     aggregate_collectives: str | None = None,
     modules: Sequence[str] = (),
-    apart: bool = False,
     skip: int = 1,
     convention: str | Path | Sequence[str | Path] = (),
     keep_export: bool = False,
@@ -261,7 +251,6 @@ def measure_costs(
             ``median``, or a percentile as ``p90``.
         aggregate_collectives: the same for collectives; None for the same statistic.
         modules: names or labels of the modules to take; empty for all.
-        apart: keep the instructions of several modules apart.
         skip: executions of each module on each device to leave out as its warm-up.
         convention: conventions whose lists of communication kernels extend the built-in one: names,
             or paths of TOML files; an instruction is a collective if it, or one of its kernels,
@@ -296,7 +285,7 @@ def measure_costs(
     totals = _modules(samples)
     if modules:
         samples = samples.take(_chosen(samples, modules))
-    costs = costs_of(samples, compute, collective, apart=apart)
+    costs = costs_of(samples, compute, collective)
     if not costs:
         raise NothingToAnalyseError(
             f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
@@ -316,7 +305,7 @@ def measure_costs(
         limitations=(
             *unreadable,
             *(limitation for _, _, lost, _ in profiles for limitation in lost),
-            *([] if apart else _shared_names(samples)),
+            *_shared_names(samples),
         ),
         device=min((device for *_, device in profiles), key=lambda name: name != "GPU"),
     )
@@ -382,32 +371,7 @@ def _shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
         yield Limitation(
             "instructions whose name several modules have",
             "XLA looks costs up by name, and these are of all the modules together; take one "
-            "with --module NAME, or keep all apart with --modules",
+            "with --module NAME",
             count,
             LimitationKind.COSTS,
         )
-
-
-def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:
-    """Return the content of cost files by path: one file, or one per module where these are apart.
-
-    Args:
-        costs: of a run.
-        path: the file; for module ``jit_step(7)`` it is ``costs.jit_step_7_.pbtxt``.
-    """
-    by_module: dict[str | None, dict[str, float]] = {}
-    for cost in costs.instructions:
-        by_module.setdefault(cost.module, {})[cost.name] = cost.cost_us
-    if set(by_module) == {None}:
-        return {path: written_costs(by_module[None], path)}
-    contents: dict[str, bytes] = {}
-    file = Path(path)
-    for module, module_costs in by_module.items():
-        text = module or "none"
-        safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)
-        stem, number, ending = f"{file.stem}.{safe[:_LONGEST]}", 1, file.suffix
-        while (place := str(file.with_name(stem + ending))) in contents:
-            number += 1
-            ending = f".{number}{file.suffix}"
-        contents[place] = written_costs(module_costs, path)
-    return contents

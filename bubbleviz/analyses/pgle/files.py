@@ -46,19 +46,19 @@ def _of_text(content: bytes) -> Any:
     return Parse(content, _message()(), allow_unknown_field=True)
 
 
-#: By suffix what encodes a message of costs, and what decodes one; other files are text.
+#: What encodes a message of costs, and what decodes one; files of another suffix are text.
 FORMATS: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
-    ".pbtxt": (_as_text, _of_text),
-    ".pb": (lambda costs: costs.SerializeToString(), lambda c: _message().FromString(c)),
+    "pbtxt": (_as_text, _of_text),
+    "pb": (lambda costs: costs.SerializeToString(), lambda c: _message().FromString(c)),
 }
 
 
-def written_costs(costs: Mapping[str, float], path: str) -> bytes:
-    """Return the content of a file of instructions with their microseconds, in their order."""
+def written_costs(costs: Mapping[str, float], form: str) -> bytes:
+    """Return instructions with their microseconds, in their order, in a format."""
     message = _message()()
     for name, cost_us in costs.items():
         message.costs.add(name=name.encode("utf-8", errors="replace"), cost_us=cost_us)
-    return FORMATS.get(Path(path).suffix, FORMATS[".pbtxt"])[0](message)
+    return FORMATS[form][0](message)
 
 
 def read_costs(path: str) -> Mapping[str, float]:
@@ -76,7 +76,7 @@ def read_costs(path: str) -> Mapping[str, float]:
     from google.protobuf.text_format import ParseError
 
     try:
-        message = FORMATS.get(Path(path).suffix, FORMATS[".pbtxt"])[1](content)
+        message = FORMATS.get(Path(path).suffix[1:], FORMATS["pbtxt"])[1](content)
     except (DecodeError, ParseError, ValueError) as error:
         raise InputError(
             f"{path}: holds no instruction costs ({str(error)[:200]}); write one with bubbleviz "

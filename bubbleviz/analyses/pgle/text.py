@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bubbleviz.analyses.pgle.costs import CostComparison, Costs
-from bubbleviz.analyses.pgle.files import FORMATS
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
@@ -41,17 +40,6 @@ def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
     of_costs = [note for note in limitations if note.kind in _OF_COSTS]
     of_costs.sort(key=lambda note: note.kind is not LimitationKind.WRONG_COSTS)
     return tuple(note.sentence for note in of_costs)
-
-
-def unread(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each file that XLA would not read because of its suffix."""
-    known = tuple(FORMATS)
-    return tuple(
-        f"warning: {path}: written as text, but XLA reads files that end with "
-        f"{' or '.join(sorted(known))} alone; name it so"
-        for path in paths
-        if path != "-" and not path.endswith(known)
-    )
 
 
 def flags(paths: Sequence[str], *, device: str = "GPU") -> str:
@@ -109,7 +97,7 @@ def sections(costs: Costs) -> Iterator[Block]:
         for label, instructions, spent_ns in costs.modules[:_ROWS]
     ]
     yield Table("", modules, ("module",), omitted=len(costs.modules) - _ROWS)
-    longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name, c.module or ""))
+    longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name))
     rows = [
         {
             "instruction": short_name(cost.name, _NAME),

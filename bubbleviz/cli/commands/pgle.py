@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.help import argument, flag, option
-from bubbleviz.cli.options import ADDITIONS, FORCE, JOBS, KEEP_EXPORT, command, jobs_or_cores
+from bubbleviz.cli.help import argument, option
+from bubbleviz.cli.options import ADDITIONS, CSV, JOBS, KEEP_EXPORT, command, jobs_or_cores
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.render.files import check_outputs
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
 
 
-@command()
+@command({"pbtxt": "costs as text", "pb": "costs, binary", **CSV}, {".pbtxt": "pbtxt", ".pb": "pb"})
 def pgle(
     profiles: list[str] = argument(
         "PROFILES...",
@@ -31,14 +30,10 @@ def pgle(
         "reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz).",
     ),
     *,
-    output: str | None = option(
-        "FILE", "Write costs as text (.pbtxt), binary (.pb).", "Outputs", "--output", "-o"
-    ),
+    outputs: Outputs,
     against: str | None = option(
-        "FILE", "Compare estimates in a file with the costs.", "Selection"
+        "FILE", "Compare estimates in a file with the costs; -o errors.csv.", "Selection"
     ),
-    csv: str | None = option("FILE", "The comparison with --against as CSV.", "Outputs"),
-    modules: bool = flag("One file per module: costs.jit_step.pbtxt.", "Outputs", "--modules"),
     aggregate: str = option(
         *("STAT", "max, median, mean, min, or pNN.", "Cost"), default="p90", complete=_STATISTICS
     ),
@@ -50,7 +45,6 @@ def pgle(
     convention: list[str] | None = ADDITIONS,
     keep_export: bool = KEEP_EXPORT,
     jobs: int | None = JOBS,
-    force: bool = FORCE,
 ) -> None:
     """Measure what XLA instructions take, for its scheduler.
 
@@ -58,23 +52,15 @@ def pgle(
     executions, and --aggregate is the statistic over those of an instruction on all devices; the
     flags for both runs are printed with them.
     """
-    if csv is not None and against is None:
-        raise UsageError("--csv writes a comparison; add --against FILE")
-    if modules and against is not None:
-        raise UsageError(
-            "--against compares with one cost file; give --module NAME instead of --modules"
-        )
-    if modules and output == "-":
-        raise UsageError("--modules writes one file per module; name a file with -o")
-    # Files of modules have their names once these are known.
-    outputs = [file for file in (None if modules else output, csv) if file is not None]
+    if against is None and "csv" in outputs.formats.values():
+        raise UsageError("a comparison is written as CSV; add --against FILE")
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if against is None else [against]
     inputs += convention or []
-    check_outputs(outputs, inputs, force=force)
+    outputs.check(inputs)
     from bubbleviz.analyses.pgle import measure_costs, text
-    from bubbleviz.analyses.pgle.costs import compare_costs, contents_of, csv_of_comparison
-    from bubbleviz.analyses.pgle.files import read_costs
+    from bubbleviz.analyses.pgle.costs import compare_costs, csv_of_comparison
+    from bubbleviz.analyses.pgle.files import read_costs, written_costs
 
     estimates = None if against is None else read_costs(against)
     with progress_bars() as bars:
@@ -84,24 +70,25 @@ def pgle(
             aggregate_collectives=aggregate_collectives,
             modules=module or (),
             skip=skip,
-            apart=modules,
             convention=convention or (),
             keep_export=keep_export,
             jobs=jobs_or_cores(jobs),
             progress=bars,
         )
     comparison = None if estimates is None else compare_costs(costs.instructions, estimates)
-    contents: dict[str, str | bytes] = {}
-    if output is not None:
-        contents.update(contents_of(costs, output))
-    cost_files = list(contents)
-    if comparison is not None and csv is not None:
-        contents[csv] = csv_of_comparison(comparison)
-    Outputs(dict.fromkeys(contents, ""), force).deliver(
-        lambda _, file: contents[file],
+    cost_us = {cost.name: cost.cost_us for cost in costs.instructions}
+    cost_files = [file for file, name in outputs.formats.items() if name != "csv"]
+
+    def content(name: str, _: str) -> str | bytes:
+        if comparison is not None and name == "csv":
+            return csv_of_comparison(comparison)
+        return written_costs(cost_us, name)
+
+    outputs.deliver(
+        content,
         lambda: _print_result(anonymous(costs), anonymous(comparison), anonymous(cost_files)),
         inputs=inputs,
-        warnings=[*text.warnings(costs.limitations), *text.unread(cost_files)],
+        warnings=text.warnings(costs.limitations),
     )
 
 
