@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli import options
 from bubbleviz.cli.help import argument, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, search_bar, show
-from bubbleviz.errors import ProfileError, UsageError
+from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.report.saved import looks_saved
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.layout.layer_table import MeasuredModel
@@ -99,7 +97,7 @@ def _measured_model(
         ) from None
     from bubbleviz.analyses.layout import inputs
 
-    if len(run) == 1 and _is_report(run[0]):
+    if measurement.is_saved(run, "layout", "takes"):
         if not per_stage:
             raise UsageError(
                 f"{run[0]}: a report holds no times of layers; give --layers-per-stage, or the "
@@ -115,18 +113,3 @@ def _measured_model(
             jobs=options.jobs_or_cores(measurement.jobs),
             progress=bars,
         )
-
-
-def _is_report(path: str) -> bool:
-    """Tell whether a path is a saved report, or a pipe: a trace may be named ``.json``, too."""
-    from bubbleviz.sources.readers import reader_of
-
-    if not looks_saved(path):
-        return False
-    if Path(path).is_fifo() or Path(path).is_dir():
-        return True
-    try:
-        reader_of(path)
-    except ProfileError:
-        return True
-    return False
