@@ -88,20 +88,10 @@ def _tried(
     inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
 ) -> looks.Inspection:
     """Return the inspection with the best draft and what an analysis says of it."""
-    from bubbleviz.align.run import RunHints, merge
-    from bubbleviz.count.count import count
-    from bubbleviz.explain.explanation import explain
     from bubbleviz.render.text.report import headline_lines
-    from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
+    from bubbleviz.report.report import report_on
 
-    recordings, run = read.recordings, merge(read, RunHints())
-    counts = count(run)
-    report = with_schedule(
-        assemble(Report, recordings, run, counts, explain(run, counts), ()),
-        schedule_ran(recordings, run, counts),
-        None,
-    )
-    value, bounds, *_ = headline_lines(report)
+    value, bounds, *_ = headline_lines(report_on(read))
     trial = replace(trial, headline=value + bounds)
     return replace(inspection, analysable=False, suggestion=draft, trial=trial)
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
-from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line, percent
+from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_line, percent
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -71,10 +70,9 @@ def gate_json(
 ) -> str:
     """Return the checks of a report as JSON: values and limits as fractions, or in ms."""
     lines = [*((check.line, check.passed) for check in checks), *promises]
-    return json_text(
+    return document_text(
+        "bubbleviz.gate/1",
         {
-            "schema": "bubbleviz.gate/1",
-            "version": __version__,
             "passed": all(passed for _, passed in lines),
             "checks": [
                 {
@@ -90,7 +88,7 @@ def gate_json(
             ],
             "promises": [{"text": text, "kept": kept} for text, kept in promises],
             **written(saved.restrictions),
-        }
+        },
     )
 
 
@@ -114,8 +112,6 @@ _LEAST_NS = 500.0
 def document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values."""
     return {
-        "schema": SCHEMA,
-        "version": __version__,
         "runs": [
             {
                 "title": run.title,
@@ -164,7 +160,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 def as_json(comparison: Comparison) -> str:
     """Return a comparison as JSON text."""
-    return json_text(document(comparison))
+    return document_text(SCHEMA, document(comparison))
 
 
 def as_csv(comparison: Comparison) -> str:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Restriction, written
-from bubbleviz.model.texts import counted, json_text, one_line, percent
+from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render import document as blocks
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
@@ -31,8 +30,6 @@ def document(result: Ideal | Estimate) -> dict[str, Any]:
     """Return an ideal as JSON values; null where a formula has no value."""
     known = result if isinstance(result, Ideal) else None
     return {
-        "schema": SCHEMA,
-        "version": __version__,
         **_sizes(result),
         **written(result.restrictions),
         "cost_ms": result.cost_ms,
@@ -103,7 +100,7 @@ def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Trans
 
 #: The outputs of an ideal, by the names of their options.
 RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
-    "json": lambda result, _: json_text(document(result)),
+    "json": lambda result, _: document_text(SCHEMA, document(result)),
     "svg": as_svg,
     "pdf": lambda result, view: as_pdf(as_svg(result, view)),
     "png": lambda result, view: as_png(as_svg(result, view)),
@@ -168,8 +165,7 @@ def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
 def as_settings_json(found: Sequence[Setting], restrictions: tuple[Restriction, ...]) -> str:
     """Return what several sizes would take as JSON, the cheapest first."""
     settings = [{**asdict(own), "device_ns": own.device_ns} for own in found]
-    known = {"schema": SCHEMA, "version": __version__, **written(restrictions)}
-    return json_text({**known, "settings": settings})
+    return document_text(SCHEMA, {**written(restrictions), "settings": settings})
 
 
 def setting_sections(

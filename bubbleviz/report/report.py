@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align.run import Run
+from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.count.completeness import lacking_operations
-from bubbleviz.count.count import Counts, Summary
+from bubbleviz.count.count import Counts, Summary, count
 from bubbleviz.count.iterations import Iteration, in_order, typical
 from bubbleviz.count.rank_iterations import indices_of, lacking, own_ratios
 from bubbleviz.explain.causes.cause_times import Bubbles
-from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
-from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.model import operations as tables
 from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -410,6 +410,14 @@ def _measured(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Ra
     )
 
 
+def report_on(read: Recordings) -> Report:
+    """Return the report on what was read, with nothing set by the user."""
+    recordings, run = read.recordings, merge(read, RunHints())
+    counts = count(run)
+    report = assemble(Report, recordings, run, counts, explain(run, counts), ())
+    return with_schedule(report, schedule_ran(recordings, run, counts), None)
+
+
 def schedule_ran(recordings: Sequence[Recording], run: Run, counts: Counts) -> Recognition:
     """Return which schedule a run ran, with what limits that; see :func:`schedule_of`.
 
@@ -505,7 +513,7 @@ def _not_averaged(counts: Counts) -> Iterator[Limitation]:
     incomplete = [i for i in counts.iterations if not i.complete]
     unmatched = sum(i.unmatched for i in incomplete)
     evaluations = sum(i.kind == EVALUATION for i in counts.iterations)
-    for what, reason, count in (
+    for what, reason, number in (
         (
             "iterations in which a forward has no backward of its number",
             "their ranks went on, so the capture did not cut them; check the numbers in the names "
@@ -523,8 +531,8 @@ def _not_averaged(counts: Counts) -> Iterator[Limitation]:
             evaluations,
         ),
     ):
-        if count:
-            yield Limitation(what, reason, count)
+        if number:
+            yield Limitation(what, reason, number)
 
 
 def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:

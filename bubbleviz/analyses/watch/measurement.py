@@ -16,17 +16,14 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from bubbleviz.align.run import RunHints, merge
-from bubbleviz.count.count import count
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import BubblevizError, UsageError
-from bubbleviz.explain.explanation import explain
 from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report import bubbles, gate
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
+from bubbleviz.report.report import Report, report_on
 from bubbleviz.sources.recordings import parts as recorded
 from bubbleviz.sources.recordings.operations import RecordedSession, table_of
 
@@ -406,13 +403,11 @@ class Watcher:
         """
         names = self._folder.names.values
         sessions = [rank.session(chosen, names) for rank in self.ranks.values()]
-        read = recording.gathered(
-            [tables.recording_of(table_of(own)) for own in sessions if own is not None]
+        return report_on(
+            recording.gathered(
+                [tables.recording_of(table_of(own)) for own in sessions if own is not None]
+            )
         )
-        recordings, merged = read.recordings, merge(read, RunHints())
-        counts = count(merged)
-        report = assemble(Report, recordings, merged, counts, explain(merged, counts), ())
-        return with_schedule(report, schedule_ran(recordings, merged, counts), None)
 
     def _watched(
         self, report: Report, before: Iteration | None, iteration: Iteration, number: int

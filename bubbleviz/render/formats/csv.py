@@ -20,15 +20,13 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 
-def render(report: Report, view: View) -> str:
+def render(report: Report, _: View) -> str:
     """Return all operations as CSV, whatever the view."""
-    del view
     return written(columns(report))
 
 
-def render_bubbles(report: Report, view: View) -> str:
+def render_bubbles(report: Report, _: View) -> str:
     """Return all idle intervals as CSV, whatever the view."""
-    del view
     return written(bubble_columns(report))
 
 

@@ -20,21 +20,18 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 
-def operations(report: Report, view: View) -> bytes:
+def operations(report: Report, _: View) -> bytes:
     """Return one row per operation."""
-    del view
     return parquet_bytes(written_operations(report))
 
 
-def bubbles(report: Report, view: View) -> bytes:
+def bubbles(report: Report, _: View) -> bytes:
     """Return one row per idle interval."""
-    del view
     return parquet_bytes(report.bubbles)
 
 
-def iterations(report: Report, view: View) -> bytes:
+def iterations(report: Report, _: View) -> bytes:
     """Return one row per iteration."""
-    del view
     return parquet_bytes(report.iterations)
 
 

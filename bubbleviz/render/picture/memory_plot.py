@@ -71,13 +71,12 @@ class MemoryPlot:
     reason: str = ""
 
 
-def alternatives(report: Report, view: View) -> str:
+def alternatives(report: Report, _: View) -> str:
     """Return bubble ratios of schedules against memory; the reason where these are unknown.
 
     Raises:
         UsageError: no other schedules were asked for.
     """
-    del view
     others = report.alternatives
     ran = report.schedule.name if report.schedule is not None else None
     rows = [row for row in others.rows if row.name != "no-delay"] if others is not None else []

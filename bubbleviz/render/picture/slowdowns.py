@@ -38,9 +38,8 @@ _LEAST_RANGE = 0.1
 _DARK = 0.4
 
 
-def slowdowns(report: Report, view: View) -> str:
+def slowdowns(report: Report, _: View) -> str:
     """Return the picture of slowdowns, whatever the view; without any it gives the reason."""
-    del view
     page = Page("bvs-")
     found = report.slowdowns
     if found is None:
@@ -147,9 +146,8 @@ _DOT = 2.4
 _STEPS = 33
 
 
-def chunk_costs(report: Report, view: View) -> str:
+def chunk_costs(report: Report, _: View) -> str:
     """Return times of forwards against tokens, a panel a stage; without tokens the reason."""
-    del view
     page = Page("bvc-")
     costs = report.explanation.chunk_costs
     if not costs:

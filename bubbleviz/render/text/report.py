@@ -442,7 +442,6 @@ def summary(report: Report) -> list[doc.Block]:
     ]
 
 
-def as_markdown(report: Report, view: View) -> str:
+def as_markdown(report: Report, _: View) -> str:
     """Return a summary of a report, whatever the view."""
-    del view
     return markdown(summary(report))

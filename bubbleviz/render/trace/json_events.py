@@ -36,9 +36,8 @@ _COMMUNICATION = {phase.label: "rail_idle" for phase in COMMUNICATION}
 RESERVED = {"operation": _OF_PHASES, "communication": _COMMUNICATION, "bubble": CHROME_CAUSES}
 
 
-def render(report: Report, view: View) -> str:
+def render(report: Report, _: View) -> str:
     """Return the whole report as Chrome trace events, whatever the view."""
-    del view
     # Joined once: the text can be half a gigabyte.
     return "".join(written(trace_of(report)))
 
