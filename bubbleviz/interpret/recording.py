@@ -21,9 +21,9 @@ from bubbleviz.interpret.memory import MemoryUse
 from bubbleviz.interpret.operation_ranges import NameHints
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import operations as model
-from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import NONE, Ints, Joining, joined
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Ints, Joining
+from bubbleviz.model.grouping import numbered_together
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import ToldPlace
 from bubbleviz.model.profile import Device, Source
@@ -189,17 +189,4 @@ def gathered(parts: list[Recordings]) -> Recordings:
 
 
 def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:
-    """Return collectives with the distinct kinds and groups of all."""
-    kinds: Numbering[str] = Numbering()
-    groups: Numbering[Group] = Numbering()
-    numbered = []
-    for table in tables:
-        kind, group = kinds.numbers(table.kinds), groups.numbers(table.groups)
-        if len(table):
-            numbered.append(
-                table.changed(
-                    kind=np.append(kind, NONE)[table.kind],
-                    group=np.append(group, NONE)[table.group],
-                )
-            )
-    return replace(joined(numbered or tables[:1]), kinds=kinds.values, groups=groups.values)
+    return numbered_together(tables, kinds=("kind",), groups=("group",))

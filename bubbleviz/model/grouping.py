@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joined
 from bubbleviz.native.library import library
 
 # Sorting: rows in the order of some columns.
@@ -310,6 +310,26 @@ class Numbering(Generic[Value]):
         fresh = [value for value in dict.fromkeys(values) if value not in known]
         known.update(zip(fresh, range(len(known), len(known) + len(fresh)), strict=True))
         return np.fromiter(map(known.__getitem__, values), np.int64, len(values))
+
+
+def numbered_together(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
+    """Return the rows of some tables (at least one) as one, with the distinct values of all.
+
+    Args:
+        tables: each with values of its own.
+        columns: of each shared field of values, the columns that hold places in it; -1 is none.
+    """
+    numberings = {shared: Numbering[Any]() for shared in columns}
+    numbered = []
+    for table in tables:
+        own: dict[str, Ints] = {}
+        for shared, names in columns.items():
+            # At the end, where -1 leads, is none.
+            number = np.append(numberings[shared].numbers(getattr(table, shared)), NONE)
+            own |= {name: number[getattr(table, name)] for name in names}
+        numbered.append(table.changed(**own))
+    values = {shared: numbering.values for shared, numbering in numberings.items()}
+    return replace(joined(numbered), **values)
 
 
 class BlockNumbering:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bubbleviz.model.texts import percent
+from bubbleviz.report.memory import Finite
 
 #: What to do where nothing but the schedule causes the bubble, and as what advice is listed.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
@@ -21,10 +22,10 @@ class SavedAdvice:
     """One thing to do; see :class:`~bubbleviz.report.advice.Advice`."""
 
     kind: str
-    saving_ratio: float
+    saving_ratio: Finite
     action: str = ""
     place: str = ""
-    error_ratio: float | None = None
+    error_ratio: Finite | None = None
     stages: tuple[int, ...] = ()
     measure: tuple[tuple[str, float], ...] = ()
 

@@ -410,12 +410,6 @@ class _Rank:
 
 
 @dataclass(frozen=True)
-class _Advice(SavedAdvice):
-    saving_ratio: Finite
-    error_ratio: Finite | None = None
-
-
-@dataclass(frozen=True)
 class _Document:
     """What is read of a report; what it need not hold has a default.
 
@@ -439,7 +433,7 @@ class _Document:
     typical_iteration: int | None = None
     critical_path: dict[str, Any] | None = None
     what_to_do_first: str | None = None
-    advice: tuple[_Advice, ...] = ()
+    advice: tuple[SavedAdvice, ...] = ()
     parts: list[PartEntry] = field(default_factory=list)
     slowdown: _Slowdown | None = None
     kernels: list[_Named] = field(default_factory=list)
@@ -720,7 +714,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
-        advice=tuple(SavedAdvice(**vars(own)) for own in document.advice),
+        advice=document.advice,
         schedule=None if document.schedule is None else document.schedule.name,
         # Of the typical iteration.
         microbatches=next(

@@ -545,23 +545,34 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         waits=waits,
         awaited_communication_ns=awaited_communication_ns,
         awaited_copy_ns=awaited_copy_ns,
-        **_work(activities, device, len(works)),
-        classes=(*kinds.kernel_classes(activities.names, options.kinds), "copies"),
+        work=_work(activities, device, works, options.kinds),
         **_queue(activities, device, evidence.launched_ns),
     )
 
 
-def _work(activities: Activities, device: Device, works: int) -> dict[str, Any]:
-    """Return how long work of each name ran inside the span of a device, and how often."""
+def _work(
+    activities: Activities, device: Device, works: Sequence[str], named: Kinds
+) -> tuple[tuple[str, str, int, int], ...]:
+    """Return name and class of work inside the span of a device, how often and how long it ran.
+
+    Args:
+        activities: kernels and copies.
+        device: that ran them.
+        works: their names, and behind these that of copies.
+        named: what kernels are, by name.
+    """
     rows = np.flatnonzero(activities.rank == device.rank)
     start_ns, end_ns = (
         np.clip(time[rows], *device.span_ns) for time in (activities.start_ns, activities.end_ns)
     )
     name = activities.name_id[rows].astype(np.int64)
-    name = np.where(name == NONE, works - 1, name)[end_ns > start_ns]
-    work_ns = np.zeros(works, np.int64)
+    name = np.where(name == NONE, len(works) - 1, name)[end_ns > start_ns]
+    work_ns = np.zeros(len(works), np.int64)
     np.add.at(work_ns, name, (end_ns - start_ns)[end_ns > start_ns])
-    return {"work_ns": work_ns, "work_count": np.bincount(name, minlength=works)}
+    count = np.bincount(name, minlength=len(works))
+    classes = (*kinds.kernel_classes(activities.names, named), "copies")
+    ran = zip(works, classes, count.tolist(), work_ns.tolist(), strict=True)
+    return tuple(row for row in ran if row[2])
 
 
 def _queue(activities: Activities, device: Device, launched_ns: Ints) -> dict[str, Any]:

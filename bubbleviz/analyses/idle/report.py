@@ -207,10 +207,8 @@ class RankIdle:
         awaited_communication_ns: exposed communication while a stream is proved to have waited for
             a communication kernel.
         awaited_copy_ns: exposed copies while a stream is proved to have waited for one.
-        work_ns: how long kernels of each name ran, by row of the gaps' ``works``, the last of which
-            stands for copies; streams that run at a time count apiece.
-        work_count: how many there were, likewise.
-        classes: what kernels of each name do.
+        work: name and class of kernels, and of copies, how many ran, and how long; streams that
+            run at a time count apiece.
         queued: how many kernels and copies were launched and had not begun, mean over the span;
             None where most launches are not recorded.
         queued_most: the most at a time.
@@ -245,9 +243,7 @@ class RankIdle:
     waits: tuple[ProvedWait, ...]
     awaited_communication_ns: int
     awaited_copy_ns: int
-    work_ns: Ints
-    work_count: Ints
-    classes: tuple[str, ...]
+    work: tuple[tuple[str, str, int, int], ...]
     queued: float | None
     queued_most: int
     queue_empty_ns: int
@@ -325,15 +321,11 @@ class IdleReport:
 
     def work(self) -> list[tuple[str, str, int, int]]:
         """Return (name, class, count, ns) of the kernels of all devices, the longest first."""
-        total: dict[tuple[str, str], list[int]] = {}
-        for rank in self.devices:
-            named = zip(rank.gaps.works, rank.classes, strict=True)
-            numbers = zip(rank.work_count.tolist(), rank.work_ns.tolist(), strict=True)
-            for key, (count, ns) in zip(named, numbers, strict=True):
-                if count:
-                    own = total.setdefault(key, [0, 0])
-                    own[0], own[1] = own[0] + count, own[1] + ns
-        rows = [(*key, count, ns) for key, (count, ns) in total.items()]
+        total: dict[tuple[str, str], tuple[int, int]] = {}
+        for name, of, count, ns in (row for rank in self.devices for row in rank.work):
+            before = total.get((name, of), (0, 0))
+            total[name, of] = before[0] + count, before[1] + ns
+        rows = [(*key, *sums) for key, sums in total.items()]
         return sorted(rows, key=lambda row: (-row[3], row[0]))
 
     def scores(self) -> tuple[float | None, ...]:
@@ -346,10 +338,8 @@ class IdleReport:
         """
         times_ns: dict[tuple[str, int], dict[int, int]] = {}
         for at, rank in enumerate(self.ranks):
-            numbers = zip(rank.work_count.tolist(), rank.work_ns.tolist(), strict=True)
-            named = zip(rank.gaps.works, rank.classes, numbers, strict=True)
-            for name, of, (count, ns) in named if rank.measured else ():
-                if count and of not in {"communication", "copies"}:
+            for name, of, count, ns in rank.work if rank.measured else ():
+                if of not in {"communication", "copies"}:
                     times_ns.setdefault((name, count), {})[at] = ns
         own_ns, least_ns = [0] * len(self.ranks), [0] * len(self.ranks)
         for times in times_ns.values():

@@ -16,8 +16,8 @@ from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, 
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.model import private_names, texts
-from bubbleviz.model.columns import NONE, Ints, constant, joined
-from bubbleviz.model.grouping import Numbering, distinct, groups_of
+from bubbleviz.model.columns import NONE, Ints, constant
+from bubbleviz.model.grouping import distinct, groups_of, numbered_together
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.window import Window
@@ -217,16 +217,11 @@ def operations_of(
             "rocprofv3 --runtime-trace; list the kernels of another library under communication "
             f"in a TOML file, and give it with --convention{others}"
         )
-    names, communicators = Numbering[str](), Numbering[members.Communicator]()
-    renumbered = []
-    for table in tables:
-        # At the end, where -1 leads, is none.
-        name = np.append(names.numbers(table.names), NONE)
-        communicator = np.append(communicators.numbers(table.communicators), NONE)
-        names_of = ("name", "datatype", "algorithm", "protocol")
-        named = {column: name[getattr(table, column)] for column in names_of}
-        renumbered.append(replace(table, **named, communicator=communicator[table.communicator]))
-    return replace(joined(renumbered), names=names.values, communicators=communicators.values)
+    return numbered_together(
+        tables,
+        names=("name", "datatype", "algorithm", "protocol"),
+        communicators=("communicator",),
+    )
 
 
 def with_shared(table: members.Communications) -> members.Communications:

@@ -20,8 +20,8 @@ from bubbleviz.interpret import communication, iterations, linking, record
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Collectives, Payloads
-from bubbleviz.model.columns import NONE, Ints, Table, joined
-from bubbleviz.model.grouping import Numbering, distinct, groups_of, looked_up
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.grouping import Numbering, distinct, groups_of, looked_up, numbered_together
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.profile import Activities, Profile, Ranges, Source, pid_of, process_of
@@ -134,7 +134,6 @@ def kernels_of(activities: Activities, kinds: naming.Kinds, host: str) -> tuple[
 
 def pooled(tables: Sequence[Kernels], offsets_ns: Sequence[int]) -> Kernels:
     """Return the kernels of profiles, on the report's clock; ``offsets_ns`` move their times."""
-    names, families = Numbering[str](), Numbering[str]()
     places: list[tuple[int, int, str]] = []
     moved = [Kernels.none()]
     for table, offset_ns in zip(tables, offsets_ns, strict=True):
@@ -144,13 +143,11 @@ def pooled(tables: Sequence[Kernels], offsets_ns: Sequence[int]) -> Kernels:
                 start_ns=table.start_ns + offset_ns,
                 end_ns=table.end_ns + offset_ns,
                 place=table.place + len(places),
-                name=names.numbers(table.names)[table.name],
-                family=np.append(families.numbers(table.families), NONE)[table.family],
             )
         )
         places += table.places
-    every = joined(moved)
-    return replace(every, names=names.values, families=families.values, places=tuple(places))
+    every = numbered_together(moved, names=("name",), families=("family",))
+    return replace(every, places=tuple(places))
 
 
 # NVTX operations: the ranges that NCCL opens, and the kernels that carry them out.

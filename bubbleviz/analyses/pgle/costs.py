@@ -16,7 +16,7 @@ from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model import grouping, texts
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import Progress, Watch
@@ -116,23 +116,11 @@ class Costs:
 
 def merge_samples(samples: Sequence[instructions.Samples]) -> instructions.Samples:
     """Return the samples of several profiles, with one number for each name and device."""
-    names, modules = grouping.Numbering[str](), grouping.Numbering[str]()
-    devices = 0
-    renumbered = []
+    devices, apart = 0, []
     for table in samples:
-        instruction = names.numbers(table.instructions)
-        # The last place is that of no module.
-        module = np.append(modules.numbers(table.modules), NONE)
-        renumbered.append(
-            replace(
-                table,
-                instruction=instruction[table.instruction],
-                module=module[table.module],
-                device=table.device + devices,
-            )
-        )
+        apart.append(replace(table, device=table.device + devices))
         devices += int(table.device.max(initial=NONE)) + 1
-    return replace(joined(renumbered), instructions=names.values, modules=modules.values)
+    return grouping.numbered_together(apart, instructions=("instruction",), modules=("module",))
 
 
 def costs_of(
