@@ -24,7 +24,8 @@ _DIGIT = re.compile("[0-9]")
 _AS_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 
 
-def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
+@cache
+def binds_of(globs: tuple[str, ...]) -> Mapping[str, str | int | None]:
     """Return the parameters that pass patterns to queries.
 
     Patterns that begin with a letter, or a set of letters, stand behind one pattern for all of

@@ -54,47 +54,47 @@ def is_json(head: bytes) -> bool:
     return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
 
 
-@contextmanager
-def unpacked(path: str, watch: Watch, most: int) -> Iterator[UnpackedFile]:
-    """Open a file.
+class UnpackedFile:
+    """The bytes of a file, unpacked where they are gzipped, up to any damage.
 
     Args:
         path: of the file.
         watch: takes the share of it that has been read.
         most: bytes that are yielded at a time, at most.
 
-    Raises:
-        ProfileError: it cannot be opened or read.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            yield UnpackedFile(file, Path(path).stat().st_size, watch, most)
-    except OSError as error:
-        raise ProfileError(
-            f"{path}: cannot be read ({error.strerror or error}); copy it again"
-        ) from error
-
-
-class UnpackedFile:
-    """The bytes of an open file, unpacked where they are gzipped, up to any damage.
-
     Attributes:
         damaged: whether they could not be unpacked to the end.
         cut: whether the file ends before its gzip data does.
     """
 
-    def __init__(self, file: IO[bytes], size: int, watch: Watch, most: int) -> None:
-        """Take a file of ``size`` bytes, of which at most ``most`` are yielded at a time."""
+    def __init__(self, path: str, watch: Watch, most: int) -> None:
         self.damaged = self.cut = False
-        self._file, self._size, self._watch, self._most = file, size, watch, most
+        self._path, self._watch, self._most = path, watch, most
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the bytes, piece by piece."""
-        packed = self._read(min(_PACKED, self._most))
+        """Yield the bytes, piece by piece.
+
+        Raises:
+            ProfileError: it cannot be opened or read.
+        """
+        try:
+            with Path(self._path).open("rb") as file:
+                yield from self._pieces(file, os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            raise ProfileError(
+                f"{self._path}: cannot be read ({error.strerror or error}); copy it again"
+            ) from error
+
+    def _pieces(self, file: IO[bytes], size: int) -> Iterator[bytes]:
+        def read(length: int) -> bytes:
+            self._watch(min(file.tell() / size, 1.0) if size else 1.0)
+            return file.read(length)
+
+        packed = read(min(_PACKED, self._most))
         if not packed.startswith(GZIP):
             while packed:
                 yield packed
-                packed = self._read(min(_PLAIN, self._most))
+                packed = read(min(_PLAIN, self._most))
             return
         unpacker = zlib.decompressobj(wbits=_BITS)
         while packed:
@@ -110,11 +110,7 @@ class UnpackedFile:
                 # A file may be several, one after the other.
                 packed = unpacker.unused_data.lstrip(b"\0")
                 unpacker = zlib.decompressobj(wbits=_BITS)
-            packed = packed or self._read(_PACKED)
-
-    def _read(self, length: int) -> bytes:
-        self._watch(min(self._file.tell() / self._size, 1.0) if self._size else 1.0)
-        return self._file.read(length)
+            packed = packed or read(_PACKED)
 
 
 # Signals that end a command: what it began is removed, and one line says that it is incomplete.

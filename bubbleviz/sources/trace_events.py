@@ -36,7 +36,7 @@ from bubbleviz.model.grouping import Numbering, distinct
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.native.library import library
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.gzip_files import BOM, UnpackedFile, unpacked
+from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import thread_numbers
 
 #: A struct of the arguments that a kind of trace needs.
@@ -315,9 +315,8 @@ class TraceFile(Generic[ArgsT]):
         self.texts, self.threads = Numbering[str]([""]), Numbering[ThreadName]()
         self.categories = Numbering[str]()
         self._args: Any = args
-        self._watch = watch
-        self._unpacked: UnpackedFile
-        self._chunks: Iterator[bytes]
+        self._unpacked = UnpackedFile(path, watch, BLOCK)
+        self._chunks = iter(self._unpacked)
         self._rest, self._ended = b"", False
         self._head = self._tail = b""
         self._malformed, self._too_deep = 0, False
@@ -337,34 +336,31 @@ class TraceFile(Generic[ArgsT]):
         Raises:
             ProfileError: it cannot be read, or holds no list of trace events.
         """
-        with unpacked(self.path, self._watch, BLOCK) as self._unpacked:
-            self._chunks = iter(self._unpacked)
-            bare = self._find_list()
-            holds_objects = holds_events = list_ended = False
-            while not list_ended:
-                events = self._decode_block(described)
-                at_once = events is not None
-                if events is None:
-                    events, list_ended = self._decode_damaged(described)
-                    list_ended |= self._ended
-                holds_events = holds_events or bool(events.ph.any())
-                holds_objects = holds_objects or len(events.ph) > 0
-                yield events
-                # Where no block could be decoded, an event may be longer than what was read.
-                if not list_ended and (not at_once or len(self._rest) < BLOCK):
-                    self._read_more()
-            # A list that holds values, none of which is an event, is another; an empty one is a
-            # trace.
-            others = self._malformed or (bare and (holds_objects or self.cut))
-            if others and not (holds_events or self._unpacked.damaged):
-                raise self._no_trace("trace events")
-            # Bytes behind the list; where these do not end, they are dropped.
-            chunks, length = [self._tail], len(self._tail)
-            for chunk in self._chunks:
-                length += len(chunk)
-                if length <= _LONGEST:
-                    chunks.append(chunk)
-            self._tail = b"".join(chunks) if length <= _LONGEST else b""
+        bare = self._find_list()
+        holds_objects = holds_events = list_ended = False
+        while not list_ended:
+            events = self._decode_block(described)
+            at_once = events is not None
+            if events is None:
+                events, list_ended = self._decode_damaged(described)
+                list_ended |= self._ended
+            holds_events = holds_events or bool(events.ph.any())
+            holds_objects = holds_objects or len(events.ph) > 0
+            yield events
+            # Where no block could be decoded, an event may be longer than what was read.
+            if not list_ended and (not at_once or len(self._rest) < BLOCK):
+                self._read_more()
+        # A list that holds values, none of which is an event, is another; an empty one is a trace.
+        others = self._malformed or (bare and (holds_objects or self.cut))
+        if others and not (holds_events or self._unpacked.damaged):
+            raise self._no_trace("trace events")
+        # Bytes behind the list; where these do not end, they are dropped.
+        chunks, length = [self._tail], len(self._tail)
+        for chunk in self._chunks:
+            length += len(chunk)
+            if length <= _LONGEST:
+                chunks.append(chunk)
+        self._tail = b"".join(chunks) if length <= _LONGEST else b""
 
     def metadata(self) -> Mapping[str, object]:
         """Return the values of the document beside its events, known after the last block."""

@@ -32,7 +32,7 @@ from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import encodable, one_line
 from bubbleviz.progress import Watch
-from bubbleviz.sources.gzip_files import is_json, unpacked
+from bubbleviz.sources.gzip_files import UnpackedFile, is_json
 from bubbleviz.sources.kineto.collectives import members_of
 from bubbleviz.sources.kineto.events import text_of
 from bubbleviz.sources.nccl import events
@@ -99,8 +99,7 @@ def _content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[A
     Raises:
         ProfileError: it cannot be read, is damaged, or holds objects.
     """
-    with unpacked(path, watch, _BLOCK) as chunks:
-        content = b"".join(chunks)
+    content = b"".join(UnpackedFile(path, watch, _BLOCK))
     # That in C gives memory for any index that a damaged file names.
     unpickler = pickle._Unpickler(io.BytesIO(content))
     unpickler.find_class = _refused  # type: ignore[method-assign]  # a dump holds no objects

@@ -17,7 +17,7 @@ import msgspec
 from bubbleviz.errors import InputError
 from bubbleviz.model.columns import NONE
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.gzip_files import head_of, unpacked
+from bubbleviz.sources.gzip_files import UnpackedFile, head_of
 from bubbleviz.sources.nccl import flight_recorder
 from bubbleviz.sources.nccl.events import (
     STATES,
@@ -522,8 +522,8 @@ def read_events(path: str, watch: Watch = unwatched, chosen: str = "") -> EventF
     if chosen == flight_recorder.FLIGHT_RECORDER:
         return flight_recorder.read_dump(path, watch)
     builder = NcclEventBuilder()
-    with unpacked(path, watch, BLOCK) as chunks:
-        objects = EventObjects(chunks)
-        _FORMATS[chosen][1](chain.from_iterable(objects.blocks()), builder)
+    chunks = UnpackedFile(path, watch, BLOCK)
+    objects = EventObjects(chunks)
+    _FORMATS[chosen][1](chain.from_iterable(objects.blocks()), builder)
     unreadable = objects.unreadable + (chunks.damaged or chunks.cut)
     return builder.event_file(path, chosen, unreadable)

@@ -21,6 +21,9 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
 
 from bubbleviz.conventions.globs import fitting, loose_regex
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
@@ -32,7 +35,7 @@ from bubbleviz.sources.nsys import export, queries
 from bubbleviz.sources.nsys.files import files_of
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
 from bubbleviz.sources.sqlite.queries import ABSENT, Binds, PlainColumn
-from bubbleviz.sources.tables.files import check_pyarrow, values_of
+from bubbleviz.sources.tables.files import values_of
 
 _ResultT = TypeVar("_ResultT")
 Rows = list[tuple[object, ...]]
@@ -58,8 +61,6 @@ _LONGEST_REASON = 120
 @contextmanager
 def _plain_memory() -> Iterator[None]:
     """Have pyarrow take memory from the system, which gets back what a batch no longer needs."""
-    import pyarrow as pa
-
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:
@@ -71,8 +72,6 @@ def _plain_memory() -> Iterator[None]:
 @contextmanager
 def _damage_reported(path: str, file: str) -> Iterator[None]:
     """Turn what pyarrow raises, but that memory ran out, into an error that names the file."""
-    import pyarrow as pa
-
     try:
         yield
     except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
@@ -103,8 +102,6 @@ class TableFile:
     """
 
     def __init__(self, path: str, file: Path, *, threads: bool) -> None:
-        from pyarrow import parquet
-
         refuse_pointer(str(file))
         if not file.stat().st_size:
             raise ProfileError(f"{path}: {file.name} is empty; {EXPORT_AGAIN}")
@@ -141,8 +138,6 @@ class TableFile:
                         yield at + begin, part.slice(begin, _BATCH_ROWS)
                 at += part.num_rows
             return
-        from pyarrow import parquet
-
         groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
         begins = list(accumulate((group.num_rows for group in groups), initial=0))
         parts = [i for i, end in enumerate(begins[1:]) if end > first]
@@ -158,8 +153,6 @@ class TableFile:
 
     @contextmanager
     def _arrow(self, fields: Sequence[int]) -> Iterator[Any]:
-        import pyarrow as pa
-
         options = pa.ipc.IpcReadOptions(
             use_threads=self._threads, included_fields=list(fields) or None
         )
@@ -270,8 +263,6 @@ class ColumnarExport(export.Export):
             batch: as it is in the file.
             first: number of its first row, where a column is to hold these; None for no such.
         """
-        import pyarrow as pa
-
         names, columns = list(batch.schema.names), list(map(_decoded, batch.columns))
         for place, name in enumerate(names) if self._numbers else ():
             if name in _NUMBERS_OF_TEXTS and _is_text(columns[place].type):
@@ -303,8 +294,6 @@ class ColumnarExport(export.Export):
         for block in self._blocks(export.STRINGS, ("id", "value")) if whole else ():
             yield _every(_numbers(block, "id")), _column(block, "value")
         if self._numbers:
-            import pyarrow as pa
-
             texts = pa.array([*self._numbers], pa.string())
             yield np.array([*self._numbers.values()], np.int64), texts
 
@@ -372,8 +361,6 @@ class ColumnarExport(export.Export):
         def read() -> tuple[range, Any] | None:
             block = next(blocks, None)
             if block is None:
-                import pyarrow as pa
-
                 # What has been read to its end holds on to no pages.
                 pa.default_memory_pool().release_unused()
                 return None
@@ -551,8 +538,6 @@ def _every(numbers: Ints) -> Ints:
 
 def _decoded(column: Any) -> Any:
     """Return a column of values, where it holds codes of them, or views."""
-    import pyarrow as pa
-
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     # Not every version of pyarrow computes with views.
@@ -571,8 +556,6 @@ def _numbers(block: Any, name: str) -> Ints:
     Raises:
         ValueError: it holds something else.
     """
-    import pyarrow as pa
-
     column = _column(block, name)
     if column is None or pa.types.is_null(column.type):
         return np.full(block.num_rows, ABSENT)
@@ -585,8 +568,6 @@ def _numbers(block: Any, name: str) -> Ints:
 
 def _is_text(kind: Any) -> bool:
     """Tell whether a type is that of texts, dictionaries of them included."""
-    import pyarrow as pa
-
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return str(kind) in ("string", "large_string", "string_view")
@@ -594,8 +575,6 @@ def _is_text(kind: Any) -> bool:
 
 def _kept(block: Any, rows: Bools) -> Any:
     """Return the rows of a block, or of a column, that a mask names."""
-    import pyarrow as pa
-
     return block.filter(pa.array(rows))
 
 
@@ -606,9 +585,6 @@ def _present(column: Any) -> Bools:
 
 def may_match(column: Any, regex: str) -> Bools | None:
     """Tell which texts of a column a regex of RE2 matches; None where it cannot be used."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not _is_text(column.type):
         return None
     try:
@@ -625,8 +601,6 @@ def _texts(column: Any) -> list[Any]:
 
 def _cells(block: Any, name: str) -> list[Any]:
     """Return a column of values as SQLite takes them."""
-    import pyarrow as pa
-
     column = _column(block, name)
     if not pa.types.is_integer(column.type):
         return _texts(column)
@@ -653,7 +627,6 @@ def opened_directory(
     Raises:
         ProfileError: it is damaged, no export, or pyarrow is not installed.
     """
-    check_pyarrow(path, "an export of Parquet or Arrow tables", "export it as SQLite")
     with _plain_memory(), closing(sqlite3.connect(":memory:", check_same_thread=False)) as small:
         try:
             files = {

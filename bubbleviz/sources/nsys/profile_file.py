@@ -337,6 +337,9 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     Raises:
         ProfileError: it is damaged, or no export.
     """
+    from bubbleviz.sources.tables.files import check_pyarrow
+
+    check_pyarrow(path, "an export of Parquet or Arrow tables", "export it as SQLite")
     from bubbleviz.sources.nsys.columnar_export import opened_directory
 
     with opened_directory(path, jobs, watch) as export, _read(export) as file:

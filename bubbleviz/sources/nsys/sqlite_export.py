@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import partial
 from threading import local
 
 import numpy as np
@@ -130,7 +130,7 @@ class SqliteExport(export.Export):
         """Return the selected rows as SQLite finds them."""
         binds: Binds = {
             **dict(zip(export.KINDS, selection.kinds, strict=True)),
-            **_patterns(selection.globs),
+            **(binds_of(selection.globs) if selection.globs else {}),
             "text_ids": json.dumps(selection.text_ids),
             "some_strings": bool(selection.text_ids),
             "threads": json.dumps(selection.threads),
@@ -161,11 +161,6 @@ class SqliteExport(export.Export):
                 return nothing
             raise text_among_ranges from error
         return values, tuple(None if t is None else str(t) for t in texts)
-
-
-@cache
-def _patterns(globs: Sequence[str]) -> Binds:
-    return binds_of(globs) if globs else {}
 
 
 @contextmanager

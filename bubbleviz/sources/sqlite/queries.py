@@ -9,19 +9,11 @@ in it a variant for the files that hold what it requires. Heads say what a file 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    if sys.version_info >= (3, 11):
-        from importlib.resources.abc import Traversable
-    else:
-        from importlib.abc import Traversable
+from typing import TypeAlias
 
 #: Values of a query's parameters.
 Binds: TypeAlias = Mapping[str, int | str | None]
@@ -106,10 +98,10 @@ class Query:
 
 
 @cache
-def sql_root() -> Traversable:
+def sql_root() -> Path:
     """Return the packaged ``sql`` folder (a wheel has it), else the checkout's."""
-    packaged = files("bubbleviz") / "sql"
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "sql"
+    packaged, checkout = (parent / "sql" for parent in Path(__file__).resolve().parents[2:4])
+    return packaged if packaged.is_dir() else checkout
 
 
 class Queries:
@@ -124,7 +116,7 @@ class Queries:
 
     def __init__(self, program: str, folder: str, noun: str, again: str) -> None:
         self.program, self.folder, self.noun, self.again = program, folder, noun, again
-        self._queries: dict[str, Query] = {}
+        self._root, self._queries = sql_root() / folder, dict[str, Query]()
 
     def query(self, name: str) -> Query:
         """Return the query or variant of a view of that name.
@@ -133,8 +125,7 @@ class Queries:
             FileNotFoundError: there is none, which is a defect of the package.
         """
         if name not in self._queries:
-            path = sql_root().joinpath(self.folder, *f"{name}.sql".split("/"))
-            text = path.read_text(encoding="utf-8")
+            text = (self._root / f"{name}.sql").read_text(encoding="utf-8")
             requires = {
                 table: tuple(c.strip() for c in columns.split(",") if c.strip())
                 for table, columns in _REQUIRES.findall(text)
@@ -146,7 +137,8 @@ class Queries:
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset(_files_below(sql_root().joinpath(self.folder), ""))
+        files = self._root.rglob("*.sql")
+        return frozenset(file.relative_to(self._root).with_suffix("").as_posix() for file in files)
 
     def exists(self, name: str) -> bool:
         """Tell whether there is a query of that name: not all profilers record the same."""
@@ -168,8 +160,8 @@ class Queries:
     def view_variants(self) -> Mapping[str, tuple[Query, ...]]:
         """The variants of each view, those that read most columns first."""
         variants = {}
-        for folder in sql_root().joinpath(self.folder, "views").iterdir():
-            names = sorted(file.name.removesuffix(".sql") for file in folder.iterdir())
+        for folder in (self._root / "views").iterdir():
+            names = sorted(file.stem for file in folder.iterdir())
             queries = [self.query(f"views/{folder.name}/{name}") for name in names]
             queries.sort(key=lambda query: -sum(map(len, query.requires.values())))
             variants[folder.name] = tuple(queries)
@@ -225,17 +217,6 @@ class Queries:
             else not lacking({relation: columns}, schema)
             for relation, columns in self.query(name).requires.items()
         )
-
-
-def _files_below(folder: Traversable, prefix: str) -> list[str]:
-    """Return the names of the queries in a folder and those in it."""
-    names: list[str] = []
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            names.extend(_files_below(entry, f"{prefix}{entry.name}/"))
-        elif entry.name.endswith(".sql"):
-            names.append(f"{prefix}{entry.name.removesuffix('.sql')}")
-    return names
 
 
 def lacking(requires: Requirements, schema: Schema) -> tuple[str, ...]:

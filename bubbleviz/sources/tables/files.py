@@ -24,7 +24,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch
-from bubbleviz.sources.gzip_files import BOM, unpacked
+from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.tables import cells as model
 
 _DELIMITERS = (",", ";", "\t")
@@ -66,7 +66,8 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
         ProfileError: it is no text in UTF-8, its columns are not those of operations, or a cell is
             no number where one is needed.
     """
-    with unpacked(path, watch, _PIECE) as file, _long_cells():
+    file = UnpackedFile(path, watch, _PIECE)
+    with _long_cells():
         lines = _lines(path, file)
         first = next(lines, "")
         header = _header_of(first)

@@ -20,7 +20,15 @@ from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch
 from bubbleviz.sources.in_memory import Decoded
 from bubbleviz.sources.trace_events import MISSING, ThreadName, TraceEvents, TraceFile
-from bubbleviz.sources.xla.planes import HOST, NOTHING, Planes, device_of, path_of, roles_of
+from bubbleviz.sources.xla.planes import (
+    HOST,
+    NOTHING,
+    STAT_COLUMNS,
+    Planes,
+    device_of,
+    path_of,
+    roles_of,
+)
 from bubbleviz.sources.xla.profile import profile_of
 
 
@@ -31,20 +39,12 @@ class XlaArgs(msgspec.Struct, gc=False):
     tf_op: str | None = None
     hlo_op: str | None = None
     hlo_module: str | None = None
-    program_id: int | None = None
-    run_id: int | None = None
-    correlation_id: int | None = None
-    device_ordinal: int | None = None
-    step_num: int | None = None
-
-
-_NUMBERS = {
-    "program": "program_id",
-    "run": "run_id",
-    "correlation": "correlation_id",
-    "device": "device_ordinal",
-    "step": "step_num",
-}
+    # Numbers have the names of the planes' columns.
+    program: int | None = msgspec.field(default=None, name="program_id")
+    run: int | None = msgspec.field(default=None, name="run_id")
+    correlation: int | None = msgspec.field(default=None, name="correlation_id")
+    device: int | None = msgspec.field(default=None, name="device_ordinal")
+    step: int | None = msgspec.field(default=None, name="step_num")
 
 
 class TraceJsonPlanes:
@@ -123,8 +123,9 @@ class TraceJsonPlanes:
         named = self._numbers(told["name"], words)
         path = np.where(told["name"] > 0, named, self._numbers(told["tf_op"], words, path_of))
         stats = {"op": op, "path": path, "module": self._numbers(told["hlo_module"], words)}
-        for column, argument in _NUMBERS.items():
-            stats[column] = np.where(told[argument] == MISSING, NONE, told[argument])
+        for column in STAT_COLUMNS:
+            if column not in stats:
+                stats[column] = np.where(told[column] == MISSING, NONE, told[column])
         self._planes.add(role, self.processes[thread[0]], row, (start_ns, end_ns), name, stats)
 
     def _numbers(
