@@ -27,12 +27,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bubbleviz.native.library import (  # the path comes first
-    MISSING,
-    FileShape,
-    Library,
-    load,
-)
+from bubbleviz.native.library import Library, load  # the path comes first
+from bubbleviz.sources.sqlite.pages import MISSING, FileShape, Pages, PageTable
 from scripts.build_native import compile_library
 
 _ROWS = 400
@@ -91,11 +87,11 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[obj
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, page_bytes, page_bytes, path.stat().st_size // page_bytes)
-        leaves = functions.leaves(file, 2)
-        if leaves is None:
+        pages = PageTable.of(Pages(functions, file), 2, columns, {})
+        if pages is None:
             return None
-        numbers = functions.integers(file, leaves, columns, *_EVERYTHING)
-        table = partial(functions.named, file, leaves, columns, 3)
+        numbers = pages.rows(*_EVERYTHING)
+        table = partial(pages.named, 3)
         kinds: Any = {"kind": 2, "kinds": (59, 60, 61, 62)}
         table(("*ward*", "f*x"))
         times: Any = {"start": 0, "end": 4, "thread": 0, "threads": tuple(range(-200, 200))}

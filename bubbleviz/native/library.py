@@ -1,7 +1,7 @@
 """Library: the functions of the C files here, with numpy columns in place of pointers.
 
-Every function of pages gives None where the file is not plain, or memory is short; see the C
-source. What others give, their callers give without them, too: the search of orders
+What they give, their callers give without them, too: pages of databases
+(:mod:`bubbleviz.sources.sqlite.pages`), the search of orders
 (:mod:`bubbleviz.schedules.search.orders`), links and spans (:mod:`bubbleviz.interpret`),
 trace events (:mod:`bubbleviz.sources.trace_events`), intervals, numbers and sorting
 (:mod:`bubbleviz.model`).
@@ -13,11 +13,10 @@ import ctypes
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,56 +30,8 @@ _Ints: TypeAlias = npt.NDArray[np.int64]
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-#: What NULL in a column reads as: an unusual value, the missing one, or that if no value of the
-#: file is equal to it.
-UNUSUAL, MISSING, DISTINCT = range(3)
-#: How columns of integers are read, shape (columns, 4): the place of each in the table, one of
-#: these, the missing value, and whether it stands for the row number.
-IntegerColumns: TypeAlias = _Ints
-
-
-class FileShape(NamedTuple):
-    """An open SQLite file: its descriptor, bytes of a page, of these in use, and its pages."""
-
-    descriptor: int
-    page_bytes: int
-    usable: int
-    pages: int
-
-
 #: A column, a number, or a structure of such; None is no column.
 Argument: TypeAlias = "npt.NDArray[Any] | int | tuple[Argument, ...] | None"
-
-
-@dataclass(frozen=True)
-class Leaves:
-    """The leaf pages of a table, in order.
-
-    Attributes:
-        page: number of each, shape (leaves,).
-        last_row: the last row number that each may hold.
-    """
-
-    page: npt.NDArray[np.uint32]
-    last_row: _Ints
-
-    def around(self, first: int, last: int) -> tuple[int, int]:
-        """Return which of these, from and to, may hold rows of some numbers."""
-        begin, end = np.searchsorted(self.last_row, (first, last)).tolist()
-        return begin, min(end + 1, len(self.page))
-
-    def pieces(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last row number of so many leaves after the other."""
-        first = -(1 << 63)
-        for at in range(most - 1, len(self.page) + most - 1, most):
-            last = int(self.last_row[min(at, len(self.page) - 1)])
-            yield first, last
-            first = last + 1
-
-
-#: Integers of some rows, shape (columns, rows), and a text of each: U+FFFD for what is not UTF-8,
-#: None for NULL.
-NamedRows: TypeAlias = tuple[_Ints, tuple[str | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -99,106 +50,6 @@ class Library:
         # What an address is of must outlive the call.
         kept: list[Any] = []
         return int(function(*(_passed(argument, kept) for argument in arguments)))
-
-    def leaves(self, file: FileShape, root: int) -> Leaves | None:
-        """Return the leaf pages of the table whose tree begins on a page."""
-        if not 1 < root <= file.pages:
-            return None
-        try:
-            page, last_row = np.empty(file.pages, np.uint32), np.empty(file.pages, np.int64)
-        except MemoryError:
-            return None
-        count = self.call("leaves", file, root, page, last_row, file.pages)
-        return None if count < 0 else Leaves(page[:count].copy(), last_row[:count].copy())
-
-    def integers(
-        self,
-        file: FileShape,
-        leaves: Leaves,
-        columns: IntegerColumns,
-        first: int,
-        last: int,
-    ) -> _Ints | None:
-        """Return columns of the rows ``first`` to ``last``, shape (columns, rows)."""
-        begin, end = leaves.around(first, last)
-        pages = leaves.page, leaves.last_row, begin, end, first, last
-        # No row takes less than three bytes.
-        room = min(last - first + 1, (end - begin) * file.page_bytes // 3)
-        try:
-            values = np.empty((len(columns), room), np.int64)
-        except MemoryError:
-            return None
-        rows = self.call("integers", file, pages, columns, len(columns), values, room)
-        if rows < 0:
-            return None
-        return values if rows == room else values[:, :rows].copy()
-
-    def named(
-        self,
-        file: FileShape,
-        leaves: Leaves,
-        columns: IntegerColumns,
-        text: int,
-        globs: Sequence[str],
-        pieces: Iterable[tuple[int, int]] = ((-(1 << 63), (1 << 63) - 1),),
-        *,
-        kinds: Sequence[int] = (0, 0, 0, 0),
-        ids: Sequence[int] | None = (),
-        threads: Sequence[int] = (),
-        **fields: int,
-    ) -> list[NamedRows] | None:
-        """Return the rows of some kinds whose text fits a pattern, or has some number, by piece.
-
-        Args:
-            file: the open file.
-            leaves: pages of the table.
-            columns: of integers, that are given.
-            text: place of the column of texts in the table.
-            globs: SQLite's GLOB patterns, of which the text must fit one.
-            pieces: of the table, each the numbers of its first and its last row.
-            kinds: four codes, where the place of their column is given.
-            ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
-            threads: those wanted, ascending, where rows are selected by time.
-            fields: places of columns: ``kind``; ``id`` of the text; and to select by time, whatever
-                the number of the text, ``start``, ``end`` and ``thread``, with how long a row lasts
-                at least (``shortest``), after what it ends (``since``) and before what it starts
-                (``until``).
-        """
-        if any("\0" in glob for glob in globs):
-            return None
-        texts = np.frombuffer(b"".join(glob.encode() + b"\0" for glob in globs), np.uint8)
-        absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
-        given = absent | dict.fromkeys(("shortest", "since", "until"), 0) | fields
-        kind, of_text, start, end, thread, *times = given.values()
-        wanted, of_threads = (np.array(some, np.int64) if some else None for some in (ids, threads))
-        selection: tuple[Argument, ...] = (texts, len(globs), text, kind, *kinds)
-        selection += (of_text, -1 if ids is None else len(ids), wanted)
-        selection += (start, end, thread, len(threads), of_threads, *times)
-        parts = []
-        for bounds in pieces:
-            pages = leaves.page, leaves.last_row, *leaves.around(*bounds), *bounds
-            result = np.zeros(4, np.int64)
-            try:
-                if self.call("named", file, pages, columns, len(columns), selection, result):
-                    return None
-                parts.append(_named_rows(result, len(columns)))
-            finally:
-                self.call("named_free", result)
-        return parts
-
-
-def _named_rows(result: _Ints, columns: int) -> NamedRows:
-    at, text_at, rows, bytes_of_texts = result.tolist()
-    flat = np.frombuffer(memory_at(at, rows * (columns + 1) * 8), np.int64)
-    table = flat.reshape(rows, columns + 1)
-    texts = bytes(memory_at(text_at, bytes_of_texts))
-    length = table[:, columns].tolist()
-    end = np.cumsum(np.maximum(table[:, columns], 0)).tolist()
-    # A copy, as the memory behind the table is freed.
-    return np.array(table[:, :columns].T, order="C"), tuple(
-        None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
-        for to, bytes_ in zip(end, length, strict=True)
-    )
 
 
 def memory_at(address: int, size: int) -> memoryview:

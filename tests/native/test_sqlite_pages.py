@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bubbleviz.native.library import UNUSUAL, FileShape, Leaves, NamedRows
+from bubbleviz.sources.sqlite.pages import UNUSUAL, FileShape, NamedRows, Pages, PageTable
 from tests.support.compiled import compiled_library
 
 PAGE = 512
@@ -35,21 +35,18 @@ def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | No
 
 
 @contextmanager
-def _shape(path: Path) -> Iterator[FileShape]:
+def _table(path: Path) -> Iterator[PageTable | None]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield FileShape(descriptor, PAGE, PAGE, path.stat().st_size // PAGE)
+        file = FileShape(descriptor, PAGE, PAGE, path.stat().st_size // PAGE)
+        yield PageTable.of(Pages(compiled_library(), file), ROOT, NUMBER, {})
     finally:
         os.close(descriptor)
 
 
 def _decoded(path: Path) -> NamedRows | None:
-    library = compiled_library()
-    with _shape(path) as file:
-        leaves = library.leaves(file, ROOT)
-        if leaves is None:
-            return None
-        parts = library.named(file, leaves, NUMBER, 1, ("*",))
+    with _table(path) as table:
+        parts = None if table is None else table.named(1, ("*",))
         return parts[0] if parts else None
 
 
@@ -144,12 +141,10 @@ def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
 
 def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
     path = _file(tmp_path, MANY)
-    library = compiled_library()
-    with _shape(path) as file:
-        leaves = library.leaves(file, ROOT)
-        assert isinstance(leaves, Leaves)
+    with _table(path) as table:
+        assert table is not None
         os.truncate(path, 4 * PAGE + 100)
-        assert library.integers(file, leaves, NUMBER, *EVERYTHING) is None
+        assert table.rows(*EVERYTHING) is None
 
 
 def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ then SQLite reads the rest, which is slower, and the reference. What both give i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from bubbleviz.model.columns import Ints
@@ -39,7 +40,6 @@ class DirectReader:
     """
 
     def __init__(self, pages: Pages, stored: StoredColumns, views: Mapping[str, Query]) -> None:
-        self._pages = pages
         self._tables: dict[str, PageTable] = {}
         # Tables that are not read directly.
         self._left: list[str] = []
@@ -95,10 +95,9 @@ class DirectReader:
         if self._odd or query not in self._tables:
             return None
         table, place = self._tables[query], self._tables[query].places
-        integers = table.integers
         options: dict[str, Any] = {}
         if query == "strings/matching":
-            stretches = table.leaves.pieces(_STRING_PAGES)
+            stretches = table.pieces(_STRING_PAGES)
         else:
             options = {"kind": place["eventType"], "kinds": selection.kinds}
             options |= {"id": place["textId"], "ids": None if sampled else selection.text_ids}
@@ -108,12 +107,10 @@ class DirectReader:
             options |= {"since": selection.since_ns, "until": selection.until_ns}
         if sampled:
             # Kind and number of the text; other columns may be damaged.
-            integers = integers[[2, 5]]
+            table = replace(table, integers=table.integers[[2, 5]])
         text = place["text" if "text" in place else "value"]
         globs = ("*",) if by_time or sampled else selection.globs
-        parts = self._pages.functions.named(
-            self._pages.file, table.leaves, integers, text, globs, stretches, **options
-        )
+        parts = table.named(text, globs, stretches, **options)
         if parts is None:
             self._leave(query)
             return None

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.native import library as native
@@ -32,26 +34,75 @@ _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 _PAGES = 512
 
 
+#: What NULL in a column reads as: an unusual value, the missing one, or that if no value of the
+#: file is equal to it.
+UNUSUAL, MISSING, DISTINCT = range(3)
+#: Integers of some rows, shape (columns, rows), and a text of each: U+FFFD for what is not UTF-8,
+#: None for NULL.
+NamedRows: TypeAlias = tuple[Ints, tuple[str | None, ...]]
+
+
+class FileShape(NamedTuple):
+    """An open SQLite file: its descriptor, bytes of a page, of these in use, and its pages."""
+
+    descriptor: int
+    page_bytes: int
+    usable: int
+    pages: int
+
+
 @dataclass(frozen=True)
 class PageTable:
-    """A table whose pages are known.
+    """A table whose pages are known; what is read is None where one of these is not plain.
 
     Attributes:
         pages: the open file.
-        leaves: where its rows are.
-        integers: the columns of whole numbers that its query gives.
+        leaf: numbers of the leaf pages, in order, shape (leaves,).
+        last_row: the last row number that each may hold.
+        integers: how the columns of whole numbers are read that its query gives, shape
+            (columns, 4): the place of each in the table, what NULL reads as, the missing value, and
+            whether it stands for the row number.
         places: of all columns, by name.
     """
 
     pages: Pages
-    leaves: native.Leaves
-    integers: native.IntegerColumns
+    leaf: npt.NDArray[np.uint32]
+    last_row: Ints
+    integers: Ints
     places: Mapping[str, int]
 
+    @staticmethod
+    def of(pages: Pages, root: int, integers: Ints, places: Mapping[str, int]) -> PageTable | None:
+        """Return the table whose tree begins on a page."""
+        file = pages.file
+        if not 1 < root <= file.pages:
+            return None
+        try:
+            leaf, last_row = np.empty(file.pages, np.uint32), np.empty(file.pages, np.int64)
+        except MemoryError:
+            return None
+        count = pages.functions.call("leaves", file, root, leaf, last_row, file.pages)
+        if count < 0:
+            return None
+        return PageTable(pages, leaf[:count].copy(), last_row[:count].copy(), integers, places)
+
+    def _around(self, first: int, last: int) -> tuple[int, int]:
+        """Return which leaves, from and to, may hold rows of some numbers."""
+        begin, end = np.searchsorted(self.last_row, (first, last)).tolist()
+        return begin, min(end + 1, len(self.leaf))
+
+    def pieces(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last row number of so many leaves after the other."""
+        first = -(1 << 63)
+        for at in range(most - 1, len(self.leaf) + most - 1, most):
+            last = int(self.last_row[min(at, len(self.leaf) - 1)])
+            yield first, last
+            first = last + 1
+
     def columns(self) -> Ints | None:
-        """Return the columns of all rows, shape (columns, rows); None where a page is not plain."""
+        """Return the columns of all rows, shape (columns, rows)."""
         blocks = [np.empty((len(self.integers), 0), np.int64)]
-        for piece in self.leaves.pieces(_PAGES):
+        for piece in self.pieces(_PAGES):
             block = self.rows(*piece)
             if block is None:
                 return None
@@ -60,8 +111,82 @@ class PageTable:
 
     def rows(self, first: int, last: int) -> Ints | None:
         """Return the columns of the rows of some numbers."""
-        functions, file = self.pages.functions, self.pages.file
-        return functions.integers(file, self.leaves, self.integers, first, last)
+        file, integers = self.pages.file, self.integers
+        begin, end = self._around(first, last)
+        # No row takes less than three bytes.
+        room = min(last - first + 1, (end - begin) * file.page_bytes // 3)
+        try:
+            values = np.empty((len(integers), room), np.int64)
+        except MemoryError:
+            return None
+        leaves = self.leaf, self.last_row, begin, end, first, last
+        read = integers, len(integers), values, room
+        rows = self.pages.functions.call("integers", file, leaves, *read)
+        if rows < 0:
+            return None
+        return values if rows == room else values[:, :rows].copy()
+
+    def named(
+        self,
+        text: int,
+        globs: Sequence[str],
+        pieces: Iterable[tuple[int, int]] = ((-(1 << 63), (1 << 63) - 1),),
+        *,
+        kinds: Sequence[int] = (0, 0, 0, 0),
+        ids: Sequence[int] | None = (),
+        threads: Sequence[int] = (),
+        **fields: int,
+    ) -> list[NamedRows] | None:
+        """Return the rows of some kinds whose text fits a pattern, or has some number, by piece.
+
+        Args:
+            text: place of the column of texts in the table.
+            globs: SQLite's GLOB patterns, of which the text must fit one.
+            pieces: of the table, each the numbers of its first and its last row.
+            kinds: four codes, where the place of their column is given.
+            ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
+            threads: those wanted, ascending, where rows are selected by time.
+            fields: places of columns: ``kind``; ``id`` of the text; and to select by time, whatever
+                the number of the text, ``start``, ``end`` and ``thread``, with how long a row lasts
+                at least (``shortest``), after what it ends (``since``) and before what it starts
+                (``until``).
+        """
+        if any("\0" in glob for glob in globs):
+            return None
+        texts = np.frombuffer(b"".join(glob.encode() + b"\0" for glob in globs), np.uint8)
+        absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
+        given = absent | dict.fromkeys(("shortest", "since", "until"), 0) | fields
+        kind, of_text, start, end, thread, *times = given.values()
+        wanted, of_threads = (np.array(some, np.int64) if some else None for some in (ids, threads))
+        selection: tuple[native.Argument, ...] = (texts, len(globs), text, kind, *kinds)
+        selection += (of_text, -1 if ids is None else len(ids), wanted)
+        selection += (start, end, thread, len(threads), of_threads, *times)
+        call, integers = self.pages.functions.call, self.integers
+        parts = []
+        for bounds in pieces:
+            leaves = self.leaf, self.last_row, *self._around(*bounds), *bounds
+            read, result = (integers, len(integers), selection), np.zeros(4, np.int64)
+            try:
+                if call("named", self.pages.file, leaves, *read, result):
+                    return None
+                parts.append(_named_rows(result, len(integers)))
+            finally:
+                call("named_free", result)
+        return parts
+
+
+def _named_rows(result: Ints, columns: int) -> NamedRows:
+    at, text_at, rows, bytes_of_texts = result.tolist()
+    flat = np.frombuffer(native.memory_at(at, rows * (columns + 1) * 8), np.int64)
+    table = flat.reshape(rows, columns + 1)
+    texts = bytes(native.memory_at(text_at, bytes_of_texts))
+    length = table[:, columns].tolist()
+    end = np.cumsum(np.maximum(table[:, columns], 0)).tolist()
+    # A copy, as the memory behind the table is freed.
+    return np.array(table[:, :columns].T, order="C"), tuple(
+        None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
+        for to, bytes_ in zip(end, length, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -69,7 +194,7 @@ class Pages:
     """An open file that is plain, and the compiled part. Threads may use it at the same time."""
 
     functions: native.Library
-    file: native.FileShape
+    file: FileShape
 
     def table(
         self,
@@ -104,20 +229,18 @@ class Pages:
         ordered = not key or (alone and key in keys)
         if (alone and keys & {*selected}) or not ordered or not plain:
             return None
-        leaves = self.functions.leaves(self.file, root if isinstance(root, int) else 0)
-        if leaves is None:
-            return None
-        null = {None: native.UNUSUAL, ABSENT: native.DISTINCT}
+        null = {None: UNUSUAL, ABSENT: DISTINCT}
         integers = [
             (
                 places[column.name],
-                null.get(column.missing, native.MISSING),
+                null.get(column.missing, MISSING),
                 NONE if column.missing is None else column.missing,
                 alone and column.name in keys,
             )
             for column in columns
         ]
-        return PageTable(self, leaves, np.array(integers, np.int64), places)
+        root = root if isinstance(root, int) else 0
+        return PageTable.of(self, root, np.array(integers, np.int64), places)
 
 
 @contextmanager
@@ -143,7 +266,7 @@ def opened_pages(path: str) -> Iterator[Pages | str]:
             os.close(descriptor)
 
 
-def _shape_of(descriptor: int) -> native.FileShape | None:
+def _shape_of(descriptor: int) -> FileShape | None:
     """Return the shape of a file; None where something in its header is not plain."""
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
@@ -172,4 +295,4 @@ def _shape_of(descriptor: int) -> native.FileShape | None:
         and number(52) == 0
         and number(56) == _UTF8
     )
-    return native.FileShape(descriptor, page_bytes, usable, pages) if plain else None
+    return FileShape(descriptor, page_bytes, usable, pages) if plain else None
