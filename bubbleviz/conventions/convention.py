@@ -36,6 +36,7 @@ class Pattern:
         regex: on the whole name, with named groups.
         phase: the phase of every name that matches; None where a group holds it, or none is meant.
         phases: the phase of each text of the group ``phase`` that is not a phase's own name.
+        by_order: whether it marks an iteration, if both passes run inside, numbered by order.
         post_validation: whether it is optimizer work for the iteration before.
         receives: whether communication under this name waits for a peer's data; None to go by the
             phase.
@@ -43,18 +44,17 @@ class Pattern:
             belong to the same operation, up to another phase.
         stands_in: whether it names operations only where no other name does: one of the same
             operation may be around it.
-        by_order: whether it marks an iteration, if both passes run inside, numbered by order.
     """
 
     glob: str
     regex: str
     phase: Phase | None
     phases: Mapping[str, Phase]
-    post_validation: bool
-    receives: bool | None
-    part: bool
-    stands_in: bool
     by_order: bool
+    post_validation: bool = False
+    receives: bool | None = None
+    part: bool = False
+    stands_in: bool = False
 
     @cached_property
     def match(self) -> re.Pattern[str]:
@@ -78,10 +78,10 @@ class Convention:
 
     Attributes:
         name: what ``--convention`` takes.
+        patterns: tried in order; the first that matches decides.
         summary: one line.
         source: where the names were read.
         domain: NVTX domain that may stand in front of its names.
-        patterns: tried in order; the first that matches decides.
         examples: names that it must understand.
         counter_examples: names that it must leave alone.
         communication: more regexes for communication kernels (a user's additions).
@@ -90,14 +90,14 @@ class Convention:
     """
 
     name: str
-    summary: str
-    source: str
-    domain: str
     patterns: tuple[Pattern, ...]
-    examples: tuple[str, ...]
-    counter_examples: tuple[str, ...]
-    communication: tuple[str, ...]
-    helper_threads: tuple[str, ...]
+    summary: str = ""
+    source: str = ""
+    domain: str = ""
+    examples: tuple[str, ...] = ()
+    counter_examples: tuple[str, ...] = ()
+    communication: tuple[str, ...] = ()
+    helper_threads: tuple[str, ...] = ()
     explicit: bool = False
 
     @property

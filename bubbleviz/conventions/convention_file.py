@@ -51,7 +51,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -198,44 +197,35 @@ def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
             "communication or helper_threads"
         )
     told = toml_files.fields_of(data, _KINDS, where)
-    texts: dict[str, Any] = {key: told.get(key, "") for key in ("summary", "source", "domain")}
-    texts |= {key: tuple(told.get(key, ())) for key in ("examples", "counter_examples")}
-    texts |= {
-        key: toml_files.regexes_of(told.get(key, ()), f"{where}: {key}")
-        for key in ("communication", "helper_threads")
-    }
-    return Convention(
-        name=told.get("name", Path(where).stem),
-        patterns=tuple(
-            _pattern(p, f"{where}: pattern {i}", tested=tested) for i, p in enumerate(patterns, 1)
-        ),
-        **texts,
-        explicit=told.get("explicit", False),
-    )
+    told |= {key: tuple(told[key]) for key in ("examples", "counter_examples") if key in told}
+    for key in ("communication", "helper_threads"):
+        told[key] = toml_files.regexes_of(told.get(key, ()), f"{where}: {key}")
+    read = (_pattern(p, f"{where}: pattern {i}", tested=tested) for i, p in enumerate(patterns, 1))
+    return Convention(**{"name": Path(where).stem} | told, patterns=tuple(read))
 
 
 def _pattern(data: object, where: str, *, tested: bool) -> Pattern:
     told = toml_files.fields_of(data, _PATTERN_KINDS, where)
     if "match" not in told:
         raise UsageError(f"{where}: needs match, a text")
-    regex = told["match"]
+    regex = told.pop("match")
     foreign = [] if tested else sorted(set(toml_files.regex_of(regex, where).groupindex) - _GROUPS)
     if foreign:
         raise UsageError(
             f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
         )
-    iteration = told.get("iteration", "by order")
+    by_order = "iteration" in told
+    iteration = told.pop("iteration", "by order")
     if iteration != "by order":
         raise UsageError(f"{where}: iteration must be 'by order', not {iteration!r}")
-    phases = told.get("phases", {}).items()
+    phase, phases = told.pop("phase", None), told.pop("phases", {}).items()
     pattern = Pattern(
-        glob=told.get("glob", "*"),
+        glob=told.pop("glob", "*"),
         regex=regex,
-        phase=_phase(told["phase"], where) if "phase" in told else None,
+        phase=None if phase is None else _phase(phase, where),
         phases={str(theirs): _phase(ours, where) for theirs, ours in phases},
-        receives=told.get("receives"),
-        **{key: told.get(key, False) for key in ("post_validation", "part", "stands_in")},
-        by_order="iteration" in told,
+        by_order=by_order,
+        **told,
     )
     meaningful = pattern.phase is not None or pattern.by_order
     if not meaningful and not {"phase", "iteration", "rank"} & pattern.groups:

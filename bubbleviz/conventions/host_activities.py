@@ -26,7 +26,6 @@ HOST = "host: "
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
 _KINDS = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
-_DEFAULTS = {"name": "", "strength": KNOWN, "meaning": "", "advice": "", "match": ()}
 _DIGITS = re.compile(r"\d+")
 #: Characters of a range's name in the name of an activity.
 _LONGEST = 60
@@ -46,10 +45,10 @@ class Activity:
     """
 
     name: str
-    strength: int
-    meaning: str
-    advice: str
-    match: tuple[str, ...]
+    strength: int = KNOWN
+    meaning: str = ""
+    advice: str = ""
+    match: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,9 +135,9 @@ def _from_text(text: str, where: str) -> tuple[Activity, ...]:
 
 
 def _activity(table: object, where: str) -> Activity:
-    told = {**_DEFAULTS, **toml_files.fields_of(table, _KINDS, where)}
-    if not told["name"]:
+    told = toml_files.fields_of(table, _KINDS, where)
+    if not told.get("name"):
         raise UsageError(f"{where}: needs a name, a text")
-    if told["strength"] not in (FRAME, NAMED, KNOWN, WHOLE):
+    if told.get("strength", KNOWN) not in (FRAME, NAMED, KNOWN, WHOLE):
         raise UsageError(f"{where}: strength must be 0, 1, 2 or 3, not {told['strength']!r}")
-    return Activity(**told | {"match": toml_files.regexes_of(told["match"], where)})
+    return Activity(**told | {"match": toml_files.regexes_of(told.get("match", ()), where)})

@@ -75,7 +75,7 @@ def built_in(name: str) -> str:
     return files("bubbleviz.conventions").joinpath(name).read_text(encoding="utf-8")
 
 
-def fields_of(table: object, kinds: Mapping[str, type], where: str) -> Mapping[str, Any]:
+def fields_of(table: object, kinds: Mapping[str, type], where: str) -> dict[str, Any]:
     """Return the fields of a TOML table, which may be missing.
 
     Args:

@@ -270,7 +270,11 @@ def active_time(
     )
     collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
     communicating = intervals.union(work.start_ns, work.end_ns, work.communication)
-    uncovered, alone = _uncomputed(work, collecting, communicating)
+    computing = intervals.union(work.start_ns, work.end_ns, work.compute)
+    # What no compute kernel covers.
+    uncovered, alone = (
+        intervals.difference(times, computing) for times in (collecting, communicating)
+    )
     running = intervals.union(work.start_ns, work.end_ns)
     of = of[groups.first]
     occupied = busy_times(operations, busy, WORK)
@@ -299,9 +303,3 @@ def active_time(
         overlapped_ns=communication_ns - intervals.measure_within(alone, start_ns, end_ns),
     )
     return active, times.take(running_ns > 0)
-
-
-def _uncomputed(work: DeviceWork, *sets: intervals.Intervals) -> tuple[intervals.Intervals, ...]:
-    """Return of some sets of times what no compute kernel covers."""
-    computing = intervals.union(work.start_ns, work.end_ns, work.compute)
-    return tuple(intervals.difference(times, computing) for times in sets)

@@ -27,7 +27,7 @@ RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66
 def events_of(text: bytes) -> tuple[list[EventObject], int]:
     """Return the events of some bytes, and how many objects are none."""
     objects = EventObjects(text[at : at + BLOCK] for at in range(0, len(text), BLOCK))
-    return [event for block in objects.blocks() for event in block], objects.unreadable
+    return [*objects], objects.unreadable
 
 
 def written(folder: Path, text: str | bytes, name: str = "trace-host-7.txt") -> str:

@@ -99,11 +99,8 @@ class RecordedRank:
             host=self.host,
             device=self._part.device,
             run=self._part.run,
-            parts=1,
             names=names,
             stretch=self._taken(inside),
-            damaged=0,
-            tail_bytes=0,
         )
 
 

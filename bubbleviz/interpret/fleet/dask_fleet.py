@@ -348,8 +348,8 @@ class DaskFleet(run_recordings.Fleet):
             each = [found] if isinstance(found, ProfileError) else found
             results.update(zip(batch, each, strict=True))
         for number, seen in results.items():
-            if isinstance(seen, run_recordings.Glance):
-                self._bytes[paths[number]] = seen.size
+            if isinstance(seen, tuple):
+                self._bytes[paths[number]] = seen[0]
         return [results[number] for number in range(len(paths))]
 
     def record(

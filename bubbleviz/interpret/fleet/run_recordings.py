@@ -81,12 +81,8 @@ def files_read(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead
     )
 
 
-@dataclass(frozen=True)
-class Glance:
-    """A profile's size, and the CRC-32 of its beginning, which distinguish most files."""
-
-    size: int
-    checksum: int
+#: A profile's size, and the CRC-32 of its beginning, which distinguish most files.
+Glance: TypeAlias = tuple[int, int]
 
 
 def glance(path: str) -> Glance:
@@ -95,7 +91,7 @@ def glance(path: str) -> Glance:
     Raises:
         ProfileError: the file cannot be opened.
     """
-    return Glance(size_of(path), zlib.crc32(next(_blocks(path, _HEAD_BYTES), b"")))
+    return size_of(path), zlib.crc32(next(_blocks(path, _HEAD_BYTES), b""))
 
 
 def digest(path: str) -> bytes:
@@ -209,7 +205,7 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
     alike: dict[Glance, list[str]] = {}
     for path, seen in zip(files, fleet.of_files(glance, files), strict=True):
         # Empty files are alike, and each is refused by whoever reads it.
-        if isinstance(seen, Glance) and seen.size:
+        if isinstance(seen, tuple) and seen[0]:
             alike.setdefault(seen, []).append(path)
     candidates = [path for same in alike.values() if len(same) > 1 for path in same]
     known: dict[bytes, str] = {}
@@ -220,7 +216,7 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
                     f"{known[content]} and {path}: the same profile twice; give each profile once"
                 )
             known[content] = path
-    return {path: seen.size for seen, same in alike.items() for path in same}
+    return {path: size for (size, _), same in alike.items() for path in same}
 
 
 def record_all(

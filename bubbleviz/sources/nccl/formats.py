@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from typing import TypeAlias
 
 import msgspec
@@ -130,45 +129,38 @@ _decode = msgspec.json.Decoder(EventObject, strict=False).decode
 class EventObjects:
     """The events of a file, in its order.
 
+    Args:
+        chunks: the bytes of the file, some at a time.
+
     Attributes:
         unreadable: objects, or pieces of one, that are not events.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        """Take the bytes of a file, some at a time."""
         self._chunks = chunks
         self.unreadable = 0
 
-    def blocks(self) -> Iterator[list[EventObject]]:
-        """Yield the events in the order of the file, some at a time."""
+    def __iter__(self) -> Iterator[EventObject]:
+        """Yield the events."""
         rest = b""
         for chunk in self._chunks:
-            rest = rest + chunk
-            events, end = self._events(rest)
-            rest = rest[end:]
+            rest, at = rest + chunk, 0
+            while (match := _OBJECT.search(rest, at)) is not None:
+                begin, end = match.span()
+                if (cut := rest.count(b"{", at, begin)) > 0:
+                    self.unreadable += cut - len(_LIST.findall(rest, at, begin))
+                event, at = _event(rest[begin:end]), end
+                if event is not None and event.ph:
+                    yield event
+                else:
+                    # The file's end is an empty object.
+                    self.unreadable += rest[begin + 1 : end - 1].strip() != b""
+            rest = rest[at:]
             if len(rest) > 2 * BLOCK:
                 self.unreadable += 1
                 rest = b""
-            yield events
         if b"{" in rest:
             self.unreadable += 1
-
-    def _events(self, text: bytes) -> tuple[list[EventObject], int]:
-        """Return the events in some bytes, and where the beginning of another may be."""
-        events: list[EventObject] = []
-        at = 0
-        while (match := _OBJECT.search(text, at)) is not None:
-            begin, end = match.span()
-            if (cut := text.count(b"{", at, begin)) > 0:
-                self.unreadable += cut - len(_LIST.findall(text, at, begin))
-            event = _event(text[begin:end])
-            at = end
-            if event is None or not event.ph:
-                # The file's end is an empty object.
-                self.unreadable += text[begin + 1 : end - 1].strip() != b""
-            else:
-                events.append(event)
-        return events, at
 
 
 def _event(text: bytes) -> EventObject | None:
@@ -524,6 +516,6 @@ def read_events(path: str, watch: Watch = unwatched, chosen: str = "") -> EventF
     builder = NcclEventBuilder()
     chunks = UnpackedFile(path, watch, BLOCK)
     objects = EventObjects(chunks)
-    _FORMATS[chosen][1](chain.from_iterable(objects.blocks()), builder)
+    _FORMATS[chosen][1](objects, builder)
     unreadable = objects.unreadable + (chunks.damaged or chunks.cut)
     return builder.event_file(path, chosen, unreadable)

@@ -149,9 +149,9 @@ class RecordedSession:
         host: hostname; "" unknown.
         device: name of its device; "" unknown.
         run: what the launcher calls the run; "" for nothing.
-        parts: how many files it has.
         names: of ranges, by number.
         stretch: its whole iterations.
+        parts: how many files it has.
         damaged: records in front of the last iteration that belong to none.
         tail_bytes: bytes behind the last iteration.
     """
@@ -161,11 +161,11 @@ class RecordedSession:
     host: str
     device: str
     run: str
-    parts: int
     names: tuple[str, ...]
     stretch: Stretch
-    damaged: int
-    tail_bytes: int
+    parts: int = 1
+    damaged: int = 0
+    tail_bytes: int = 0
 
 
 def read_session(path: str, watch: Watch) -> RecordedSession:
