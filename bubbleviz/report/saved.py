@@ -688,7 +688,8 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
     told = (summary.kernel_time or {}).get("sentence")
     contradicted = any(i.clocks_contradict for i in document.iterations)
     clock_set = any(i.clock_set for i in document.iterations)
-    memory = document.memory
+    iterations, memory = enumerate(document.iterations), document.memory
+    shown = [own for number, own in iterations if number == document.typical_iteration]
     for own in () if memory is None else memory.operations:
         _phase(path, own.phase)
     kinds = tuple(_time(path, time) for time in document.phase_times)
@@ -716,15 +717,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         what_to_do_first=document.what_to_do_first,
         advice=document.advice,
         schedule=None if document.schedule is None else document.schedule.name,
-        # Of the typical iteration.
-        microbatches=next(
-            (
-                own.microbatches
-                for number, own in enumerate(document.iterations)
-                if number == document.typical_iteration
-            ),
-            None,
-        ),
+        microbatches=shown[0].microbatches if shown else None,
         slowdowns={} if document.slowdown is None else _slowdowns(document, document.slowdown),
         kernel_ns={
             own.name or "": own.time_ns / max(summary.iterations, 1) for own in document.kernels

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import starmap
 from typing import NamedTuple, TypeAlias
@@ -69,22 +70,25 @@ class SliceTrack:
         category: of its slices.
         start_ns: since the trace's base, shape (slices,).
         end_ns: likewise.
-        lane: 0 and up; a slice begins where the one before it in its lane has ended, or later.
         names: of the slices.
         arguments: properties of the slices by name.
-        leaving: the flows that leave a slice.
-        entering: the flows that enter one.
+        leaving: the flows that leave a slice; empty where none leaves any.
+        entering: the flows that enter one, likewise.
     """
 
     name: str
     category: str
     start_ns: Ints
     end_ns: Ints
-    lane: Ints
     names: Sequence[str]
     arguments: Mapping[str, Column]
-    leaving: Flows
-    entering: Flows
+    leaving: Flows = ()
+    entering: Flows = ()
+
+    @cached_property
+    def lane(self) -> Ints:
+        """By slice, from 0: it begins where the one before it in its lane has ended, or later."""
+        return lanes_of(self.start_ns, self.end_ns)
 
     @property
     def lanes(self) -> int:
@@ -94,7 +98,9 @@ class SliceTrack:
     def slices(self) -> Iterator[Slice]:
         """Yield the slices in their order."""
         columns = (column.tolist() for column in (self.start_ns, self.end_ns, self.lane))
-        rows = zip(*columns, self.names, self.leaving, self.entering, strict=True)
+        none: Flows = [()] * len(self.names)
+        flows = self.leaving or none, self.entering or none
+        rows = zip(*columns, self.names, *flows, strict=True)
         for row, (start_ns, end_ns, lane, name, leaving, entering) in enumerate(rows):
             own = {
                 key: value
@@ -242,11 +248,11 @@ class Trace:
             return [value if value >= least else None for value in getattr(table, name).tolist()]
 
         names = zip(*(known(n) for n in ("phase", "microbatch", "second_microbatch")), strict=True)
-        return self._track(
+        return SliceTrack(
             name,
             category,
-            table.start_ns,
-            table.end_ns,
+            table.start_ns - self.base_ns,
+            table.end_ns - self.base_ns,
             list(starmap(_operation_name, names)),
             {
                 "phase": [Phase(phase).label for phase in table.phase.tolist()],
@@ -281,11 +287,11 @@ class Trace:
             for rows in (table.before, table.after, table.peer_operation)
         )
         peer = CodedTexts(report.operations.rank, self.rank_labels).at(table.peer_operation)
-        return self._track(
+        return SliceTrack(
             "bubbles",
             "bubble",
-            table.start_ns,
-            table.end_ns,
+            table.start_ns - self.base_ns,
+            table.end_ns - self.base_ns,
             [Cause(cause).label for cause in table.cause.tolist()],
             {
                 "ratio": [bubbles.ratio] * len(table),
@@ -309,11 +315,11 @@ class Trace:
         def of_window(name: str) -> list[int]:
             return [getattr(account, name) for *_, account in windows]
 
-        return self._track(
+        return SliceTrack(
             "iterations",
             "iteration",
-            np.array(of_window("start_ns"), np.int64),
-            np.array(of_window("end_ns"), np.int64),
+            np.array(of_window("start_ns"), np.int64) - self.base_ns,
+            np.array(of_window("end_ns"), np.int64) - self.base_ns,
             [f"iteration {_named(iteration.name)}" for iteration in shown],
             {
                 "iteration": [index for index, *_ in windows],
@@ -325,29 +331,6 @@ class Trace:
                 "bubble_ns": of_window("bubble_ns"),
                 "window_ns": of_window("window_ns"),
             },
-        )
-
-    def _track(
-        self,
-        name: str,
-        category: str,
-        start_ns: Ints,
-        end_ns: Ints,
-        names: Sequence[str],
-        arguments: Mapping[str, Column],
-        leaving: Flows | None = None,
-        entering: Flows | None = None,
-    ) -> SliceTrack:
-        return SliceTrack(
-            name=name,
-            category=category,
-            start_ns=start_ns - self.base_ns,
-            end_ns=end_ns - self.base_ns,
-            lane=lanes_of(start_ns, end_ns),
-            names=names,
-            arguments=arguments,
-            leaving=[()] * len(names) if leaving is None else leaving,
-            entering=[()] * len(names) if entering is None else entering,
         )
 
 
