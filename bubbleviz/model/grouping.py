@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -289,7 +290,8 @@ class Numbering(Generic[Value]):
     """Numbers values one by one."""
 
     def __init__(self, values: Iterable[Value] = ()) -> None:
-        self._numbers: dict[Value, int] = {}
+        # What is looked up for the first time gets the next number.
+        self._numbers: defaultdict[Value, int] = defaultdict(count().__next__)
         self.numbers(values)
 
     def __len__(self) -> int:
@@ -302,14 +304,11 @@ class Numbering(Generic[Value]):
 
     def number(self, value: Value) -> int:
         """Return the number of a value, the next one if it is new."""
-        return self._numbers.setdefault(value, len(self._numbers))
+        return self._numbers[value]
 
     def numbers(self, values: Iterable[Value]) -> Ints:
         """Return the numbers of some values, shape (values,)."""
-        values, known = [*values], self._numbers
-        fresh = [value for value in dict.fromkeys(values) if value not in known]
-        known.update(zip(fresh, range(len(known), len(known) + len(fresh)), strict=True))
-        return np.fromiter(map(known.__getitem__, values), np.int64, len(values))
+        return np.fromiter(map(self._numbers.__getitem__, values), np.int64)
 
 
 def numbered_together(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
