@@ -118,20 +118,17 @@ def _moves(
     order = working[sorted_rows(lacking[pipeline + 1][working], pipeline[working], known)]
     neighbours = first, second, beside = _neighbours(order, pipeline, stage)
     linked_ns, found_links = _linked(histories, neighbours, machine, joined.timed)
+    joined_ones = list(linked_ns)
     offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
-    offset_ns[list(linked_ns)] = list(linked_ns.values())
-    is_linked = np.zeros(len(offset_ns), bool)
-    is_linked[list(linked_ns)] = True
-    ends = machine[first], machine[second]
-    rows = np.flatnonzero((ends[0] == ends[1]) | (is_linked[ends[0]] & is_linked[ends[1]]))
+    offset_ns[joined_ones] = list(linked_ns.values())
+    ends = np.stack((machine[first], machine[second]))
+    rows = np.flatnonzero((ends[0] == ends[1]) | np.isin(ends, joined_ones).all(axis=0))
     by_ns = (offset_ns[ends[1]] - offset_ns[ends[0]])[rows]
-    found: list[int | None] = [None] * len(first)
     moved = shifts(histories, first[rows], second[rows], by_ns, beside[rows])
-    for row, move in zip(rows.tolist(), moved, strict=True):
-        found[row] = move
-    for one, other, move in zip(first.tolist(), second.tolist(), found, strict=True):
-        moves[other] = moves[one] + (move or 0)
-    return moves, None not in found, found_links
+    found = dict(zip(rows.tolist(), moved, strict=True))
+    for row, (one, other) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+        moves[other] = moves[one] + (found.get(row) or 0)
+    return moves, len(rows) == len(first) and None not in moved, found_links
 
 
 def _neighbours(order: Ints, pipeline: Ints, stage: Ints) -> _Neighbours:

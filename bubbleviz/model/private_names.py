@@ -96,19 +96,23 @@ class _Names:
             return text
         if self._pattern is None:
             self._pattern = self._compiled()
-        shown = self._pattern.sub(self._replacement, text)
+        word = self._word_of
+        shown = self._pattern.sub(lambda m: self._words.get(m[0]) or self.path(m[0]), text)
         if ".py" in shown:
-            shown = _FUNCTION.sub(self._function, shown)
-        shown = _PROCESS.sub(lambda match: self._process(match[0]), shown)
-        shown = _UUID.sub(lambda match: self._word_of(match[0], "device"), shown)
-        return _THREAD.sub(self._thread, shown) if "thread " in shown else shown
+            shown = _FUNCTION.sub(lambda m: f"{m[1]}{word(m[2], 'function')}", shown)
+        # What stands for a process is a number, too, so that columns stay of one kind.
+        shown = _PROCESS.sub(lambda m: word(m[0], ""), shown)
+        shown = _UUID.sub(lambda m: word(m[0], "device"), shown)
+        if "thread " in shown:
+            shown = _THREAD.sub(lambda m: f"{m[1]} ({word(m[2], 'thread')})", shown)
+        return shown
 
     def value(self, value: Any, field: str = "", *, keys: bool = True) -> Any:
         """Return a value with all texts in it replaced; tables keep their columns of numbers."""
         if type(value) is str:
             return self._word_of(value, "device") if field == "uuid" else self.text(value, field)
         if field == "pid" and type(value) is int:
-            return int(self._process(str(value)))
+            return int(self._word_of(str(value), ""))
         if type(value) in (tuple, list):
             return type(value)(self.value(entry, field, keys=keys) for entry in value)
         if isinstance(value, Mapping):
@@ -152,19 +156,6 @@ class _Names:
         if name in self._folders:
             return rf"(?<![A-Za-z0-9]){quoted}(?:[/\\]{_COMPONENT})+|{alone}"
         return alone
-
-    def _replacement(self, match: re.Match[str]) -> str:
-        return self._words.get(match[0]) or self.path(match[0])
-
-    def _function(self, match: re.Match[str]) -> str:
-        return f"{match[1]}{self._word_of(match[2], 'function')}"
-
-    def _thread(self, match: re.Match[str]) -> str:
-        return f"{match[1]} ({self._word_of(match[2], 'thread')})"
-
-    def _process(self, number: str) -> str:
-        """Return what stands for a process: a number, too, so that columns stay of one kind."""
-        return self._word_of(number, "")
 
     def _word_of(self, name: str, kind: str) -> str:
         """Return what stands for a name; a text may pass here again, and keeps its words."""
