@@ -315,6 +315,13 @@ class TraceFile(Generic[ArgsT]):
         self.texts, self.threads = Numbering[str]([""]), Numbering[ThreadName]()
         self.categories = Numbering[str]()
         self._args: Any = args
+        # The arguments that are numbers, and those that are texts, by field.
+        fields = msgspec.structs.fields(cast("Any", args))
+        self._numbers, self._texts = (
+            {field.name: field.encode_name for field in fields if kind in get_args(field.type)}
+            for kind in (int, str)
+        )
+        self._described: Described[ArgsT] | None = None
         self._unpacked = UnpackedFile(path, watch, BLOCK)
         self._chunks = iter(self._unpacked)
         self._rest, self._ended = b"", False
@@ -336,13 +343,13 @@ class TraceFile(Generic[ArgsT]):
         Raises:
             ProfileError: it cannot be read, or holds no list of trace events.
         """
-        bare = self._find_list()
+        self._described, bare = described, self._find_list()
         holds_objects = holds_events = list_ended = False
         while not list_ended:
-            events = self._decode_block(described)
+            events = self._decode_block()
             at_once = events is not None
             if events is None:
-                events, list_ended = self._decode_damaged(described)
+                events, list_ended = self._decode_damaged()
                 list_ended |= self._ended
             holds_events = holds_events or bool(events.ph.any())
             holds_objects = holds_objects or len(events.ph) > 0
@@ -430,7 +437,7 @@ class TraceFile(Generic[ArgsT]):
             "file that the profiler wrote"
         )
 
-    def _decode_block(self, described: Described[ArgsT] | None) -> TraceEvents[ArgsT] | None:
+    def _decode_block(self) -> TraceEvents[ArgsT] | None:
         """Return the events up to a boundary; None where they cannot be decoded at once.
 
         Mostly it is the last one. Where the list ends before it, or holds damage, those up to half
@@ -438,7 +445,7 @@ class TraceFile(Generic[ArgsT]):
         """
         end = len(self._rest)
         while (at := self._boundary(end)) is not None:
-            events = self._scanned(at + 1, described) or self._decoded(at + 1, described)
+            events = self._scanned(at + 1) or self._decoded(at + 1)
             if events is not None:
                 self._rest = self._rest[self._rest.index(b",", at) + 1 :]
                 return events
@@ -447,13 +454,11 @@ class TraceFile(Generic[ArgsT]):
                 break
         return None
 
-    def _scanned(
-        self, length: int, described: Described[ArgsT] | None
-    ) -> TraceEvents[ArgsT] | None:
+    def _scanned(self, length: int) -> TraceEvents[ArgsT] | None:
         """Return the events of a block as the compiled part reads them; None where it does not."""
         if (native := library()) is None:
             return None
-        numbers, texts = _keys_of(self._args)
+        numbers, texts = self._numbers, self._texts
         keys, block = (*numbers.values(), *texts.values()), self._rest
         room = length // _EVENT_BYTES + 1
         if self._columns.shape[1] < room:
@@ -468,7 +473,7 @@ class TraceFile(Generic[ArgsT]):
         count, count_of_texts, count_of_threads, late = counts.tolist()
         if late and not self._exact:
             self._exact = True
-            return self._scanned(length, described)
+            return self._scanned(length)
         columns = columns[:, :count].copy()
         try:
             words = _spelled(block, spelled[:count_of_texts])
@@ -494,7 +499,7 @@ class TraceFile(Generic[ArgsT]):
                 arguments,
                 args,
             )
-            rows = described(events) if described else np.empty(0, np.int64)
+            rows = self._described(events) if self._described else np.empty(0, np.int64)
             rows = rows[columns[_END, rows] > 0]
             pieces = (
                 block[begin:end] for begin, end in columns[_BEGIN : _END + 1, rows].T.tolist()
@@ -505,9 +510,7 @@ class TraceFile(Generic[ArgsT]):
             return None
         return events
 
-    def _decoded(
-        self, length: int, described: Described[ArgsT] | None
-    ) -> TraceEvents[ArgsT] | None:
+    def _decoded(self, length: int) -> TraceEvents[ArgsT] | None:
         """Return the events of a block; None where they do not fit their struct."""
         block = b"".join((b"[", self._rest[:length], b"]"))
         try:
@@ -519,13 +522,11 @@ class TraceFile(Generic[ArgsT]):
                 events = _decoder(cast("Any", ExactEvent)[self._args]).decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        return self._as_columns(events, described)
+        return self._as_columns(events)
 
-    def _as_columns(
-        self, events: Sequence[TraceEvent[ArgsT]], described: Described[ArgsT] | None
-    ) -> TraceEvents[ArgsT]:
+    def _as_columns(self, events: Sequence[TraceEvent[ArgsT]]) -> TraceEvents[ArgsT]:
         """Return decoded events as columns."""
-        numbers, texts = _keys_of(self._args)
+        numbers, texts = self._numbers, self._texts
         none = self._args()
         told = _fields_of([event.args or none for event in events], (*numbers, *texts))
         arguments = {field: _integers(told[field]) for field in numbers}
@@ -544,7 +545,7 @@ class TraceFile(Generic[ArgsT]):
             arguments,
             args,
         )
-        for row in described(columns).tolist() if described else ():
+        for row in self._described(columns).tolist() if self._described else ():
             if (of_event := events[row].args) is not None:
                 args[row] = of_event
         return columns
@@ -557,9 +558,7 @@ class TraceFile(Generic[ArgsT]):
                 return at
         return None
 
-    def _decode_damaged(
-        self, described: Described[ArgsT] | None
-    ) -> tuple[TraceEvents[ArgsT], bool]:
+    def _decode_damaged(self) -> tuple[TraceEvents[ArgsT], bool]:
         """Return events decoded one by one, and whether the list ended.
 
         Raises:
@@ -582,18 +581,7 @@ class TraceFile(Generic[ArgsT]):
             )
         elif self._ended:
             self.cut, self._rest = True, b""
-        return self._as_columns(events, described), ended
-
-
-@cache
-def _keys_of(args: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the arguments of a struct that are numbers, and those that are texts, by field."""
-    fields = msgspec.structs.fields(args)
-    numbers, texts = (
-        {field.name: field.encode_name for field in fields if kind in get_args(field.type)}
-        for kind in (int, str)
-    )
-    return numbers, texts
+        return self._as_columns(events), ended
 
 
 def _spelled(block: bytes, places: Ints) -> list[str]:

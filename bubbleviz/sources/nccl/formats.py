@@ -104,7 +104,6 @@ class EventObject(
         ph: "b" or "e".
         id: pairs its begin with its end, in a way that depends on the format.
         pid: the process; a channel in files of the proxy profiler.
-        tid: always 1, not a thread.
         ts: microseconds since the profiler began; 0 and None are unknown.
         args: its arguments.
         bytes: of a transfer, in a fork of NCCL.
@@ -116,7 +115,6 @@ class EventObject(
     ph: str = ""
     id: int = 0
     pid: int = 0
-    tid: int = 0
     ts: float | None = None
     args: EventArgs | None = None
     bytes: int | None = None

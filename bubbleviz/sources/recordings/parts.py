@@ -69,7 +69,6 @@ class Header:
         session_ns: when the recording began, on the host's monotonic clock.
         utc_ns: UTC when the file began.
         monotonic_ns: the monotonic clock at that moment.
-        half_width_ns: how far this pair can be off.
     """
 
     rank: int
@@ -82,7 +81,6 @@ class Header:
     session_ns: int
     utc_ns: int
     monotonic_ns: int
-    half_width_ns: int
 
     @property
     def session(self) -> tuple[int, int, int, int]:
@@ -117,7 +115,7 @@ def header_in(path: str, head: bytes) -> Header:
     _, _, record_bytes, rank, world_size, pid, part, device, *rest = values
     if record_bytes != layout.RECORD_BYTES or rank < 0:
         raise ProfileError(f"{path}: a recording with an impossible header; record again")
-    return Header(rank, world_size, pid, part, device == layout.DEVICE_GPU, *rest[:-2])
+    return Header(rank, world_size, pid, part, device == layout.DEVICE_GPU, *rest[:-3])
 
 
 def header_of(path: str) -> Header:
@@ -158,7 +156,6 @@ class RecordedIterations(Table):
         lost: operations that were recorded too late to be written.
         monotonic_ns: when it was written.
         utc_ns: UTC at that moment.
-        half_width_ns: how far this pair of clocks can be off.
         device_ns: the host's clock less the device's; 0 without a device.
     """
 
@@ -169,7 +166,6 @@ class RecordedIterations(Table):
     lost: Ints
     monotonic_ns: Ints
     utc_ns: Ints
-    half_width_ns: Ints
     device_ns: Ints
 
 
@@ -286,7 +282,7 @@ def stretch_of(data: bytes, found: FoundBlocks, names: dict[int, int]) -> Stretc
         number=np.where((end["flags"] & layout.NAMED) != 0, end["number"], NONE),
         after_gap=np.array(found[2], bool) | ((end["flags"] & layout.AFTER_PAUSE) != 0),
         **columns(end, "start_ns end_ns lost"),
-        **columns(clock, "monotonic_ns utc_ns half_width_ns device_ns"),
+        **columns(clock, "monotonic_ns utc_ns device_ns"),
     )
     operations = RecordedOperations(
         iteration=np.searchsorted(last, at),
