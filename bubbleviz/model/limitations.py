@@ -107,11 +107,6 @@ class Restriction:
         return {"code": self.code, "text": self.text}
 
 
-def first_text(restrictions: tuple[Restriction, ...]) -> str | None:
-    """Return the words of the first, which weighs most; None where there is none."""
-    return restrictions[0].text if restrictions else None
-
-
 def no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
     """Return why ranks form no whole pipeline; None where they do."""
     return next((own.no_pipeline for own in restrictions if own.no_pipeline is not None), None)
@@ -120,6 +115,6 @@ def no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
 def written(restrictions: tuple[Restriction, ...]) -> dict[str, Any]:
     """Return the values of a JSON document: words of the first, and codes and words of all."""
     return {
-        "restriction": first_text(restrictions),
+        "restriction": restrictions[0].text if restrictions else None,
         "restrictions": [restriction.entry for restriction in restrictions],
     }

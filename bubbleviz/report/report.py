@@ -33,7 +33,6 @@ from bubbleviz.model.limitations import (
     Limitation,
     LimitationKind,
     Restriction,
-    first_text,
     gathered,
 )
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
@@ -187,11 +186,6 @@ class Report:
         left_out = sum(note.count for note in self.limitations if note.kind is kind)
         kept = sum(profile.kernels for profile in self.profiles)
         return left_out >= NOTICEABLE * (kept + left_out) > 0
-
-    @property
-    def restriction(self) -> str | None:
-        """The words of the first restriction; None where there is none."""
-        return first_text(self.restrictions)
 
     @property
     def operations_lacking(self) -> bool:

@@ -45,7 +45,7 @@ def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
 
 def names(*findings: Finding) -> list[str]:
     """Return the names of the faults that are worth a sentence."""
-    kept = ranked(Diagnosis(findings, 1, 1000.0, 0.0, 0.0))
+    kept = ranked(Diagnosis(findings, 1, 1000.0, 0.0))
     return [finding.faults[0].name for finding in kept]
 
 

@@ -184,7 +184,6 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
 
     assert report.restrictions == saved.restrictions == saved_of(report).restrictions
     assert report.restrictions
-    assert report.restriction == report.restrictions[0].text
 
 
 @pytest.mark.parametrize("code", [own.code for own in RESTRICTIONS if own.no_pipeline])

@@ -75,7 +75,6 @@ def analyze(
     for host in (*chain(*clocks), *([dask] if dask else [])):
         note_host(host)
     by_name = {renderer.name: renderer for renderer in renderers()}
-    written = [by_name[name] for name in outputs.formats.values()]
     ranks = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
     settings = reading.settings()
@@ -101,7 +100,7 @@ def analyze(
                 parallel=sizes,
                 plan=plan,
                 dask=dask,
-                ideal=any(renderer.compares for renderer in written),
+                ideal="panels" in outputs.formats.values(),
                 progress=bars,
                 **settings,
             )
@@ -121,29 +120,18 @@ def analyze(
 
 def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool) -> None:
     """Print the first screen, or the tables that were asked for."""
-    if ALL in tables:
-        from bubbleviz.render.text.report import sections
+    from bubbleviz.render.text import report as text
+    from bubbleviz.render.text import sections
 
-        show(sections(report, view))
-        return
     if tables:
-        from bubbleviz.render.text.report import details as listed
-
-        show(listed(report, view, tables))
+        shown = text.sections(report, view) if ALL in tables else text.details(report, view, tables)
+        show(shown)
         return
-    from bubbleviz.render.text.report import first_screen
-
     shown_on = display()
-    show_lines(first_screen(report, view, shown_on), shown_on)
+    show_lines(text.first_screen(report, view, shown_on), shown_on)
     if report.plan is not None:
-        from bubbleviz.render.text.sections import plan_deviations
-
-        show(plan_deviations(report))
+        show(sections.plan_deviations(report))
     if compared:
-        from bubbleviz.render.text.sections import alternatives
-
-        show(alternatives(report))
+        show(sections.alternatives(report))
     if report.memory is not None:
-        from bubbleviz.render.text.sections import memory
-
-        show(memory(report))
+        show(sections.memory(report))

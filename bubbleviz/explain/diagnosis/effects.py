@@ -71,7 +71,6 @@ class Effects:
         pace_number: of the iteration of each pace, from 0.
         pace_ranks: paces of one rank.
         slope: of the logarithm of each rank's pace, by iteration.
-        slope_explains: share of its variance that this explains.
         jump_begin: number of the iteration from which on each rank may have slowed at once.
         jump_change: by how much the logarithm of its pace then changed.
         slowed: which ranks did, rather than steadily.
@@ -102,7 +101,6 @@ class Effects:
     pace_number: Ints
     pace_ranks: Groups
     slope: Floats
-    slope_explains: Floats
     jump_begin: Floats
     jump_change: Floats
     slowed: Bools
@@ -233,7 +231,6 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
         pace_number=pace_number,
         pace_ranks=pace_ranks,
         slope=slope,
-        slope_explains=slope_explains,
         jump_begin=begin,
         jump_change=change,
         slowed=slowed,

@@ -90,7 +90,6 @@ class Diagnosis:
         findings: those that save anything, the largest saving first.
         iterations: how many were replayed and count.
         length_ns: their mean length.
-        missed_ratio: mean absolute difference of replayed and measured lengths, as a share.
         warm_up: how many times as long as the median of the others the first iteration took, which
             does not count then; 0 where it counts.
     """
@@ -98,7 +97,6 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     iterations: int
     length_ns: float
-    missed_ratio: float
     warm_up: float
 
 
@@ -183,7 +181,6 @@ def diagnosis_of(
         tuple(findings),
         len(base_ns),
         length_ns,
-        missed_ratio,
         warm_up if warm_up > _WARM_UP else 0.0,
     )
 

@@ -90,11 +90,6 @@ class Renderer:
         """Whether it is binary data, which no terminal shows."""
         return self.needs in {"pyarrow", "perfetto", "typst"}
 
-    @property
-    def compares(self) -> bool:
-        """Whether it shows the schedule that ran at the measured times."""
-        return self.name == "panels"
-
     def check(self, file: str = "") -> None:
         """Check, before any work, that it can work here, and write a file of that name.
 
