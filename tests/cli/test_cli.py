@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,21 +16,17 @@ from tests.support.places import FIXTURES
 ONE = str(FIXTURES / "1f1b")
 
 
-@pytest.mark.parametrize("renderer", renderers(), ids=lambda r: r.name)
-def test_an_output_is_written_and_only_replaced_by_force(
-    renderer: object, tmp_path: Path, cli: CommandLine
-) -> None:
-    name = renderer.name  # type: ignore[attr-defined]  # parametrised over Renderer
-    file = tmp_path / f"out.{name}"
-
+def test_outputs_are_written_and_only_replaced_by_force(tmp_path: Path, cli: CommandLine) -> None:
+    outputs = [(f"--{own.name}", tmp_path / f"out.{own.name}") for own in renderers()]
     # A plot of schedules against memory needs more than one.
-    words = ("analyze", ONE, "--what-if", f"--{name}", str(file))
-    cli.printed(*words)
-    first = file.read_bytes()
-    assert "--force" in cli.refused(*words, code=1)
-    cli.printed(*words, "-f")
-    assert file.read_bytes() == first
-    assert sorted(p.name for p in tmp_path.iterdir()) == [file.name]
+    words = ("analyze", ONE, "--what-if")
+    cli.printed(*words, *chain(*outputs))
+    first = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    assert set(first) == {file for _, file in outputs}
+    for output in outputs:
+        assert "--force" in cli.refused(*words, *output, code=1)
+    cli.printed(*words, *chain(*outputs), "-f")
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == first
 
 
 def test_what_is_printed_first(cli: CommandLine) -> None:

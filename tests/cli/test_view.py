@@ -50,8 +50,10 @@ def test_only_the_address_itself_is_answered() -> None:
     assert found == [(200, b"page"), *[(404, b"")] * 4]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("source", ["profiles", "report"])
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [("profiles", signal.SIGINT), ("report", signal.SIGTERM), ("report", signal.SIGHUP)],
+)
 def test_a_page_is_served_until_it_is_interrupted(
     source: str, number: signal.Signals, saved: Path
 ) -> None:

@@ -217,8 +217,8 @@ def _inserted(run: Path, glob: str, **columns: str) -> None:
     change(run, f"INSERT INTO NVTX_EVENTS ({names}) {chosen}")
 
 
-def _tried(run: Path, folder: Path) -> float | None:
-    """Return the ratio of a draft's trial, having compared the trial with an analysis."""
+def _tried(run: Path, folder: Path) -> tuple[str, float | None]:
+    """Return a draft and the ratio of its trial, having compared the trial with an analysis."""
     inspection = bubbleviz.inspect(run)
     assert not inspection.analysable
     assert inspection.suggestion is not None
@@ -234,7 +234,7 @@ def _tried(run: Path, folder: Path) -> float | None:
     spans = report.operations.phase[report.operations.has_span == 1]
     counts = [(p.label, int((spans == p).sum())) for p in Phase]
     assert inspection.trial.operations == tuple(pair for pair in counts if pair[1])
-    return ratio
+    return inspection.suggestion, ratio
 
 
 @pytest.mark.parametrize(
@@ -269,9 +269,8 @@ def _tried(run: Path, folder: Path) -> float | None:
 def test_a_draft_gives_the_ratio_of_the_run(forward: str, backward: str, tmp_path: Path) -> None:
     run = _renamed(tmp_path, F=forward, B=backward)
 
-    assert _tried(run, tmp_path) == pytest.approx(3 / 11)
-    suggestion = bubbleviz.inspect(run).suggestion
-    assert suggestion is not None
+    suggestion, ratio = _tried(run, tmp_path)
+    assert ratio == pytest.approx(3 / 11)
     assert suggestion.replace("\n", "").isprintable()
 
 
@@ -290,14 +289,14 @@ def test_ranges_inside_operations_are_left_out_of_a_draft(
     run = _renamed(tmp_path, F="fwd #", B="bwd #")
     for glob, name in inside.items():
         _inserted(run, glob, start="start + 1", end='"end" - 1', text=f"'{name}'")
-    assert _tried(run, tmp_path) == pytest.approx(3 / 11)
+    assert _tried(run, tmp_path)[1] == pytest.approx(3 / 11)
 
 
 def test_a_rank_in_the_name_of_an_iteration_is_no_iteration(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="fwd #", B="bwd #")
     named = "'iteration_' || (globalTid >> 24 & 3) || '_7'"
     change(run, f"UPDATE NVTX_EVENTS SET text = {named} WHERE text = 'Optimizer'")
-    assert _tried(run, tmp_path) is not None
+    assert _tried(run, tmp_path)[1] is not None
 
 
 def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -> None:

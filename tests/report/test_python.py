@@ -7,6 +7,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -23,6 +24,12 @@ from bubbleviz.render.formats import renderers
 from bubbleviz.render.picture.legend import picture
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
+
+
+@cache
+def example(**options: Any) -> bubbleviz.Report:
+    """Return the report of the 1F1B example, one for all tests that ask for it."""
+    return bubbleviz.analyze(FIXTURES / "1f1b", **options)
 
 
 def test_ratio_advice_and_worst_iteration_are_attributes(tmp_path: Path) -> None:
@@ -44,7 +51,7 @@ def test_ratio_advice_and_worst_iteration_are_attributes(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["operations", "ranks", "iterations", "bubbles", "stages"])
 def test_tables_go_to_pandas_and_polars_in_one_call(name: str) -> None:
-    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    report = example()
     table = getattr(report, name)
     frame, same = pandas.DataFrame(table), polars.DataFrame(table)
 
@@ -58,7 +65,7 @@ def test_tables_go_to_pandas_and_polars_in_one_call(name: str) -> None:
 
 
 def test_a_row_a_stage_has_its_ratio_work_and_causes() -> None:
-    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    report = example()
     frame = polars.DataFrame(report.stages)
 
     assert frame["stage"].to_list() == [0, 1, 2, 3]
@@ -70,7 +77,7 @@ def test_a_row_a_stage_has_its_ratio_work_and_causes() -> None:
 
 
 def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    report = example()
     drawn = report.plot(report.worst_iteration, causes=True)
     drawn.save(tmp_path / "x.svg")
 
@@ -103,7 +110,7 @@ def test_wrong_arguments_end_in_a_sentence_on_python(
     wrong: Callable[[Any, Path], object], told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(bubbleviz.BubblevizError) as refused:
-        wrong(bubbleviz.analyze(FIXTURES / "1f1b"), tmp_path)
+        wrong(example(), tmp_path)
 
     assert told in str(refused.value)
     assert not re.search(r"(^|\s)--?[a-z]", str(refused.value))
@@ -111,7 +118,7 @@ def test_wrong_arguments_end_in_a_sentence_on_python(
 
 def test_a_report_and_what_is_read_of_it_are_pickled(tmp_path: Path) -> None:
     for window in (None, "iteration:1-1"):
-        report = bubbleviz.analyze(FIXTURES / "1f1b", window=window)
+        report = example(window=window)
         again = pickle.loads(pickle.dumps(report))
         assert again.advice == report.advice
         assert len(again.bubbles) == len(report.bubbles) > 0
@@ -134,7 +141,7 @@ def test_what_can_be_asked_is_listed() -> None:
 
 
 def test_what_people_see_is_public_and_named_as_they_know_it() -> None:
-    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    report = example()
 
     assert type(report) is bubbleviz.Report
     assert {"bubble_ratio", "stages", "plot", "save"} < set(dir(report))
@@ -147,7 +154,7 @@ def test_what_people_see_is_public_and_named_as_they_know_it() -> None:
 
 
 def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    report = example()
     report.save(tmp_path / "report.json")
     saved = tmp_path / "report.json"
 
@@ -172,7 +179,7 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
 
 @pytest.mark.parametrize("suffix", [s for own in renderers() for s in own.suffixes])
 def test_a_report_is_saved_as_its_suffix_says(suffix: str, tmp_path: Path) -> None:
-    report = bubbleviz.analyze(FIXTURES / "1f1b", what_if=True)
+    report = example(what_if=True)
     file = tmp_path / f"x{suffix}"
     report.save(file)
 
@@ -213,7 +220,7 @@ class Tracker:
 def test_metrics_go_to_trackers_by_the_names_of_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report, took = bubbleviz.analyze(FIXTURES / "1f1b"), []
+    report, took = example(), []
     for names in (["log"], ["log_metrics"], ["add_scalar"]):
         tracker = Tracker()
         report.log(SimpleNamespace(**{name: getattr(tracker, name) for name in names}), 7)
