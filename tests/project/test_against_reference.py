@@ -18,7 +18,7 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from tests.support import reference, strategies
-from tests.support.exact import Account, Span, length
+from tests.support.exact import Span, length
 from tests.support.nsys_exports import START_END, C, K, M, R, T
 from tests.support.strategies import Rows
 
@@ -267,19 +267,6 @@ def test_busy_times(rows: Rows, busy: list[list[Span]], folder: Path) -> None:
     assert [list(o.busy) for o in check(rows, folder).operations] == busy
 
 
-def run(*operations: tuple[str, int, int], more: tuple[K, ...] = ()) -> Rows:
-    """One range with one call and one kernel for every (name, kernel start, kernel end).
-
-    On the host the n-th range is [10 n, 10 n + 9], its call [10 n + 1, 10 n + 2].
-    """
-    numbered = list(enumerate(operations))
-    return Rows(
-        (*(K(start, end, n) for n, (_, start, end) in numbered), *more),
-        tuple(C(10 * n + 1, 10 * n + 2, n) for n, _ in numbered),
-        tuple(R(10 * n, 10 * n + 9, name) for n, (name, _, _) in numbered),
-    )
-
-
 @pytest.mark.parametrize(
     ("names", "operations"),
     [
@@ -308,10 +295,12 @@ def run(*operations: tuple[str, int, int], more: tuple[K, ...] = ()) -> Rows:
 )
 def test_operations_and_iterations(names: str, operations: str, folder: Path) -> None:
     full = [f"{name}.0.0" if len(name) == 2 else name for name in names.split() if name != "mark"]
-    rows = run(*((name, 0, 1) for name in full))
-    marks = (R(10, 15, "iter_0_7"),) if "mark" in names else ()
+    kernels = tuple(K(0, 1, n) for n in range(len(full)))
+    calls = tuple(C(10 * n + 1, 10 * n + 2, n) for n in range(len(full)))
+    ranges = [R(10 * n, 10 * n + 9, name) for n, name in enumerate(full)]
+    ranges += [R(10, 15, "iter_0_7")] if "mark" in names else []
 
-    found = check(Rows(rows.kernels, rows.calls, (*rows.ranges, *marks)), folder).operations
+    found = check(Rows(kernels, calls, tuple(ranges)), folder).operations
 
     assert operations == " ".join(
         o.phase
@@ -320,61 +309,6 @@ def test_operations_and_iterations(names: str, operations: str, folder: Path) ->
         + (f"#{o.occurrence}" if o.occurrence else "")
         for o in found
     )
-
-
-#: Two iterations of one microbatch; the second's Optimizer is missing.
-#: device   F0 [0,10]  gap  B0 [20,30]  Optimizer [32,36]  F0 [40,50]  B0 [50,60]
-#: and unattributed [12,14], unattributed under F0 [5,8], a kernel in a RECV range [14,15].
-_ONE_RANK = run(
-    *(("F0.0.0", 0, 10), ("B0.0.0", 20, 30), ("Optimizer", 32, 36)),
-    *(("F0.0.0", 40, 50), ("B0.0.0", 50, 60), ("RECV_FORWARD", 14, 15)),
-    more=(K(12, 14, None), K(5, 8, None)),
-)
-#: The second iteration's F0 runs [15,25] within the first's window 0..40, before its B0
-#: [20,40]: 5 overlap alone (15..20), the rest belongs to the own iteration first.
-_OVERLAP = run(
-    *(("F0.0.0", 0, 10), ("B0.0.0", 20, 40), ("Optimizer", 40, 41)),
-    *(("F0.0.0", 15, 25), ("B0.0.0", 50, 60)),
-)
-
-
-@pytest.mark.parametrize(
-    ("rows", "accounts", "ratios"),
-    [
-        (
-            _ONE_RANK,
-            {
-                # Compute 20, unattributed 12..15 = 3, bubble 7; with the Optimizer, 7 + 2; + 4.
-                "schedule": Account((0, 30), 20, 0, 0, 3, 7),
-                "stage": Account((0, 30), 20, 0, 0, 3, 7),
-                "step": Account((0, 36), 20, 4, 0, 3, 9),
-                "period": Account((0, 40), 20, 4, 0, 3, 13),
-            },
-            [10 / 30, 10 / 30, 12 / 36, 16 / 40],
-        ),
-        (
-            _OVERLAP,
-            # Period 0..15: F0 and nothing else.
-            {
-                "schedule": Account((0, 40), 30, 0, 5, 0, 5),
-                "period": Account((0, 15), 10, 0, 0, 0, 5),
-            },
-            [10 / 40, 10 / 40, 10 / 41, 5 / 15],
-        ),
-        (run(("F0.0.0", 0, 1), ("F1.0.0", 1, 2)), {}, [0, 0, 0, None]),
-        (run(("B0.0.0", 0, 1), ("W0.0.0", 1, 2)), {}, [None] * 4),
-    ],
-    ids=["one rank", "overlap", "evaluation", "missing"],
-)
-def test_accounts(
-    rows: Rows, accounts: dict[str, Account], ratios: list[float | None], folder: Path
-) -> None:
-    iterations = check(rows, folder).iterations
-
-    assert iterations
-    (rank,) = iterations[0].values()
-    assert accounts.items() <= rank.accounts.items()
-    assert list(rank.ratios.values()) == pytest.approx(ratios)
 
 
 def test_ranks_that_do_not_pair(folder: Path) -> None:

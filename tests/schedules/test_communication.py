@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from bubbleviz.schedules.communication.lowered import (
     STREAMS,
     TRANSPORTS,
     LoweredPlan,
-    Step,
     Transport,
     check_lowered,
     check_messages,
@@ -35,7 +33,6 @@ from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of
 from tests.support.command_line import CommandLine
-from tests.support.stepping_ranks import SteppingRanks
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 #: Names and least microbatches a stage of schedules whose plans have one direction.
@@ -304,37 +301,3 @@ def test_messages_that_do_not_match_are_refused(rows: tuple[str, str], reason: s
         check_lowered(lowered_of(*rows), BUFFERED)
 
     assert str(refused.value).startswith(reason)
-
-
-@st.composite
-def shuffled(draw: st.DrawFn) -> LoweredPlan:
-    """Return a lowered plan with some steps of some lines elsewhere."""
-    name = draw(st.sampled_from(["1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "dualpipev"]))
-    stages = draw(st.integers(2, 3))
-    rule = schedule_named(name)
-    least = 2 * stages if name == "dualpipev" else stages
-    plan = rule.plan(stages, least, rule.chunks)
-    made = lowered(plan)
-    lines = [list(line) for line in made.lines]
-    for _ in range(draw(st.integers(0, 6))):
-        line = draw(st.sampled_from(lines))
-        step: Step = line.pop(draw(st.integers(0, len(line) - 1)))
-        line.insert(draw(st.integers(0, len(line))), step)
-    orders = tuple(tuple(op for step in line for op in step.operations) for line in lines)
-    return LoweredPlan(replace(plan, orders=orders), tuple(map(tuple, lines)))
-
-
-@settings(max_examples=100, deadline=None)
-@given(made=shuffled(), transport=st.sampled_from(TRANSPORTS))
-def test_what_deadlocks_is_what_stepping_ranks_cannot_end(
-    made: LoweredPlan, transport: Transport
-) -> None:
-    try:
-        check_messages(made)
-    except MismatchError:
-        return
-    found = deadlock_of(made, transport)
-
-    assert (not found) == SteppingRanks(made, transport).end()
-    ranks = [rank for rank, _, _, _ in found]
-    assert [other for _, _, other, _ in found] == ranks[1:] + ranks[:1]
