@@ -44,17 +44,15 @@ def test_large_numbers_of_microbatches_are_numbers(number: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["F0.0.0", "F3.0.0", "F7.0.0"])
-@pytest.mark.parametrize("other", ["F2000000000.0.0", f"F{'9' * 20}.0.0"])
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_a_forward_without_a_backward_of_its_number_is_not_cut(
-    name: str, other: str, iterations: int, tmp_path: Path
+    name: str, iterations: int, tmp_path: Path
 ) -> None:
     planting = Planting(iterations=iterations)
-    report = bubbleviz.analyze(renamed(tmp_path, {name: other}, planting))
+    report = bubbleviz.analyze(renamed(tmp_path, {name: "F2000000000.0.0"}, planting))
     notes = {note.what: note.count for note in report.limitations}
-    if len(other) < 20:
-        assert notes.get(UNMATCHED) == iterations
-        assert CUT not in notes
+    assert notes.get(UNMATCHED) == iterations
+    assert CUT not in notes
 
 
 def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:

@@ -1,14 +1,13 @@
-"""Memory of operations against a plain reading of the events, one after the other."""
+"""Memory of operations, by events whose allocations and ends are known."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.interpret.memory import limitations_of_memory, memory_use
@@ -78,57 +77,30 @@ def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> OperationKeys:
     )
 
 
-allocations = st.lists(
-    st.tuples(st.integers(0, 590), st.integers(1, 600), st.integers(1, 50)), max_size=20
-)
+#: Allocations as (start, end, bytes); operations last 90 of 100, and no end is none.
+HELD = [
+    # Of F0: freed by its B and by its W.
+    *((50, 250, 1), (60, 350, 16)),
+    # Between operations, never freed, and freed before the backward: held by no forward.
+    *((95, 250, 200), (110, None, 400), (120, 150, 1000)),
+    # Of F1, whose B and W come last.
+    *((130, 450, 32), (140, 550, 8)),
+]
 
 
-@given(allocations)
-def test_memory_is_that_of_a_plain_reading(given: list[tuple[int, int, int]]) -> None:
+def test_what_backwards_free_is_held_by_their_forwards() -> None:
     names = [(Phase.F, 0), (Phase.F, 1), (Phase.B, 0), (Phase.W, 0), (Phase.B, 1), (Phase.W, 1)]
-    keys = keys_of(names)
-    rows = sorted(
-        (time, address, change)
-        for address, (start, length, size) in enumerate(given, 1)
-        for time, change in ((start, size), (start + length, -size))
-        if time < 600
-    )
-    if not rows:
-        return
-    time, address, change = np.array(rows, np.int64).T.copy()
-    thread = np.full(len(rows), 7 << 24)
-    events = MemoryEvents(
-        time.copy(), thread, np.zeros_like(time), address.copy(), change.copy(),
-        np.full(len(rows), -1),
-    )  # fmt: skip
-    use = memory_use(events, keys, np.array([[7, 0]]), NoLayers())  # type: ignore[arg-type]
+    rows = [(start, address, size) for address, (start, _, size) in enumerate(HELD)]
+    rows += [(end, address, -size) for address, (_, end, size) in enumerate(HELD) if end]
+    time, address, change = np.array(sorted(rows), np.int64).T.copy()
+    events = replace(events_of(list(zip(time, change, strict=True))), address=address)
+    use = memory_use(events, keys_of(names), np.array([[7, 0]]), NoLayers())  # type: ignore[arg-type]
     assert use is not None
 
-    def operation_at(instant: int) -> int | None:
-        return instant // 100 if instant % 100 <= 90 and instant < 600 else None
-
-    held = dict.fromkeys((0, 1), 0)
-    kept = dict.fromkeys((0, 1), 0)
-    backward, weight = {0: 2, 1: 4}, {0: 3, 1: 5}
-    for start, length, size in given:
-        forward = operation_at(start)
-        if forward not in held or start + length >= 600:
-            continue
-        freed, b, w = start + length, backward[forward], weight[forward]
-        by_b = freed <= (b + 1) * 100 or b == 5
-        by_w = freed <= (w + 1) * 100 or w == 5
-        if freed >= b * 100 and (by_b or by_w):
-            held[forward] += size
-            kept[forward] += 0 if by_b else size
-    table = use.operations
-    forwards = table.take(table.phase == Phase.F)
-    assert forwards.held.tolist() == [np.median(list(held.values()))]
-    assert forwards.kept.tolist() == [np.median(list(kept.values()))]
-    level, peak = 0, 0
-    for _, _, amount in rows:
-        level += amount
-        peak = max(peak, level)
-    assert max(use.ranks.peak.tolist()[0], 0) == peak
+    forwards = use.operations.take(use.operations.phase == Phase.F)
+    assert forwards.held.tolist() == [((1 + 16) + (32 + 8)) / 2]
+    assert forwards.kept.tolist() == [(16 + 8) / 2]
+    assert use.ranks.peak.tolist() == [1 + 16 + 200 + 400 + 1000 + 32 + 8]
 
 
 def events_of(changes: list[tuple[int, int]], totals: list[int] | None = None) -> MemoryEvents:
