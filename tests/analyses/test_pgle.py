@@ -101,7 +101,24 @@ def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_pa
     costs = measure_costs(run.written(tmp_path), aggregate="max")
 
     assert told(costs) == {"fusion.1": 0.020, "fusion.2": 0.007}
+    all_of_them = measure_costs(run.written(tmp_path), aggregate="max", skip=0)
+    assert told(all_of_them) == {"fusion.1": 0.900, "fusion.2": 0.800}
     assert [label for label, *_ in costs.modules] == ["jit_step(7)"]
+
+
+def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
+    # xla/python/aggregate_profile_test.cc: of 0, 10, .. 100 the 90th percentile is 90.
+    run = Run()
+    for took in (7, *range(0, 101, 10)):
+        with run.module():
+            run.thunk("custom-call", took)
+            run.thunk("psum.2", took, kernel=NCCL)
+    path = run.written(tmp_path)
+
+    assert told(measure_costs(path)) == {"custom-call": 0.090, "psum.2": 0.090}
+    # Collectives may have a rule of their own; the name says nothing, the kernel does.
+    costs = measure_costs(path, aggregate="min", aggregate_collectives="max")
+    assert told(costs) == {"custom-call": 0.0, "psum.2": 0.1}
 
 
 # What makes costs wrong
