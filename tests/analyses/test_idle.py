@@ -52,13 +52,31 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
         [k(0, 10, 1), k(100, 110, 2)],
         [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
     )
-    assert spent(only(bubbleviz.idle(file)))["allocation"] == 2 + 3 + 4 + 5 + 6
+    # A gap as short as the shortest counts.
+    for shortest_us in (10, 90):
+        report = bubbleviz.idle(file, shortest_us=shortest_us)
+        assert spent(only(report))["allocation"] == 2 + 3 + 4 + 5 + 6
     monkeypatch.setattr(host, "_MOST", 3)
 
     report = bubbleviz.idle(file)
 
     assert spent(only(report)) == {"allocation": 4 + 5 + 6, "no host trace": 55, "launch": 20}
     assert "those under 4,000 ns" in report.limitations[-2].reason
+
+
+def test_frames_of_python_tell_of_their_thread_where_nothing_else_does(tmp_path: Path) -> None:
+    kernels, calls = [k(0, 10, 1), k(100, 110, 2)], [c(-9, 0, 1, tid=2), c(80, 81, 2, tid=2)]
+    frames = [
+        r(20, 60, "train.py(3): step", 2),
+        r(30, 70, "b.py(1): f", 2),
+        r(0, 200, "c.py(9)", 3),
+    ]
+    for others, told in (
+        ([], {"Python": 50}),
+        ([r(40, 50, "aten::mm", 2)], {"Python": 40, "operators": 10}),
+    ):
+        rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, [*frames, *others])))
+        assert spent(rank) == {**told, "no host trace": 20, "launch": 20}
 
 
 def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) -> None:

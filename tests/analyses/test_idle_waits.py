@@ -129,6 +129,18 @@ PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
         {"records": [replace(RECORDED, completed=550)]},
         [("long", 450)],
     ),
+    "an event behind a wait alone completes with what that waits for": (
+        {
+            "kernels": [LONG, k(500, 550, 8, stream=8)],
+            "calls": [
+                *(c(10, 15, 2), c(33, 34, 6, name=WAIT), c(38, 39, 7, name=RECORD), c(44, 45, 8))
+            ],
+            "records": [RECORDED, Rec(8, 43, 7, pairing=10)],
+            "waits": [Wait(33, 8, 42, 6, pairing=9), Wait(41, 7, 43, 4, pairing=10)],
+        },
+        # The other stream, which records it, waits as well: from when its work could begin.
+        [("long", 436), ("long", 400)],
+    ),
     "a graph ends with its last kernel": (
         {
             "kernels": [

@@ -23,7 +23,7 @@ import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.phases import COMPUTE, PASSED_ON, WORK, Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document
 from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats.csv import bubble_columns, render_bubbles
@@ -142,110 +142,6 @@ def test_causes_add_up_to_the_bubble_of_every_window_and_bubbles_to_those_of_the
                     )
 
     assert bubbles == headline
-
-
-#: Runs in which neither the profiler nor a collective takes idle time first, on one clock.
-PLAIN = [
-    name
-    for name, run in RUNS.items()
-    if not (run.overhead or run.barrier or run.reduce_ns or name == "dualpipe-v")
-    and run.servers == 1
-]
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_causes_are_those_of_a_plain_search(name: str) -> None:
-    _, report = planted(name)
-    for iteration in report.iterations:
-        for own in iteration.ranks:
-            for ratio, account in own.accounts.items():
-                times = report.explanation.causes.of_rank(ratio, iteration.index, own.rank)
-                assert {cause: ns for cause, ns in times.items() if ns} == plain_causes(
-                    report,
-                    own.rank,
-                    iteration.index,
-                    (account.start_ns, account.end_ns),
-                    COMPUTE if ratio in ("step", "period") else WORK,
-                    drained=iteration.end_ns if ratio == "period" else account.end_ns,
-                )
-
-
-def plain_causes(
-    report: Report,
-    rank: int,
-    iteration: int,
-    window: tuple[int, int],
-    counted: tuple[Phase, ...],
-    *,
-    drained: int,
-) -> dict[str, int]:
-    """Return nanoseconds by cause in a window, by the words of the definition.
-
-    After its last operation the pipeline drains until ``drained``, and fills again from the start
-    of the next iteration on any rank.
-    """
-    table, busy, loose = report.operations, report.busy, report.unattributed
-    ran = table.has_span == 1
-    works = ran & np.isin(table.phase, WORK)
-    following = table.start_ns[works & (table.iteration == iteration + 1)]
-    filling = max(min(following.tolist(), default=window[1]), drained)
-    of_iteration = ran & (table.rank == rank) & (table.iteration == iteration)
-    first = int(table.start_ns[of_iteration & works].min())
-    last = int(table.end_ns[of_iteration & np.isin(table.phase, counted)].max())
-    computes = (table.rank == rank) & np.isin(table.phase, COMPUTE)
-    spans = [
-        (start, end, row)
-        for row, start, end in zip(
-            *(c.tolist() for c in (busy.operation, busy.start_ns, busy.end_ns)), strict=True
-        )
-        if computes[row]
-    ]
-    own = loose.rank == rank
-    spans += [
-        (start, end, -1)
-        for start, end in zip(loose.start_ns[own].tolist(), loose.end_ns[own].tolist(), strict=True)
-    ]
-    waited = {row: waits_of(report, row) for *_, row in spans if row >= 0}
-    points = {*window, first, last, drained, filling, *(t for span in spans for t in span[:2])}
-    points |= {ns for until in waited.values() for ns, _ in until}
-    found: Counter[str] = Counter()
-    for low, high in pairwise(sorted(t for t in points if window[0] <= t <= window[1])):
-        if any(start <= low < end for start, end, _ in spans):
-            continue
-        if low < first or low >= max(last, filling):
-            cause = "warmup"
-        elif last <= low < drained:
-            cause = "drain"
-        else:
-            _, coming = min((s, row) for s, _, row in spans if s > low and row >= 0)
-            until = waited[coming]
-            rest = "communication" if until[0][0] or until[2][0] else "other"
-            cause = next((why for ns, why in until if low < ns), rest)
-        found[cause] += high - low
-    return dict(found)
-
-
-def waits_of(report: Report, row: int) -> list[tuple[int, str]]:
-    """Return until when an operation waits for what: 0 for never."""
-    table = report.operations
-    phase, stage = int(table.phase[row]), int(table.virtual_stage[row])
-    forward, takes = phase == Phase.F, phase in PASSED_ON
-    same = (table.iteration == table.iteration[row]) & (table.microbatch == table.microbatch[row])
-    same &= takes & (table.has_span == 1)
-    mine = table.rank == table.rank[row]
-    gives = (table.phase == Phase.F) if forward else np.isin(table.phase, (Phase.B, Phase.BW))
-    given = same & ~mine & gives & (table.virtual_stage == stage + (-1 if forward else 1))
-    sent, received = int(table.receive_launched_ns[row]), int(table.received_ns[row])
-    if received == -1:
-        receives = table.phase == (Phase.RECV_F if forward else Phase.RECV_B)
-        (rows,) = np.nonzero(same & mine & receives & (table.virtual_stage == stage))
-        sent, received = (
-            (int(table.launched_ns[rows[-1]]), int(table.end_ns[rows[-1]])) if len(rows) else (0, 0)
-        )
-    ready = int(table.end_ns[given].max(initial=0))
-    launched = int(table.launched_ns[row])
-    causes = ("dependency", "host", "communication", "host")
-    return list(zip((ready, sent, received, launched), causes, strict=True))
 
 
 @pytest.mark.parametrize("name", ["slow link", "slow link, receive inside F"])

@@ -83,15 +83,8 @@ def planted(folder: Path, name: str = "DataLoader") -> Path:
 
 
 #: Names of every strength; an unknown one is its own activity.
-NAMES = {
-    "DataLoader": ("data loading", 3),
-    "XlaCompile": ("tracing and compiling", 3),
-    "Optimizer.step": ("optimizer", 2),
-    "aten::mm": ("operators", 1),
-    "mine": ("host: mine", 1),
-    "train.py(3): step": ("Python", 0),
-}
-CALLS = {"cudaStreamSynchronize": "waiting", "cudaMalloc": "allocation"}
+NAMES = (*("DataLoader", "XlaCompile", "Optimizer.step", "aten::mm", "mine", "train.py(3): step"),)
+CALLS = ("cudaMalloc", "cudaStreamSynchronize")
 
 
 @dataclass(frozen=True)
@@ -119,11 +112,11 @@ def worlds(draw: st.DrawFn) -> World:
             )
     for number in range(draw(st.integers(0, 4))):
         start = draw(time)
-        name = draw(st.sampled_from(sorted(CALLS)))
+        name = draw(st.sampled_from(CALLS))
         calls.append((start, start + draw(length), draw(thread), name, 100 + number))
     ranges = []
     for _ in range(draw(st.integers(0, 8))):
-        start, name = draw(time), draw(st.sampled_from(sorted(NAMES)))
+        start, name = draw(time), draw(st.sampled_from(NAMES))
         ranges.append((start, start + draw(st.integers(0, 90)), draw(thread), name))
     held = [(a := draw(time), a + draw(length)) for _ in range(draw(st.integers(0, 2)))]
     return World(kernels, draw(st.permutations(calls)), ranges, held)
