@@ -169,11 +169,11 @@ class Operations(RankOperations, ArrowTable):
 
     def stage_of(self, rank: Ints) -> Ints:
         """Return the stage of each of these ranks (-1: no rank); -1 where it is not known."""
-        return _of_ranks(self.stages, rank)
+        return of_ranks(self.stages, rank)
 
     def global_rank_of(self, rank: Ints) -> Ints:
         """Return the number in the job of each of these ranks; -1 as in :meth:`stage_of`."""
-        return _of_ranks(self.global_ranks, rank)
+        return of_ranks(self.global_ranks, rank)
 
     def shown_columns(self) -> dict[str, Ints | CodedTexts]:
         """Return the columns of ``--csv`` by name, and some more; numbers are -1 for none."""
@@ -207,7 +207,7 @@ class Operations(RankOperations, ArrowTable):
         return {name: column_of(column) for name, column in self.shown_columns().items()}
 
 
-def _of_ranks(by_rank: Sequence[int | None], rank: Ints) -> Ints:
+def of_ranks(by_rank: Sequence[int | None], rank: Ints) -> Ints:
     """Return the number that each of these ranks has (-1: no rank); -1 where it is not known."""
     known = np.full(max(len(by_rank), int(rank.max(initial=NONE)) + 1) + 1, NONE, np.int64)
     known[: len(by_rank)] = [NONE if number is None else number for number in by_rank]

@@ -136,7 +136,7 @@ def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
     stage = (
         "stage ratio",
-        _percent(result.stage_ratio),
+        percent(result.stage_ratio),
         "idle share of a window as long as the cost",
     )
     if not isinstance(result, Ideal):
@@ -148,7 +148,7 @@ def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
     if result.carried_ms is not None:
         # With the file's own sends and receives.
         rows.append(("with transfers", f"{result.carried_ms:,.3f} ms", "in the order of the file"))
-    whole = _percent(result.schedule_ratio)
+    whole = percent(result.schedule_ratio)
     rows += [stage, ("schedule ratio", whole, "idle share of the makespan")]
     peaks, memory = result.peak_activations, result.memory
     held = "microbatches held by a stage, from F to W"
@@ -205,10 +205,6 @@ def setting_sections(
         )
     if measured and len({own.stages for own in found}) > 1:
         yield blocks.Sentence("stages of another number share the work evenly")
-
-
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else percent(ratio)
 
 
 def _line(name: str, value: str, what: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts, groups_of, sorted_rows
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.operations import Operations, RankIntervals, of_ranks
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import inert
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened, subject
@@ -448,16 +448,16 @@ def further_columns(
         "virtual_stage": operations.virtual_stage,
         "busy_ns": operations.busy_ns,
         "launched_ns": operations.launched_ns,
-        "pipeline": _of_ranks(report, [rank.pipeline for rank in report.ranks]),
+        "pipeline": of_ranks([rank.pipeline for rank in report.ranks], operations.rank),
         "host": CodedTexts(operations.rank.copy(), [inert(r.host) for r in report.ranks]),
-        "global_rank": _of_ranks(report, [rank.global_rank for rank in report.ranks]),
+        "global_rank": of_ranks([rank.global_rank for rank in report.ranks], operations.rank),
         "received_ns": operations.received_ns,
         "receive_start_ns": operations.receive_start_ns,
         "receive_launched_ns": operations.receive_launched_ns,
         "paired": np.full(len(operations), 0 if unpaired else NONE, np.int64),
         "clock": _clocks(report),
-        "clock_uncertainty_ns": _of_ranks(
-            report, [report.clock_uncertainty_ns(rank) for rank in report.ranks]
+        "clock_uncertainty_ns": of_ranks(
+            [report.clock_uncertainty_ns(rank) for rank in report.ranks], operations.rank
         ),
         "cut": np.where(operations.cut > 0, operations.cut, NONE),
         "waits": _cells(len(operations), *_waits(report)),
@@ -469,12 +469,6 @@ def further_columns(
             report, _began_last(operations, report.collectives.rank, report.collectives.start_ns)
         ),
     }
-
-
-def _of_ranks(report: Report, values: list[int | None]) -> Ints:
-    """Return the value of the rank of each operation; -1 for none."""
-    by_rank = np.array([*(NONE if v is None else v for v in values), NONE], np.int64)
-    return by_rank[report.operations.rank]
 
 
 def _clocks(report: Report) -> CodedTexts:
