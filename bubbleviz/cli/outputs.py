@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.render.files import check_outputs, write_outputs
@@ -19,27 +19,29 @@ class Outputs:
         formats: the format of each file, by its name.
         force: whether existing files are replaced.
         quiet: whether neither warnings nor results are printed.
+        inputs: files that are read, once :meth:`check` has them; no output may replace one.
     """
 
     formats: Mapping[str, str]
     force: bool
     quiet: bool = False
+    inputs: list[str] = field(default_factory=list)
 
-    def check(self, inputs: Iterable[str]) -> None:
-        """Refuse, before any work, files that cannot be written, or are read.
+    def check(self, inputs: Iterable[str | None]) -> None:
+        """Refuse, before any work, files that cannot be written, or are read; None is no file.
 
         Raises:
             UsageError: an output is named twice.
             OutputError: an output exists, is an input, or its directory does not exist.
         """
-        check_outputs(list(self.formats), list(inputs), force=self.force)
+        self.inputs.extend(path for path in inputs if path is not None)
+        check_outputs(list(self.formats), self.inputs, force=self.force)
 
     def deliver(
         self,
         content: Callable[[str, str], str | bytes | Parts],
         print_result: Callable[[], None],
         *,
-        inputs: Sequence[str],
         warnings: Sequence[str] = (),
     ) -> None:
         """Write all files, print warnings, then fill standard output.
@@ -47,7 +49,6 @@ class Outputs:
         Args:
             content: returns what is written in a format, to a file.
             print_result: prints the result where standard output is free.
-            inputs: files that no output may replace.
             warnings: lines for standard error.
 
         Raises:
@@ -57,7 +58,7 @@ class Outputs:
             contents = {file: content(name, file) for file, name in self.formats.items()}
         files = {file: content for file, content in contents.items() if file != "-"}
         with step("write"):
-            self.check(inputs)
+            self.check(())
             write_outputs(files, force=self.force)
         for warning in () if self.quiet else warnings:
             complain(warning, 0)

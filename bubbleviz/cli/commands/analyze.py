@@ -68,9 +68,8 @@ def analyze(
     """Measure the bubbles of one run: a summary, and files."""
     tables = tables_of(details, OF_ANALYZE)
     # With --dask, profiles lie on other machines, and stand as given.
-    inputs = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
-    inputs = [*inputs, *(convention or ()), *([] if plan is None else [plan])]
-    outputs.check(inputs)
+    files = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
+    outputs.check([*files, *(convention or ()), plan])
     clocks = [group.split(",") for group in same_clock or ()]
     for host in (*chain(*clocks), *([dask] if dask else [])):
         note_host(host)
@@ -105,14 +104,13 @@ def analyze(
                 **settings,
             )
         # Under --dask, only now are the files known that were read.
-        inputs += [profile.path for profile in report.profiles]
+        outputs.inputs.extend(profile.path for profile in report.profiles)
         words = shlex.split(context.obj or "")
         report = replace(anonymous(report), command=shlex.join(anonymous_words(words)))
         view = picture.view_of(report)
         outputs.deliver(
             lambda name, file: by_name[name].content(report, view, file),
             lambda: _print(report, view, tables, compared=what_if),
-            inputs=inputs,
         )
     if timings:
         show_steps(steps)

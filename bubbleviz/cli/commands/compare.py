@@ -50,8 +50,7 @@ def compare(
         raise UsageError("compare needs two or more runs")
     paper.check(outputs.formats.values())
     saved = {path: looks_saved(path) for path in runs}
-    inputs = [*options.files_of(saved), *(measurement.convention or [])]
-    outputs.check(inputs)
+    outputs.check([*options.files_of(saved), *(measurement.convention or [])])
     from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.comparison import compare as compare_runs
     from bubbleviz.report.comparison import worse_runs
@@ -63,7 +62,6 @@ def compare(
     outputs.deliver(
         lambda name, _: comparison_report.RENDERINGS[name](comparison, view),
         lambda: show(comparison_report.sections(comparison, screen=not everything)),
-        inputs=inputs,
     )
     if fail_if_worse and (worse := worse_runs(comparison)):
         complain(f"worse than {comparison.runs[0].title}: {', '.join(worse)}", WORSE)

@@ -70,10 +70,8 @@ def gate(
             "earlier report with --baseline or --promised-by"
         )
     is_saved = measurement.is_saved(reports, "gate", "checks")
-    inputs = options.files_of(
-        path for path in (promised_by, baseline, *reports) if path is not None
-    )
-    outputs.check(inputs)
+    given = (path for path in (promised_by, baseline, *reports) if path is not None)
+    outputs.check(options.files_of(given))
     promising = None if promised_by is None else measurement.read(promised_by)[0]
     earlier = None if baseline is None else measurement.read(baseline)[0]
     saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)[0]
@@ -96,7 +94,7 @@ def gate(
         return anonymous(written(saved, results, kept))
 
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        outputs.deliver(content, lambda: _print(lines), inputs=inputs)
+        outputs.deliver(content, lambda: _print(lines))
     if not all(passed for _, passed in lines):
         raise typer.Exit(TOO_LARGE)
 

@@ -39,10 +39,8 @@ def idle(
     """
     everything = bool(tables_of(details))
     settings = reading.settings()
-    inputs = [file.path for file in find_profiles(profiles)]
-    inputs += [] if activities is None else [activities]
-    inputs += convention or []
-    outputs.check(inputs)
+    files = (file.path for file in find_profiles(profiles))
+    outputs.check([*files, activities, *(convention or ())])
     from bubbleviz.analyses.idle import idle as measure_idle_time
     from bubbleviz.analyses.idle.outputs import sections
 
@@ -67,6 +65,5 @@ def idle(
     outputs.deliver(
         content,
         lambda: show(sections(report, rows if everything else top, everything=everything)),
-        inputs=inputs,
         warnings=[limitation.sentence for limitation in report.limitations],
     )

@@ -46,8 +46,7 @@ def inspect(
     if "report" in outputs.formats.values():
         raise UsageError("a report is written alone; leave the other outputs out")
     files = find_profiles(profiles)
-    inputs = [*(file.path for file in files), *(convention or ())]
-    outputs.check(inputs)
+    outputs.check([*(file.path for file in files), *(convention or ())])
     from bubbleviz.cli.overview import inspection_parts, kind_of, others_like_it
 
     seen, unreadable = _looked_over(files, convention or ())
@@ -64,7 +63,7 @@ def inspect(
             show(inspection_parts(first, given, known, everything=everything))
             show(others_like_it(others))
 
-    outputs.deliver(lambda *_: _draft(seen), printed, inputs=inputs)
+    outputs.deliver(lambda *_: _draft(seen), printed)
     for reason in map(str, unreadable):
         complain(unreadable_profile(reason).sentence, 0)
 
@@ -98,13 +97,12 @@ def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outpu
     from bubbleviz.analyses.bundle import bundle
     from bubbleviz.api import analyze
 
-    inputs = [own.path for own in find_profiles(profiles)]
-    outputs.check(inputs)
+    outputs.check(own.path for own in find_profiles(profiles))
     # Names are hidden in what is sent; messages are for who sends it.
     with scope():
         hide()
         made = bundle(anonymous(analyze(profiles, convention=convention)), analyze)
-    outputs.deliver(lambda *_: made.content, lambda: _say(made, *outputs.formats), inputs=inputs)
+    outputs.deliver(lambda *_: made.content, lambda: _say(made, *outputs.formats))
 
 
 def _say(made: Bundle, file: str, *_: str) -> None:

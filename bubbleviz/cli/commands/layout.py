@@ -53,8 +53,7 @@ def layout(
     from bubbleviz.model.memory_sizes import parse_memory
 
     limit = None if memory_limit is None else parse_memory(memory_limit, "--memory-limit")
-    inputs = [*(run or ()), *([layers] if layers else ())]
-    outputs.check(inputs)
+    outputs.check([*(run or ()), layers or None])
     from bubbleviz.analyses.layout import report as text
 
     known = _measured_model(run or [], layers, layers_per_stage, measurement)
@@ -65,7 +64,6 @@ def layout(
     outputs.deliver(
         lambda name, _: text.RENDERINGS[name](report),
         lambda: show(text.sections(report)),
-        inputs=inputs,
     )
 
 

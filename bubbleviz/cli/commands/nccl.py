@@ -31,8 +31,7 @@ def nccl(
 
     everything = bool(tables_of(details))
     settings = reading.settings()
-    inputs = [*(file.path for file in find_inputs(files)), *(convention or ())]
-    outputs.check(inputs)
+    outputs.check([*(file.path for file in find_inputs(files)), *(convention or ())])
     from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations, first_screen, sections
 
     with progress_bars() as bars:
@@ -44,6 +43,5 @@ def nccl(
     outputs.deliver(
         lambda name, _: written[name](report),
         lambda: show(sections(report) if everything else first_screen(report)),
-        inputs=inputs,
         warnings=[limitation.sentence for limitation in report.limitations],
     )

@@ -54,10 +54,8 @@ def pgle(
     """
     if against is None and "csv" in outputs.formats.values():
         raise UsageError("a comparison is written as CSV; add --against FILE")
-    inputs = [file.path for file in find_profiles(profiles)]
-    inputs += [] if against is None else [against]
-    inputs += convention or []
-    outputs.check(inputs)
+    files = (file.path for file in find_profiles(profiles))
+    outputs.check([*files, against, *(convention or ())])
     from bubbleviz.analyses.pgle import measure_costs, text
     from bubbleviz.analyses.pgle.costs import compare_costs, csv_of_comparison
     from bubbleviz.analyses.pgle.files import read_costs, written_costs
@@ -87,7 +85,6 @@ def pgle(
     outputs.deliver(
         content,
         lambda: _print_result(anonymous(costs), anonymous(comparison), anonymous(cost_files)),
-        inputs=inputs,
         warnings=text.warnings(costs.limitations),
     )
 

@@ -64,5 +64,5 @@ def plan(
     planned = anonymous(planned)
     view = paper.styled()
     outputs.deliver(
-        lambda name, _: RENDERINGS[name](planned, view), lambda: show(sections(planned)), inputs=run
+        lambda name, _: RENDERINGS[name](planned, view), lambda: show(sections(planned))
     )

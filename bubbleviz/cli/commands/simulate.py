@@ -111,8 +111,7 @@ def simulate(
     (p+4)/3 M_B; without --memory-w, zb-1p and zb-2p hold 32/74 of M_B until W, others all of it.
     """
     paper.check(outputs.formats.values())
-    inputs = [file for file in (plan, report) if file is not None]
-    outputs.check(inputs)
+    outputs.check((plan, report))
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.communication.torch_csv import transport_named
 
@@ -126,7 +125,7 @@ def simulate(
     if plan is not None:
         result = anonymous(_of_plan(plan, sizes, stage_times, carried))
     elif any(len(each) > 1 for each in listed):
-        _compare(saved, given, named, stage_times, listed, outputs, inputs)
+        _compare(saved, given, named, stage_times, listed, outputs)
         return
     else:
         result = _of_schedule(sizes, named, v, stage_times, measured=saved is not None)
@@ -139,7 +138,7 @@ def simulate(
             return ideal_report.as_lowered_csv(result, stage_times, carried)
         return ideal_report.RENDERINGS[name](result, view)
 
-    outputs.deliver(content, lambda: show(ideal_report.sections(result)), inputs=inputs)
+    outputs.deliver(content, lambda: show(ideal_report.sections(result)))
 
 
 def _compare(
@@ -149,7 +148,6 @@ def _compare(
     times: StageTimes,
     listed: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     outputs: Outputs,
-    inputs: Sequence[str],
 ) -> None:
     """Print and write what all combinations of sizes would take.
 
@@ -173,9 +171,7 @@ def _compare(
             raise UsageError("several sizes have no one order; name one of each, or write .json")
         return ideal_report.as_settings_json(found, restrictions)
 
-    outputs.deliver(
-        content, lambda: show(ideal_report.setting_sections(found, restrictions)), inputs=inputs
-    )
+    outputs.deliver(content, lambda: show(ideal_report.setting_sections(found, restrictions)))
 
 
 def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport) -> Ideal:
