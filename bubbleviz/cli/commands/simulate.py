@@ -114,6 +114,7 @@ def simulate(
     outputs.check((plan, report))
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.communication.torch_csv import transport_named
+    from bubbleviz.schedules.ideal import theory
 
     carried = transport_named(transport)
     listed = sizes.listed()
@@ -124,11 +125,14 @@ def simulate(
     result: Ideal | Estimate
     if plan is not None:
         result = anonymous(_of_plan(plan, sizes, stage_times, carried))
-    elif any(len(each) > 1 for each in listed):
-        _compare(saved, given, named, stage_times, listed, outputs)
-        return
     else:
-        result = _of_schedule(sizes, named, v, stage_times, measured=saved is not None)
+        known = _known(named, measured=saved is not None)
+        if any(len(each) > 1 for each in listed):
+            _compare(saved, given, known, stage_times, listed, outputs)
+            return
+        memory = sizes.memory_limit, sizes.memory_b, sizes.memory_w
+        with search_bar() as watch:
+            result = theory(*known, stage_times, v, memory=memory, watch=watch)
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
@@ -144,7 +148,7 @@ def simulate(
 def _compare(
     saved: SavedReport | None,
     given: tuple[Any, Any, Any, float | None],
-    named: Sizes,
+    sizes: tuple[str, int, int],
     times: StageTimes,
     listed: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     outputs: Outputs,
@@ -152,12 +156,12 @@ def _compare(
     """Print and write what all combinations of sizes would take.
 
     Raises:
-        UsageError: a size is not known, or an output holds one order.
+        UsageError: an output holds one order.
     """
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.predictions import predicted
 
-    name, p, m = _known(named, measured=saved is not None)
+    name, p, m = sizes
     schedules, stages, microbatches, chunks = listed
     # Where a time is given, it is not that of the run.
     run = saved.measured if saved is not None and given == (None,) * 4 else None
@@ -205,26 +209,6 @@ def _known(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:
         words = _listed([option for option, size in lacking if size is None])
         raise UsageError(f"give {words}, or --plan FILE{named}")
     return name, stages, microbatches
-
-
-def _of_schedule(
-    options: ScheduleOptions, sizes: Sizes, chunks: int | None, times: StageTimes, *, measured: bool
-) -> Ideal | Estimate:
-    """Return the simulation of a schedule of these sizes.
-
-    Raises:
-        UsageError: one is not known.
-    """
-    from bubbleviz.schedules.ideal import theory
-
-    with search_bar() as watch:
-        return theory(
-            *_known(sizes, measured=measured),
-            times,
-            chunks,
-            memory=(options.memory_limit, options.memory_b, options.memory_w),
-            watch=watch,
-        )
 
 
 def _listed(words: Sequence[str]) -> str:
