@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.explain.what_if import CriticalPath, Graph, graph_of
+from bubbleviz.explain.what_if import CriticalPath
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document
 from bubbleviz.report.report import Report
 from tests.planting.options import Planting
 from tests.support.planted_runs import RUNS, analysed
 from tests.support.report_texts import text_of
-from tests.support.slow_replay import slow_ends
 
 US = 1_000
 #: Two replicas that reduce after their last backward, and wait for each other in the norm.
@@ -96,47 +94,6 @@ def test_what_precedes_a_late_collective_counts_it_in_its_slack() -> None:
     others &= report.operations.rank != path.collectives[0].last_rank
     others &= np.isin(report.operations.phase, (Phase.F, Phase.BW))
     assert path.slack_ns[others[path.replayed]].max() >= longer_ns
-
-
-@pytest.mark.parametrize(
-    "planting",
-    [
-        COPIES,
-        replace(COPIES, slow_rank=2),
-        replace(COPIES, late_reducer=1, late_reduce_ns=900 * US, nested_receive_ns=100 * US),
-        replace(COPIES, schedule="zb-h1", replicas=1, reduce_ns=0),
-        replace(COPIES, schedule="interleaved-1f1b", chunks=2, overhead=True),
-    ],
-)
-def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
-    planting: Planting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs: list[Graph] = []
-
-    def noted(*given: Any) -> Graph:
-        graphs.append(graph_of(*given))
-        return graphs[-1]
-
-    monkeypatch.setattr("bubbleviz.explain.explanation.graph_of", noted)
-    sizes = Parallel(1, planting.stages, planting.replicas)
-    path = path_of(analysed.__wrapped__(planting, parallel=sizes))
-    (graph,) = graphs
-    optimizers = np.flatnonzero(graph.work.role == graph.work.role[len(graph.rows) - 1])
-    delays = graph.delay_ns.tolist()
-
-    def length_ns(own_ns: list[int]) -> int:
-        ends = slow_ends(graph.work, graph.order, own_ns, delays)
-        return max(ends[row] or 0 for row in optimizers)
-
-    whole = length_ns(graph.own_ns.tolist())
-    assert path.replayed.tolist() == graph.rows.tolist()
-    spare = path.slack_ns.tolist()
-    assert len(set(spare)) > 3
-    for place in range(0, len(spare), 3):
-        for more in (0, 1):
-            longer = graph.own_ns.tolist()
-            longer[place] += spare[place] + more
-            assert length_ns(longer) == whole + more
 
 
 def test_the_text_and_the_json_name_the_collectives() -> None:

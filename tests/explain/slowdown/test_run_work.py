@@ -15,6 +15,7 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.replay import replay_of
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns, outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.grouping import distinct
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.planted_runs import RUNS, analysed
@@ -56,6 +57,17 @@ def test_an_iteration_in_a_circle_is_left_out() -> None:
     assert replay.unordered.tolist() == never
     assert len(replay.iterations) == len(scenarios.replay.iterations) - 1
     assert set(work.iteration[never].tolist()).isdisjoint(replay.iterations.tolist())
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(replicas: int) -> None:
+    scenarios = analysed(replace(EVEN, jitter=0.2, replicas=replicas)).explanation.scenarios
+    assert scenarios is not None
+    work = scenarios.work
+    for label in (work.replica, work.stage, np.arange(len(work)) % 4 - 1):
+        values = distinct(label[label >= 0])
+        expected = scenarios.put_back([(label, value) for value in values.tolist()])
+        assert scenarios.put_back_apart(label, values).tolist() == expected.tolist()
 
 
 def test_an_even_run_is_ideal() -> None:
