@@ -383,7 +383,7 @@ def dask(*arguments: str, first: str = "") -> Iterator[subprocess.Popen[bytes]]:
         env={
             **os.environ,
             "PYTHONPATH": str(CHECKOUT),
-            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "10s",
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s",
         },
     ) as process:
         try:
