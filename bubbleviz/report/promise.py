@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bubbleviz.model.texts import percent
-from bubbleviz.report.memory import Finite
 
 #: What to do where nothing but the schedule causes the bubble, and as what advice is listed.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
@@ -22,10 +21,10 @@ class SavedAdvice:
     """One thing to do; see :class:`~bubbleviz.report.advice.Advice`."""
 
     kind: str
-    saving_ratio: Finite
+    saving_ratio: float
     action: str = ""
     place: str = ""
-    error_ratio: Finite | None = None
+    error_ratio: float | None = None
     stages: tuple[int, ...] = ()
     measure: tuple[tuple[str, float], ...] = ()
 

@@ -410,6 +410,12 @@ class _Rank:
 
 
 @dataclass(frozen=True)
+class _Advice(SavedAdvice):
+    saving_ratio: Finite
+    error_ratio: Finite | None = None
+
+
+@dataclass(frozen=True)
 class _Document:
     """What is read of a report; what it need not hold has a default.
 
@@ -433,7 +439,7 @@ class _Document:
     typical_iteration: int | None = None
     critical_path: dict[str, Any] | None = None
     what_to_do_first: str | None = None
-    advice: tuple[SavedAdvice, ...] = ()
+    advice: tuple[_Advice, ...] = ()
     parts: list[PartEntry] = field(default_factory=list)
     slowdown: _Slowdown | None = None
     kernels: list[_Named] = field(default_factory=list)
@@ -715,7 +721,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
-        advice=document.advice,
+        advice=tuple(SavedAdvice(**vars(own)) for own in document.advice),
         schedule=None if document.schedule is None else document.schedule.name,
         microbatches=shown[0].microbatches if shown else None,
         slowdowns={} if document.slowdown is None else _slowdowns(document, document.slowdown),
