@@ -235,7 +235,7 @@ def causes_of(
         sums = intervals.group_sum(cell, prod(shape), end_ns - start_ns)
         idle_ns[ratio.name] = sums.reshape(shape)
         if ratio.name == stretch.listed:
-            listed = np.flatnonzero(stretch.kept[rank])
+            listed = slice(None) if stretch.kept.all() else np.flatnonzero(stretch.kept[rank])
             rank, row, own, cause = rank[listed], row[listed], own[listed], cause[listed]
             none = constant(NONE, len(row))
             # Where a rank warms up or drains, that alone is the cause.
