@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import progress_bars
+from bubbleviz.cli.terminal import hide_names, progress_bars
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model.private_names import anonymous, hide
+from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import is_folder, renderers, suffixed
 
@@ -74,7 +74,7 @@ ADDITIONS = _convention("Names further kernels of communication.")
 
 def _hide_names(given: bool) -> bool:
     if given:
-        hide()
+        hide_names()
     return given
 
 
@@ -241,6 +241,9 @@ def _formats(
     given = [(file, name) for name, file in files.items() if file is not None]
     for file in outputs:
         name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
+        if file == "-":
+            options = ", ".join(f"--{format_name} -" for format_name in files)
+            raise UsageError(f"-o -: standard output has no suffix; give {options}")
         plots = [end for end in endings if f"{file[:-4].lower()}.svg".endswith(end)]
         if name is None and plots and suffixed(file, known) in {"pdf", "png"}:
             raise UsageError(f"-o {file[:200]}: this plot is an SVG; name it {plots[0]}")

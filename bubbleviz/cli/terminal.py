@@ -328,6 +328,16 @@ def failure(error: OSError) -> str:
 # The door: a path in place of a command runs the command that fits what the files hold.
 
 
+def hide_names() -> None:
+    """Replace names of hosts, files and the like from here on, but for terms of reports."""
+    from bubbleviz.conventions.convention_file import built_in
+    from bubbleviz.schedules.known import FORMULAS, SCHEDULES
+    from bubbleviz.sources.readers import READERS
+
+    schedules = (own.name for own in (*SCHEDULES, *FORMULAS))
+    hide((*schedules, *(reader.name for reader in READERS), *built_in()))
+
+
 def entered(arguments: Sequence[str]) -> list[str]:
     """Return arguments that begin with paths behind the command that fits these, and say which.
 
@@ -337,7 +347,7 @@ def entered(arguments: Sequence[str]) -> list[str]:
     from bubbleviz.analyses.inspection import first_look
 
     if "--anonymous" in arguments:
-        hide()
+        hide_names()
     first_option = next((i for i, word in enumerate(arguments) if word.startswith("-")), None)
     if any(word.partition("=")[0] == "--convention" for word in arguments):
         command, reason = "analyze", "--convention says how operations are named"

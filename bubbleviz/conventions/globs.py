@@ -157,8 +157,8 @@ class NameShapes:
 
     def fitting(self, globs: Sequence[str]) -> Bools:
         """Return for each name whether any of the SQLite GLOBs matches it."""
-        # A set of all digits fits each; a pattern with single ones must see those of the names.
-        single = [glob for glob in globs if _DIGIT.search(glob.replace("0-9", ""))]
+        # A set of all digits fits each; a pattern with other ones must see those of the names.
+        single = [glob for glob in globs if _DIGIT.search(glob.replace("[0-9]", ""))]
         others = [glob for glob in globs if glob not in single]
         found: Bools = np.array(fitting(others, self._shapes), bool)[self._shape]
         found |= np.array(fitting(single, self._names), bool)

@@ -11,13 +11,14 @@ import copy
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import shell_word
 
 #: Endings that tell a format, and nobody's secret.
@@ -51,7 +52,8 @@ ValueT = TypeVar("ValueT")
 class _Names:
     """The noted names, each with the words that stand for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, terms: frozenset[str]) -> None:
+        self._terms = terms
         self._words: dict[str, str] = {}
         self._paths: set[str] = set()
         self._folders: set[str] = set()
@@ -82,7 +84,8 @@ class _Names:
             if folder:
                 self._folders |= {path, whole}
         for variant in (path, whole, Path(path).name):
-            if variant and variant not in self._words and variant not in (".", "..", "/"):
+            known = variant in self._words or variant in self._terms
+            if variant and not known and variant not in (".", "..", "/"):
                 self._paths.add(variant)
                 self._add(variant, words)
                 self._words.setdefault(shell_word(variant), words)
@@ -180,9 +183,14 @@ def scope() -> Iterator[None]:
         _NAMES.reset(token)
 
 
-def hide() -> None:
-    """Replace names from here on."""
-    _NAMES.set(_NAMES.get() or _Names())
+def hide(terms: Iterable[str] = ()) -> None:
+    """Replace names from here on.
+
+    Args:
+        terms: what reports call schedules, conventions and the like, which is nobody's name.
+    """
+    phases = (phase.label for phase in Phase)
+    _NAMES.set(_NAMES.get() or _Names(frozenset((*phases, *terms))))
 
 
 def note_paths(paths: Sequence[str]) -> None:

@@ -128,6 +128,10 @@ def test_no_process_or_device_in_what_inspect_prints(profile: Path, cli: Command
     assert not {*map(str, pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", printed)}
 
 
+def test_terms_that_folders_are_named_as_stay(cli: CommandLine) -> None:
+    assert "1f1b on 4 ranks" in cli.printed("analyze", "fixtures/1f1b", "--anonymous")
+
+
 def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLine) -> None:
     cli("inspect", "--anonymous", str(profile))
 

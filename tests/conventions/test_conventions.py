@@ -312,6 +312,7 @@ def test_names_are_read_that_a_pattern_lets_through(
 )
 @example(["[z-a]", "[", "[]a]*", "[^F]?"], ["z", "[", "]a", "é\n"])
 @example(["a[0-9]9"], ["a09", "a08", "a99"])
+@example(["F0-9", "[+-0-9]"], ["F0-9", "5"])
 def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: list[str]) -> None:
     likely = may_match(pa.array(names, pa.string()), loose_regex(globs))
     expected = [any(lets_through(glob, name) for glob in globs) for name in names]

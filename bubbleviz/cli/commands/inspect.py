@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
 from bubbleviz.cli.options import CONVENTIONS, command
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import complain, show
+from bubbleviz.cli.terminal import complain, hide_names, show
 from bubbleviz.errors import InputError, ProfileError, UsageError
-from bubbleviz.model.private_names import anonymous, hide, scope
+from bubbleviz.model.private_names import anonymous, scope
 from bubbleviz.model.texts import shell_word
 from bubbleviz.render.document import Sentence
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
@@ -100,7 +100,7 @@ def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outpu
     outputs.check(own.path for own in find_profiles(profiles))
     # Names are hidden in what is sent; messages are for who sends it.
     with scope():
-        hide()
+        hide_names()
         made = bundle(anonymous(analyze(profiles, convention=convention)), analyze)
     outputs.deliver(lambda *_: made.content, lambda: _say(made, *outputs.formats))
 

@@ -63,7 +63,7 @@ def watch(
     0 ended, 3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets
     the reason in the environment variable BUBBLEVIZ_LIMIT.
     """
-    from bubbleviz.analyses.watch.measurement import Watcher, limit_watch
+    from bubbleviz.analyses.watch.measurement import SILENT_S, Watcher, limit_watch
     from bubbleviz.analyses.watch.outputs import opened
     from bubbleviz.sources.gzip_files import unwinding
 
@@ -93,7 +93,9 @@ def watch(
         written_s = time.monotonic()
         while True:
             now_s = time.monotonic()
-            sight = watcher.look(now_s)
+            ends = stop_after is not None and now_s - written_s >= stop_after
+            # What ranks that are missing held up is taken without them.
+            sight = watcher.look(now_s + SILENT_S if ends else now_s)
             for take in outputs:
                 take(sight)
             show(sight)
@@ -104,9 +106,9 @@ def watch(
                     raise typer.Exit(TOO_LARGE)
                 start(reason)
             look_after()
-            written_s = now_s if sight.iterations else written_s
-            if stop_after is not None and now_s - written_s >= stop_after:
+            if ends:
                 return
+            written_s = now_s if sight.iterations else written_s
             time.sleep(interval)
 
 

@@ -244,7 +244,6 @@ def record_all(
             else:
                 add(outcome)
         if read.recordings is not None:
-            _note_names(read.recordings)
             parts[read.numbers[0]] = read.recordings
         done.update(read.numbers)
         # Neighbouring files are gathered once all of them are read: many small ones take more.
@@ -262,6 +261,8 @@ def record_all(
         raise errors[0]
     limitations = (unreadable_profile(str(errors[number])) for number in sorted(errors))
     whole = gathered(ordered)
+    # In the order of files, in whichever they were read.
+    _note_names(whole)
     give_memory_back(len(whole.operations))
     return whole, tuple(limitations)
 
