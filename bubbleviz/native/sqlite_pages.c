@@ -79,6 +79,10 @@ struct leaves {
     const int64_t *last_row; /* that may be on it */
     uint64_t from, to;       /* of these, those to read */
     int64_t first, last;     /* row numbers to read */
+    int64_t *longest;        /* by leaf: how long its longest row lasts, -1 unknown; NULL: unused */
+    int64_t start, end;      /* indices of the columns that tell that */
+    int64_t shortest;        /* leaves where all is known to be shorter are skipped; -1: longest is
+                                written instead */
 };
 
 static inline uint32_t big2(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
@@ -391,12 +395,28 @@ ALWAYS_INLINE int read_integer(const struct record *record, const struct column 
 /* What is done with each record; other than OK ends the reading. */
 typedef int use(void *, const struct record *);
 
+/* How long a row lasts, if at all; something unusual lasts for ever. */
+static int64_t length_of(const struct record *record, const struct leaves *leaves)
+{
+    uint64_t start = record->type[leaves->start], end = record->type[leaves->end];
+    int64_t length;
+
+    if (!start || !end)
+        return 0;
+    if (!is_integer(start) || !is_integer(end) ||
+        __builtin_sub_overflow(integer(end, record->value[leaves->end]),
+                               integer(start, record->value[leaves->start]), &length))
+        return INT64_MAX;
+    return length;
+}
+
 ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int columns,
                             const struct leaves *leaves, size_t leaf, struct overflow *overflow,
                             use *use, void *with)
 {
     int64_t after = leaf ? leaves->last_row[leaf - 1] : INT64_MIN;
-    int first = leaf == 0;
+    int64_t longest = 0;
+    int first = leaf == 0, noting = leaves->longest && leaves->shortest < 0;
     struct record record;
 
     if (page[0] != LEAF)
@@ -416,13 +436,26 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
             return UNUSUAL;
         first = 0;
         after = record.row;
+        if (noting) {
+            int64_t length = length_of(&record, leaves);
+            longest = length > longest ? length : longest;
+        }
         if (record.row < leaves->first || record.row > leaves->last)
             continue;
         status = use(with, &record);
         if (status)
             return status;
     }
+    /* Whoever reads a leaf in part sees all of it, and writes the same. */
+    if (noting)
+        leaves->longest[leaf] = longest;
     return OK;
+}
+
+static inline int skipped(const struct leaves *leaves, size_t leaf)
+{
+    return leaves->longest && leaves->longest[leaf] >= 0 &&
+           leaves->longest[leaf] < leaves->shortest;
 }
 
 ALWAYS_INLINE int read_leaves(const struct file *file, int columns, const struct leaves *leaves,
@@ -437,9 +470,13 @@ ALWAYS_INLINE int read_leaves(const struct file *file, int columns, const struct
     int status = pages ? OK : NO_MEMORY;
 
     for (size_t leaf = leaves->from; leaf < leaves->to && !status;) {
+        if (skipped(leaves, leaf)) {
+            leaf++;
+            continue;
+        }
         /* Leaves of a table lie mostly one behind the other. */
         size_t run = 1;
-        while (run < most && leaf + run < leaves->to &&
+        while (run < most && leaf + run < leaves->to && !skipped(leaves, leaf + run) &&
                leaves->page[leaf + run] == leaves->page[leaf] + run)
             run++;
         status = read_pages(file, leaves->page[leaf], run, pages);
@@ -519,11 +556,10 @@ struct patterns {
     uint8_t trigram[TRIGRAMS / 8];
 };
 
+/* Of four bytes that may be looked at, the first three. */
 static inline uint32_t trigram_of(const uint8_t *at)
 {
-    uint32_t three = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16;
-
-    return (three * 2654435761u) >> 16;
+    return (big4(at) >> 8) * 2654435761u >> 16;
 }
 
 /* A character as SQLite reads it: bytes that are no UTF-8 are each one, or U+FFFD. */
@@ -687,10 +723,13 @@ static int fits_any(const struct patterns *patterns, const uint8_t *at, const ui
 {
     if (at < end) {
         const uint64_t *may = patterns->by_first[*at];
-        for (size_t i = 0; i < patterns->anchored; i++)
-            if (may[i / 64] >> (i % 64) & 1 &&
-                fits(patterns->begins[i].text, patterns->begins[i].end, at, end))
-                return 1;
+        for (size_t word = 0; word * 64 < patterns->anchored; word++)
+            for (uint64_t left = may[word]; left; left &= left - 1) {
+                const struct pattern *pattern =
+                    patterns->begins + word * 64 + (size_t)__builtin_ctzll(left);
+                if (fits(pattern->text, pattern->end, at, end))
+                    return 1;
+            }
     }
     if (patterns->step) {
         const uint8_t *look = at + patterns->step - 1;
@@ -798,7 +837,7 @@ static inline int select_row(const struct selection *selection, const struct pat
         if (!kind_type || !known)
             return OK;
     }
-    if (selection->start >= 0) {
+    if (selection->thread >= 0) {
         int status = select_times(selection, record, kept);
         if (status || !*kept)
             return status;
@@ -811,7 +850,7 @@ static inline int select_row(const struct selection *selection, const struct pat
     }
     if (type)
         return UNUSUAL;
-    if (selection->id >= 0 && selection->start < 0) {
+    if (selection->id >= 0 && selection->thread < 0) {
         uint64_t id_type = record->type[selection->id];
         if (id_type && !is_integer(id_type))
             return UNUSUAL;

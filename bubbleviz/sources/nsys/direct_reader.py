@@ -101,8 +101,10 @@ class DirectReader:
         else:
             options = {"kind": place["eventType"], "kinds": selection.kinds}
             options |= {"id": place["textId"], "ids": None if sampled else selection.text_ids}
+            if not sampled:
+                options |= {"start": place["start"], "end": place["end"]}
         if by_time:
-            options |= {"start": place["start"], "end": place["end"], "thread": place["globalTid"]}
+            options |= {"thread": place["globalTid"]}
             options |= {"threads": selection.threads, "shortest": selection.shortest_ns}
             options |= {"since": selection.since_ns, "until": selection.until_ns}
         if sampled:

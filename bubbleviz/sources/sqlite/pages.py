@@ -59,6 +59,7 @@ class PageTable:
         pages: the open file.
         leaf: numbers of the leaf pages, in order, shape (leaves,).
         last_row: the last row number that each may hold.
+        longest: how long the longest row of each lasts, as far as that was read; -1 unknown.
         integers: how the columns of whole numbers are read that its query gives, shape
             (columns, 4): the place of each in the table, what NULL reads as, the missing value, and
             whether it stands for the row number.
@@ -68,6 +69,7 @@ class PageTable:
     pages: Pages
     leaf: npt.NDArray[np.uint32]
     last_row: Ints
+    longest: Ints
     integers: Ints
     places: Mapping[str, int]
 
@@ -84,7 +86,9 @@ class PageTable:
         count = pages.functions.call("leaves", file, root, leaf, last_row, file.pages)
         if count < 0:
             return None
-        return PageTable(pages, leaf[:count].copy(), last_row[:count].copy(), integers, places)
+        longest = np.full(count, NONE, np.int64)
+        leaves = leaf[:count].copy(), last_row[:count].copy(), longest
+        return PageTable(pages, *leaves, integers, places)
 
     def _around(self, first: int, last: int) -> tuple[int, int]:
         """Return which leaves, from and to, may hold rows of some numbers."""
@@ -119,7 +123,7 @@ class PageTable:
             values = np.empty((len(integers), room), np.int64)
         except MemoryError:
             return None
-        leaves = self.leaf, self.last_row, begin, end, first, last
+        leaves = self.leaf, self.last_row, begin, end, first, last, None, NONE, NONE, NONE
         read = integers, len(integers), values, room
         rows = self.pages.functions.call("integers", file, leaves, *read)
         if rows < 0:
@@ -146,10 +150,10 @@ class PageTable:
             kinds: four codes, where the place of their column is given.
             ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
             threads: those wanted, ascending, where rows are selected by time.
-            fields: places of columns: ``kind``; ``id`` of the text; and to select by time, whatever
-                the number of the text, ``start``, ``end`` and ``thread``, with how long a row lasts
-                at least (``shortest``), after what it ends (``since``) and before what it starts
-                (``until``).
+            fields: places of columns: ``kind``; ``id`` of the text; ``start`` and ``end``, by which
+                it is noted how long rows last; and to select by time, whatever the number of the
+                text, ``thread``, with how long a row lasts at least (``shortest``), after what it
+                ends (``since``) and before what it starts (``until``).
         """
         if any("\0" in glob for glob in globs):
             return None
@@ -161,10 +165,14 @@ class PageTable:
         selection: tuple[native.Argument, ...] = (texts, len(globs), text, kind, *kinds)
         selection += (of_text, -1 if ids is None else len(ids), wanted)
         selection += (start, end, thread, len(threads), of_threads, *times)
+        lengths = (
+            self.longest if start != NONE else None,
+            *(start, end, times[0] if thread != NONE else NONE),
+        )
         call, integers = self.pages.functions.call, self.integers
         parts = []
         for bounds in pieces:
-            leaves = self.leaf, self.last_row, *self._around(*bounds), *bounds
+            leaves = self.leaf, self.last_row, *self._around(*bounds), *bounds, *lengths
             read, result = (integers, len(integers), selection), np.zeros(4, np.int64)
             try:
                 if call("named", self.pages.file, leaves, *read, result):
