@@ -12,7 +12,9 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -361,6 +363,19 @@ def test_the_command_prints_iterations_and_heeds_limits(
     if runs:
         (line,) = mark.read_text(encoding="utf-8").splitlines()
         assert line.startswith("schedule is ")
+
+
+def test_what_is_written_between_two_looks_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live, seconds, rest = LiveRun(planted(), tmp_path / "run", monkeypatch), count(), iter((2, 3))
+    run(live, 0, 1)
+    clock = SimpleNamespace(
+        monotonic=lambda: next(seconds), sleep=lambda _: run(live, *islice(rest, 1))
+    )
+    monkeypatch.setattr("bubbleviz.cli.commands.watch.time", clock)
+    assert watch(tmp_path / "run", "--stop-after", "0.5") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 @pytest.mark.parametrize(

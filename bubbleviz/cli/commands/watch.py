@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
-    from bubbleviz.analyses.watch.measurement import Sight
+    from bubbleviz.analyses.watch.measurement import Sight, Watcher
 
 #: Exit code where a ratio was above its limit for too long.
 TOO_LARGE = 3
@@ -63,7 +63,7 @@ def watch(
     0 ended, 3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets
     the reason in the environment variable BUBBLEVIZ_LIMIT.
     """
-    from bubbleviz.analyses.watch.measurement import SILENT_S, Watcher, limit_watch
+    from bubbleviz.analyses.watch.measurement import Watcher, limit_watch
     from bubbleviz.analyses.watch.outputs import opened
     from bubbleviz.sources.gzip_files import unwinding
 
@@ -90,12 +90,7 @@ def watch(
         unwinding([signal.SIGTERM]),
     ):
         show = _shown(stack, folder, plain=plain)
-        written_s = time.monotonic()
-        while True:
-            now_s = time.monotonic()
-            ends = stop_after is not None and now_s - written_s >= stop_after
-            # What ranks that are missing held up is taken without them.
-            sight = watcher.look(now_s + SILENT_S if ends else now_s)
+        for sight in _looks(watcher, interval, stop_after):
             for take in outputs:
                 take(sight)
             show(sight)
@@ -106,10 +101,23 @@ def watch(
                     raise typer.Exit(TOO_LARGE)
                 start(reason)
             look_after()
-            if ends:
-                return
-            written_s = now_s if sight.iterations else written_s
-            time.sleep(interval)
+
+
+def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Iterator[Sight]:
+    """Yield what is new at each look, until nothing was for ``stop_after`` seconds."""
+    from bubbleviz.analyses.watch.measurement import SILENT_S
+
+    written_s = time.monotonic()
+    while True:
+        now_s = time.monotonic()
+        sight = watcher.look(now_s)
+        yield sight
+        written_s = now_s if sight.iterations else written_s
+        if stop_after is not None and now_s - written_s >= stop_after:
+            # What ranks that are missing held up is taken without them.
+            yield watcher.look(now_s + SILENT_S)
+            return
+        time.sleep(interval)
 
 
 def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], None]:
