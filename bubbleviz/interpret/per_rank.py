@@ -226,10 +226,15 @@ def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> 
     rows = np.flatnonzero(_among(profile.activities.rank, ranks)).astype(np.int32)
     activity, of_range = (column[receives] for column in profile.receives)
     received = np.searchsorted(rows, activity)
+    # Mostly they follow each other.
+    taken: Codes | slice = rows
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        taken = slice(int(rows[0]), int(rows[-1]) + 1)
     if len(ranks) > 1:
         order = np.argsort(profile.activities.rank[rows], kind="stable")
-        rows, received = rows[order], places_in(order)[received]
-    work = profile.work.take(rows)
+        taken = rows = rows[order]
+        received = places_in(order)[received]
+    work = profile.work.take(taken)
     # Operation of each range on each rank, of no range (-1) in the last place; -1 for ranges that
     # launched nothing there.
     placed = profile.placed.take(_among(profile.placed.rank, ranks))
@@ -245,7 +250,7 @@ def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> 
         ranks=ranks,
         rows=rows,
         work=work,
-        name_id=profile.activities.name_id[rows],
+        name_id=profile.activities.name_id[taken],
         owner=owner,
         received=received,
         around=around,

@@ -1,4 +1,4 @@
-/* Sorting: rows in the order of integers, which numpy sorts by comparing.
+/* Sorting: rows in the order of integers, which numpy sorts by comparing, and of groups.
  *
  * Digits are sorted from the last to the first, each keeping the order of the one before:
  *
@@ -73,5 +73,44 @@ EXPORTED int64_t bubbleviz_sort(const uint64_t *key, int64_t rows, int64_t *orde
     for (size_t i = 0; i < count; i++)
         order[i] = from[i].number;
     free(from), free(to), free(begin);
+    return 0;
+}
+
+/* --- groups --------------------------------------------------------------------------------- */
+
+static inline __attribute__((always_inline)) void place(const int16_t *group, int64_t rows,
+                                                        int64_t *next, const char *from,
+                                                        size_t bytes, char *to)
+{
+    for (int64_t row = 0; row < rows; row++)
+        memcpy(to + bytes * (size_t)next[group[row]]++, from + bytes * (size_t)row, bytes);
+}
+
+/* Put the values of a column in the order of their groups; those of a group keep theirs.
+ *
+ *     group  1 0 1 0
+ *     from   a b c d    to  b d a c
+ *
+ * next: room for as many as there are groups, from 0 on. bytes: of a value, 2, 4 or 8. Returns 0.
+ */
+EXPORTED int64_t bubbleviz_grouped(const int16_t *group, int64_t rows, int64_t *next, int64_t groups,
+                                   const void *from, int64_t bytes, void *to)
+{
+    int64_t sum = 0;
+
+    memset(next, 0, (size_t)groups * sizeof *next);
+    for (int64_t row = 0; row < rows; row++)
+        next[group[row]]++;
+    for (int64_t i = 0; i < groups; i++) {
+        int64_t held = next[i];
+        next[i] = sum;
+        sum += held;
+    }
+    if (bytes == 8)
+        place(group, rows, next, from, 8, to);
+    else if (bytes == 4)
+        place(group, rows, next, from, 4, to);
+    else
+        place(group, rows, next, from, 2, to);
     return 0;
 }

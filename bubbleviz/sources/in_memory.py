@@ -18,6 +18,7 @@ from bubbleviz.model.grouping import (
     distinct,
     found_in,
     groups_of,
+    in_groups,
     places_in,
     sorted_rows,
 )
@@ -343,12 +344,15 @@ class ActivitiesBuilder:
         order = np.argsort(self._names.values)
         # The last place is that of no name (-1).
         _translate(name_id, np.append(places_in(order), NONE))
+        columns = [self._start_ns[rows], self._end_ns[rows], rank, self._correlation_id[rows], name_id]
+        if len(groups) > 1:
+            # What comes after all kernels stays there.
+            part = rank.astype(np.int32 if 2 * len(groups) >= 1 << 15 else np.int16)
+            part[self._kernels :] += len(groups)
+            self._start_ns = self._end_ns = np.empty(0, np.int64)
+            columns = list(in_groups(part, columns))
         return model.Activities(
-            self._start_ns[rows],
-            self._end_ns[rows],
-            rank,
-            self._correlation_id[rows],
-            name_id,
+            *columns,
             self._kernels,
             names(self._names.values[order]),
             np.stack((process, device_id), axis=1)[groups.first],

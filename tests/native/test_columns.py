@@ -16,7 +16,7 @@ from bubbleviz.interpret.linking import Linker
 from bubbleviz.interpret.spans import DeviceWork, RankWork, extents_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import BlockNumbering
+from bubbleviz.model.grouping import BlockNumbering, in_groups
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges
@@ -156,6 +156,17 @@ def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
     return found
 
 
+def divided(group: list[int]) -> list[list[list[int]]]:
+    """Return columns of rows in the order of groups, as narrow codes and as wide ones."""
+    rows = np.arange(len(group))
+    parts = [rows, rows.astype(np.uint32), rows.astype(np.int16)]
+    narrow, wide = (
+        lists(in_groups(np.array(group, kind), [*parts])) for kind in (np.int16, np.int32)
+    )
+    assert narrow == wide
+    return [narrow]
+
+
 def numbered(blocks: list[list[int]]) -> list[list[int]]:
     numbering = BlockNumbering()
     return [numbering.numbers(np.array(block, np.int64)).tolist() for block in blocks]
@@ -209,6 +220,11 @@ CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[.
         (st.lists(st.tuples(st.integers(0, 3), TIMES, TIMES), max_size=12),),
         [([],), ([(3, 2, 2), (0, 0, 4), (3, 1, 5), (0, 4, 6), (3, 7, 8)],)],
         grouped,
+    ),
+    "rows of groups": (
+        (st.lists(st.integers(0, 5), max_size=12),),
+        [([],), ([3, 0, 3, 0, 2],)],
+        divided,
     ),
     "numbers of blocks": (
         (st.lists(st.lists(st.sampled_from((-1, 0, 5, 1 << 30, 1 << 40, 1 << 50)), max_size=6)),),
