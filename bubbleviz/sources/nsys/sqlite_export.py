@@ -28,7 +28,7 @@ from bubbleviz.sources.sqlite.queries import Binds
 #: What queries call the number of a row; a column of this name would stand for it.
 _ROW_NUMBER = "_rowid_"
 #: Rows of a part: some 10 ms of reading, and columns that stay in the cache.
-ROWS = 1 << 15
+ROWS = 1 << 16
 #: Rows of a part with names: each looks up the wanted strings anew.
 _NAMED_ROWS = 1 << 18
 
