@@ -344,12 +344,14 @@ class ActivitiesBuilder:
         order = np.argsort(self._names.values)
         # The last place is that of no name (-1).
         _translate(name_id, np.append(places_in(order), NONE))
-        columns = [self._start_ns[rows], self._end_ns[rows], rank, self._correlation_id[rows], name_id]
+        times = self._start_ns[rows], self._end_ns[rows]
+        columns = [*times, rank, self._correlation_id[rows], name_id]
         if len(groups) > 1:
             # What comes after all kernels stays there.
             part = rank.astype(np.int32 if 2 * len(groups) >= 1 << 15 else np.int16)
             part[self._kernels :] += len(groups)
             self._start_ns = self._end_ns = np.empty(0, np.int64)
+            del times
             columns = list(in_groups(part, columns))
         return model.Activities(
             *columns,
