@@ -108,8 +108,8 @@ def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
 class Activities(Table):
     """What ran on devices: kernels (CUPTI_ACTIVITY_KIND_KERNEL), then copies and memsets.
 
-    In the order of the export (CUPTI_ACTIVITY_KIND_MEMCPY, _MEMSET for the latter); where that takes
-    turns, rank by rank.
+    In the order of the export (CUPTI_ACTIVITY_KIND_MEMCPY, _MEMSET for the latter); rank by rank,
+    where a format records them in turns.
 
     Attributes:
         start_ns: start on the device.
