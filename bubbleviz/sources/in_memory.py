@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.conventions.globs import NameShapes
 from bubbleviz.errors import NothingToAnalyseError
@@ -345,16 +347,22 @@ class ActivitiesBuilder:
         # The last place is that of no name (-1).
         _translate(name_id, np.append(places_in(order), NONE))
         times = self._start_ns[rows], self._end_ns[rows]
-        columns = [*times, rank, self._correlation_id[rows], name_id]
+        columns: list[npt.NDArray[Any]] = [*times, rank, self._correlation_id[rows], name_id]
         if len(groups) > 1:
             # What comes after all kernels stays there.
-            part = rank.astype(np.int32 if 2 * len(groups) >= 1 << 15 else np.int16)
+            narrow = 2 * len(groups) < 1 << 15
+            part: Codes = rank.astype(np.int16) if narrow else rank.astype(np.int32)
             part[self._kernels :] += len(groups)
             self._start_ns = self._end_ns = np.empty(0, np.int64)
             del times
             columns = list(in_groups(part, columns))
+        start_ns, end_ns, of_rank, correlation_id, of_name = columns
         return model.Activities(
-            *columns,
+            start_ns,
+            end_ns,
+            of_rank,
+            correlation_id,
+            of_name,
             self._kernels,
             names(self._names.values[order]),
             np.stack((process, device_id), axis=1)[groups.first],

@@ -156,15 +156,15 @@ def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
     return found
 
 
-def divided(group: list[int]) -> list[list[list[int]]]:
+def divided(group: list[int]) -> Any:
     """Return columns of rows in the order of groups, as narrow codes and as wide ones."""
     rows = np.arange(len(group))
-    parts = [rows, rows.astype(np.uint32), rows.astype(np.int16)]
+    parts: list[Any] = [rows, rows.astype(np.uint32), rows.astype(np.int16)]
     narrow, wide = (
-        lists(in_groups(np.array(group, kind), [*parts])) for kind in (np.int16, np.int32)
+        lists(tuple(in_groups(np.array(group, kind), [*parts]))) for kind in (np.int16, np.int32)
     )
     assert narrow == wide
-    return [narrow]
+    return narrow
 
 
 def numbered(blocks: list[list[int]]) -> list[list[int]]:
