@@ -51,7 +51,7 @@ def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path:
         pool.FindMessageTypeByName("tensorflow.profiler.ProfiledInstructionsProto")
     )
     for form in FORMATS:
-        file = tmp_path / f"a.{form}"
+        file = tmp_path / f"a.{form.upper()}"  # which -o takes, too
         content = written_costs(HOSTILE, form)
         whole = kind()
         if form == "pb":
