@@ -100,8 +100,8 @@ def outside_limitation(
 
 def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
     """Return correlation ids in 32 bits; what is none becomes ``UNCORRELATED``."""
-    known = (ids >= 0) & (ids < UNCORRELATED)
-    return np.where(known, ids, UNCORRELATED).astype(np.uint32)
+    # Without a sign what is below 0 is above all ids.
+    return np.minimum(ids.view(np.uint64), np.uint64(UNCORRELATED)).astype(np.uint32)
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,8 @@ def _calls(row: Ints, columns: Ints) -> Calls:
     start_ns, end_ns, thread, correlation_id = columns
     keep = correlation_id != _NOTHING
     inside = profile.possible(start_ns, end_ns)
-    untimed = (start_ns == 0) & ((end_ns == 0) | (end_ns > _LONGEST_FROM_0_NS))
-    if untimed.any():
+    if not start_ns.all():
+        untimed = (start_ns == 0) & ((end_ns == 0) | (end_ns > _LONGEST_FROM_0_NS))
         inside = ~untimed if inside is None else inside & ~untimed
     impossible = 0 if inside is None else int((keep & ~inside).sum())
     if inside is not None:
