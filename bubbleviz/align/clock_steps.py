@@ -59,7 +59,7 @@ class ClockStep:
     behind: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Cells(Table):
     """Bounds of the differences of pairs of clocks by stretch of time, in order.
 

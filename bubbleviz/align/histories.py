@@ -30,7 +30,7 @@ _EVENTS = 64
 AT_ONCE = 1 << 19
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PassedOn(Table):
     """What passes a microbatch on in each iteration of a rank, ranks in order."""
 

@@ -64,7 +64,7 @@ class ProfileClock:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Precedences(Table):
     """Pairs of events on two clocks of which the first is not later than the second.
 

@@ -185,7 +185,7 @@ def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
 # Virtual stages: which chunk of which rank holds each, by names or by the user's order.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class VirtualStages(Table):
     """Which (rank, chunk as named) holds which virtual stage; -1 unknown."""
 

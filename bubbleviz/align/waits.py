@@ -30,7 +30,7 @@ from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
 NEVER = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Arrivals(Table):
     """One row an operation; only those of F, B and BW have arrivals.
 
@@ -171,7 +171,7 @@ def forward_and_backward(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
     """How long a microbatch is away from a (rank, chunk).
 

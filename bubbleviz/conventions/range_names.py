@@ -27,7 +27,7 @@ _LONGEST_KEPT = 256
 _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class NameMeanings(Table):
     """What each distinct name means; one row per name, -1 where the name does not say.
 

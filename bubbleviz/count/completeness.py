@@ -85,7 +85,7 @@ class Evidence:
         return np.concatenate((follows[1:], np.zeros_like(follows[:1])))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _OperationKeys(Table):
     """The columns of operations that show what is complete, as in :class:`.Operations`."""
 

@@ -24,7 +24,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dependencies(Table):
     """Pairs of rows, of operations or of the work of a run.
 
@@ -42,7 +42,7 @@ class Dependencies(Table):
         return np.not_equal(rank[self.after], rank[self.before])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Inputs(Table):
     """What each operation waited for on other ranks; one row per operation.
 

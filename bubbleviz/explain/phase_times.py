@@ -30,7 +30,7 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.schedules.plan import OperationTimes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Receives(Table):
     """The last receive of each operation whose input is known.
 

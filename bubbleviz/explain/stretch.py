@@ -195,7 +195,7 @@ def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
 _GRAIN_NS = 5_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CollectiveWaits(Table):
     """Collectives of ranks, in order of (rank, start), split into waiting and moving.
 

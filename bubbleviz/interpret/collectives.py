@@ -139,7 +139,7 @@ def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
     return operation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RecordedCollectives(Table):
     """What is recorded of kernels, one row per kernel, ascending; -1 unknown.
 

@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _DIGITS = 18
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Steps(Table):
     """Iterations of a process, disjoint, in order.
 
@@ -210,7 +210,7 @@ def _families(
 # an iteration ends at an Optimizer that a forward follows.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class HostOrder(Table):
     """Ranges of operations in the order of (rank, host start).
 

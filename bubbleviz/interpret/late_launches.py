@@ -33,7 +33,7 @@ _KEPT = 8
 _OPERATION, _COLLECTIVE, _STALL = range(3)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LateLaunches(Table):
     """What was launched after its GPU, and its last receive, had come to an end.
 

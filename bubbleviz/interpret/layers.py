@@ -29,7 +29,7 @@ from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Ranges
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerTimes(Table):
     """How long compute kernels of each layer ran, by rank, chunk and phase of their operations.
 

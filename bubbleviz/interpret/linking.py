@@ -59,7 +59,7 @@ class LinkRule(IntEnum):
     HELPER_THREAD = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Links(Table):
     """For each activity (kernel or copy): its call and its range; -1 is none.
 

@@ -36,7 +36,7 @@ from bubbleviz.model.profile import process_of
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RankMemory(Table):
     """Memory of ranks, in bytes; -1 unknown.
 
@@ -53,7 +53,7 @@ class RankMemory(Table):
     unseen: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class OperationMemory(Table):
     """Memory of operations of one kind: medians over them, in bytes.
 
@@ -79,7 +79,7 @@ class OperationMemory(Table):
     kept: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerMemory(Table):
     """Activations of one microbatch by layer, in bytes: means over the forwards.
 

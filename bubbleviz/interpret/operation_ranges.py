@@ -25,7 +25,7 @@ _PIECE = 1 << 16
 _LISTED = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class OperationRanges(Table):
     """Ranges on ranks, in order of (rank, host start), each the whole or a part of an operation.
 
@@ -247,7 +247,7 @@ def _without_rank(
 # Keys: what operations are, by the names of their ranges and by their order on the host.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class NameHints(Table):
     """What the names of operations give beyond their keys; -1 nothing.
 

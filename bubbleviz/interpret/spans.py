@@ -25,7 +25,7 @@ from bubbleviz.native.library import library
 # Device work: what ran on devices, each kernel and copy with its rank and its range.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeviceWork(Table):
     """Kernels, then copies: when and where they ran, and the range they belong to."""
 
@@ -86,7 +86,7 @@ def work_of(
     return DeviceWork(*columns, compute, communication), rows[receives]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ActiveTime(Table):
     """How long a rank computed and ran kernels in an iteration, by lengths of unions of kernels.
 

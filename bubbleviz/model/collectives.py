@@ -58,7 +58,7 @@ def stretches(numbers: Sequence[int]) -> str:
     return ",".join(texts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Collectives(Table):
     """Collectives that kernels carry out: a row for each kernel of each; -1 is none.
 
@@ -95,7 +95,7 @@ class Collectives(Table):
     groups: tuple[Group, ...] = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CollectiveIntervals(Table):
     """When ranks were in collectives, in order of (rank, start); -1 is "none" or "unknown".
 
@@ -146,7 +146,7 @@ class CollectiveIntervals(Table):
 # began last on their rank.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ToldCollectives(Table):
     """Collectives of a table's rows; -1 is "none" or "unknown".
 
@@ -189,7 +189,7 @@ class ToldCollectives(Table):
 # process.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class EventRecords(Table):
     """Calls that recorded an event: it completes when all work before it on its stream has.
 
@@ -212,7 +212,7 @@ class EventRecords(Table):
     completed_ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
     """Waits of streams and hosts, told apart by what they name.
 
@@ -261,7 +261,7 @@ class Synchronisation:
 # Payloads of NCCL's ranges: what a profile records of each operation.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Payloads(Table):
     """Payloads of NCCL's ranges: one row per range that has one; -1 is none.
 

@@ -405,7 +405,7 @@ class BlockNumbering:
         return code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CodedTexts(Table):
     """A text in each row, or none; each distinct one is held once.
 

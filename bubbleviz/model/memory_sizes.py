@@ -78,7 +78,7 @@ def parse_bytes(text: str, option: str) -> float:
 # Memory events: what was allocated and freed on devices, and when.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class MemoryEvents(Table):
     """Allocations and frees of device memory, in the order of the file.
 

@@ -59,7 +59,7 @@ class Rank:
         return self.index if self.global_rank is None else self.global_rank
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OperationKeys(Table):
     """What operations are, as the names and times of their ranges give it; ``-1`` is "none".
 
@@ -214,7 +214,7 @@ def of_ranks(by_rank: Sequence[int | None], rank: Ints) -> Ints:
     return np.asarray(known[rank], np.int64)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BusyIntervals(Table):
     """When operations keep their GPU busy: disjoint and sorted within one operation.
 
@@ -242,7 +242,7 @@ class BusyIntervals(Table):
         return self
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RankIntervals(Table):
     """Disjoint, sorted intervals of ranks (unattributed compute, for example)."""
 
@@ -251,7 +251,7 @@ class RankIntervals(Table):
     end_ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunningTimes(Table):
     """How long kernels and copies ran on ranks, stretch by stretch; disjoint, sorted by rank.
 
@@ -275,7 +275,7 @@ class RunningTimes(Table):
     overlapped_ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class HostActivities(Table):
     """What launching threads did while their GPU had run dry: long calls, and ranges.
 

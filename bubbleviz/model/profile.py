@@ -104,7 +104,7 @@ def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
     return np.minimum(ids.view(np.uint64), np.uint64(UNCORRELATED)).astype(np.uint32)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Activities(Table):
     """What ran on devices: kernels (CUPTI_ACTIVITY_KIND_KERNEL), then copies and memsets.
 
@@ -142,7 +142,7 @@ class Activities(Table):
         return replace(self, correlation_id=ids)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Calls(Table):
     """Some CUDA API calls (CUPTI_ACTIVITY_KIND_RUNTIME), in the order of the export.
 
@@ -163,7 +163,7 @@ class Calls(Table):
     impossible: int = field(default=0, metadata={"shared": True})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Overheads(Table):
     """When the profiler itself held a process up (PROFILER_OVERHEAD, CUPTI_ACTIVITY_KIND_OVERHEAD).
 
@@ -203,7 +203,7 @@ class CallLog(Protocol):
         """Tell which calls of some rows (distinct, ascending) are known to have failed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ranges(Table):
     """NVTX ranges that may follow a convention, in the order of the export.
 

@@ -47,7 +47,7 @@ _STACK = (
 _NOTHING = 1e-9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Marks(Table):
     """Intervals on rows.
 

@@ -22,7 +22,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Memory, Order, Plan, PlannedOperation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Simulation(Table):
     """When every operation ran; in order of device, then of time.
 

@@ -26,7 +26,7 @@ from bubbleviz.model.profile import Activities
 LATENCY_NS = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Gaps(Table):
     """Idle gaps of a device, in order; the call is the one that launched the work after a gap.
 

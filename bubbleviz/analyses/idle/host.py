@@ -89,7 +89,7 @@ def _in_idle_time(
     return inside
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class HostEvents(Table):
     """Ranges, then calls, of threads that launch and of main threads, each with an activity.
 

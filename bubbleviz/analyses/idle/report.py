@@ -141,7 +141,7 @@ class StepIdle:
         return self.busy_ns / self.length_ns if self.length_ns else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttributedIdle(Table):
     """Idle time of a rank in pieces, disjoint and ascending; those of a gap add up to it.
 

@@ -45,7 +45,7 @@ BLOCKED = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class HeldWork(Table):
     """Work that waited for an event, in order of its rows.
 

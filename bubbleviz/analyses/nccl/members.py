@@ -152,7 +152,7 @@ class RecordingClock:
         return self.aligned_by is not Alignment.UNALIGNED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Communications(Table):
     """One row an operation of a rank; -1 is "none" in identifiers, ``UNKNOWN`` in times.
 

@@ -57,7 +57,7 @@ def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
     return "" if operation == "Generic" else operation, algorithm, protocol
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Starts(Table):
     """Where recorded operations or profiled kernels begin on some clock, ascending.
 
@@ -72,7 +72,7 @@ class Starts(Table):
     length_ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Kernels(Table):
     """Kernels of NCCL, and added ones: by (place, start).
 

@@ -64,7 +64,7 @@ class RangeKind(IntEnum):
     COMPILATION = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class XlaNames(Table):
     """The parsed names of XLA's ranges, one row per name; -1 is none.
 
@@ -116,7 +116,7 @@ def parse_range_names(names: Sequence[str]) -> XlaNames:
 #     executions    fusion.1 once                dot.3 twice, add.4 once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Thunks(Table):
     """Ranges of instructions; rows count those of all ranges, -1 is none.
 
@@ -223,7 +223,7 @@ PAIRS = "asynchronous collectives"
 GRAPHS = "instructions inside CUDA graphs"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Samples(Table):
     """One row an execution of an instruction on a device.
 

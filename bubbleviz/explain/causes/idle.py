@@ -39,7 +39,7 @@ from bubbleviz.model.phases import COMPUTE, Phase
 # pass serves all of them.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class IdleIntervals(Table):
     """Idle intervals of ranks, cut by cause; warm-up and drain depend on the window.
 

@@ -78,7 +78,7 @@ class Kind:
     phase: str
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Work(Table):
     """Operations and communication of iterations; ``-1`` is "none".
 

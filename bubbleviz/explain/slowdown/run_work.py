@@ -195,7 +195,7 @@ CLOCK_NS = 50_000
 _IDLE_CONSUMERS = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Messages(Table):
     """What operations take from other ranks.
 

@@ -28,7 +28,7 @@ class LayerKind(Enum):
     HEAD = "head"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Layers(Table):
     """The layers of a model, in its order; times are of one microbatch.
 

@@ -93,7 +93,7 @@ _THREAD, _START, _END = range(3)
 _NO_ARGS = KinetoArgs()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class EventRows(Table):
     """Events as columns, without those whose times are impossible.
 

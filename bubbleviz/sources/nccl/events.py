@@ -59,7 +59,7 @@ class OperationKind(IntEnum):
     KERNEL = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class NcclEvents(Table):
     """Communication operations as recorded; -1 is "none" in identifiers, ``UNKNOWN`` in times.
 
@@ -129,7 +129,7 @@ class NcclEvents(Table):
     communicators: tuple[int | Group, ...] = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bridges(Table):
     """Instants on both a GPU's clock and a host's: one row per kernel on a channel.
 

@@ -144,7 +144,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RecordedIterations(Table):
     """Iterations of one rank, in the order in which they were written.
 
@@ -169,7 +169,7 @@ class RecordedIterations(Table):
     device_ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RecordedOperations(Table):
     """Operations of these iterations, in the order in which they ended.
 

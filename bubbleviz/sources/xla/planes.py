@@ -79,7 +79,7 @@ def path_of(tf_op: str) -> str:
     return "" if tf_op == _NO_PATH else tf_op.rpartition(":")[0] or tf_op
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlaneEvents(Table):
     """Events of lines, in few bits; -1 is none.
 
