@@ -265,6 +265,10 @@ class ActivitiesBuilder:
 
     Args:
         room: how many there are at most; memory is used by those that come.
+
+    Attributes:
+        group: by which they were put in order, shape (rows,), as they came; None as long as they
+            are as they came.
     """
 
     def __init__(self, room: int) -> None:
@@ -274,6 +278,7 @@ class ActivitiesBuilder:
         self._correlation_id = np.empty(room, np.uint32)
         self._places, self._names = BlockNumbering(), BlockNumbering()
         self._count = self._kernels = 0
+        self.group: Codes | None = None
         self.impossible = {model.KERNELS: 0, "copies": 0}
         self.untimed = {model.KERNELS: 0, "copies": 0}
 
@@ -351,11 +356,11 @@ class ActivitiesBuilder:
         if len(groups) > 1:
             # What comes after all kernels stays there.
             narrow = 2 * len(groups) < 1 << 15
-            part: Codes = rank.astype(np.int16) if narrow else rank.astype(np.int32)
-            part[self._kernels :] += len(groups)
+            self.group = rank.astype(np.int16) if narrow else rank.astype(np.int32)
+            self.group[self._kernels :] += len(groups)
             self._start_ns = self._end_ns = np.empty(0, np.int64)
             del times
-            columns = list(in_groups(part, columns))
+            columns = list(in_groups(self.group, columns))
         start_ns, end_ns, of_rank, correlation_id, of_name = columns
         return model.Activities(
             start_ns,

@@ -14,8 +14,8 @@ from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES,
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model import profile
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.grouping import distinct, in_groups
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import Activities, Calls, process_of
@@ -170,8 +170,8 @@ def _graph_columns(export: Export) -> Ints:
 
 def activities_of(
     export: Export, call_names: Mapping[int, str]
-) -> tuple[Activities, tuple[Limitation, ...]]:
-    """Return the work of the GPUs, and what is not known of it.
+) -> tuple[Activities, Codes | None, tuple[Limitation, ...]]:
+    """Return the work of the GPUs, in which order it is, and what is not known of it.
 
     Args:
         export: the open export.
@@ -219,13 +219,17 @@ def activities_of(
 
     activities = builder.activities(names, processes)
     recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in beside.items()}}
-    return activities, (
-        *_lost_work(export, call_names, recorded, ("kernels", "graphs")),
-        *_lost_process(export, orphans, processes),
-        *_unrecorded_graphs(export, activities, call_names),
-        *_lost_work(export, call_names, recorded, ("copies", "memsets")),
-        *profile.untimed_work(export.path, builder.untimed),
-        *profile.impossible_times(export.path, builder.impossible),
+    return (
+        activities,
+        builder.group,
+        (
+            *_lost_work(export, call_names, recorded, ("kernels", "graphs")),
+            *_lost_process(export, orphans, processes),
+            *_unrecorded_graphs(export, activities, call_names),
+            *_lost_work(export, call_names, recorded, ("copies", "memsets")),
+            *profile.untimed_work(export.path, builder.untimed),
+            *profile.impossible_times(export.path, builder.impossible),
+        ),
     )
 
 
@@ -304,8 +308,14 @@ def _unrecorded_graphs(
 _WAITS, _RECORDS = "synchronisation/waits", "synchronisation/event_records"
 
 
-def read_synchronisation(export: Export) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+def read_synchronisation(
+    export: Export, group: Codes | None
+) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
     """Return what an export holds of waiting, None where that is nothing, and what is lost.
+
+    Args:
+        export: the open export.
+        group: by which its work was put in order; None where it was not.
 
     Raises:
         ProfileError: the export is damaged.
@@ -324,11 +334,14 @@ def read_synchronisation(export: Export) -> tuple[Synchronisation | None, tuple[
     records = export.columns(_RECORDS)
     for table in (waits, records):
         table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
-    return Synchronisation(EventRecords(*records), Waits(*waits), _streams(export)), losses
+    streams = _streams(export)
+    if group is not None:
+        (streams,) = in_groups(group, [streams])
+    return Synchronisation(EventRecords(*records), Waits(*waits), streams), losses
 
 
 def _streams(export: Export) -> Ints:
-    """Return the stream of each activity of the export, in their order; -1 unknown."""
+    """Return the stream of each activity, as the export has them; -1 unknown."""
     parts = [np.empty(0, np.int64)]
     for work in ("kernel", "graph", "copy", "memset"):
         whole = f"gpu_work/{'copies' if work == 'copy' else f'{work}s'}"

@@ -202,7 +202,7 @@ class NsysFile:
         with step("look up strings"):
             names = earlier[0] if earlier else nvtx.name_filter(export, globs)
         with step("read kernels") as rows:
-            activities, notes = gpu_work.activities_of(export, names.call_names)
+            activities, group, notes = gpu_work.activities_of(export, names.call_names)
             rows.count = len(activities)
         if not (len(activities) if partial else activities.kernels):
             raise _without_kernels(export, notes)
@@ -248,7 +248,7 @@ class NsysFile:
             else None,
             payloads=lambda: read_payloads(export),
             payloads_described=export.has("ranges/payload_entries"),
-            synchronisation=lambda: gpu_work.read_synchronisation(export),
+            synchronisation=lambda: gpu_work.read_synchronisation(export, group),
             memory=lambda: gpu_work.read_memory(export),
         )
 
