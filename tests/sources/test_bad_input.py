@@ -302,6 +302,7 @@ def damaged(folder: Path, kind: str) -> Path:
     path = folder / f"{kind}.sqlite"
     whole = (FIXTURES / "1f1b" / "node0.sqlite").read_bytes()
     noise = b"".join(hashlib.sha256(bytes([i])).digest() for i in range(256))
+    pages = [whole[at : at + 4096] for at in range(0, len(whole), 4096)]
     path.write_bytes(
         {
             "empty": b"",
@@ -314,6 +315,10 @@ def damaged(folder: Path, kind: str) -> Path:
             "half a header": whole[:50],
             "overwritten": whole[:4096] + noise * (len(whole) // len(noise)),
             "zeros": whole[:4096] + bytes(len(whole) - 4096),
+            # Of the tables of kernels, calls and ranges.
+            "no roots": b"".join(
+                bytes(4096) if at in (6, 27, 35) else own for at, own in enumerate(pages)
+            ),
         }[kind]
     )
     return path
@@ -332,6 +337,7 @@ def damaged(folder: Path, kind: str) -> Path:
         ("half a header", "cut short"),
         ("overwritten", "damaged"),
         ("zeros", "damaged"),
+        ("no roots", "kernel_bounds"),  # told of first, whatever the hashes
     ],
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])

@@ -248,7 +248,9 @@ class Export(ABC):
 
     def open_pool(self) -> ThreadPoolExecutor:
         """Return the threads, which begin to read the kernels: that needs no names of ranges."""
-        self._all = sum(last - first + 1 for first, last in map(self.bounds, {*BOUNDS.values()}))
+        # In this order, so that of several damaged tables always the same is told of.
+        bounds = map(self.bounds, dict.fromkeys(BOUNDS.values()))
+        self._all = sum(last - first + 1 for first, last in bounds)
         pool = self._pool = ThreadPoolExecutor(self.jobs, "bubbleviz-read")
         self.begin("gpu_work/kernels")
         return pool
