@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.texts import listed
 
@@ -127,8 +127,18 @@ def table_of(columns: Mapping[str, Column]) -> Columns:
     return Table.from_pydict(dict(columns))
 
 
-def column_of(column: Ints | CodedTexts) -> Column:
-    """Return whole numbers, -1 for none, or texts as an Arrow column.
+#: Columns of instants, which can be -1 as any other number; what is none among these.
+_INSTANTS = frozenset(("start_ns", "end_ns", "host_start_ns", "host_end_ns"))
+NO_INSTANT = -(1 << 63)
+
+
+def known_in(name: str, column: Ints) -> Bools:
+    """Tell which numbers of a column are known: in most columns those that are not -1."""
+    return np.asarray(column != (NO_INSTANT if name in _INSTANTS else NONE))
+
+
+def column_of(name: str, column: Ints | CodedTexts) -> Column:
+    """Return a column of whole numbers (see :func:`known_in`) or of texts for Arrow.
 
     Numbers are not copied where all are known.
     """
@@ -136,7 +146,7 @@ def column_of(column: Ints | CodedTexts) -> Column:
 
     if isinstance(column, CodedTexts):
         return coded(column.code, column.texts)
-    array, known = Array.from_numpy(np.ascontiguousarray(column)), column != NONE
+    array, known = Array.from_numpy(np.ascontiguousarray(column)), known_in(name, column)
     if known.all():
         return array
     # A null behind the last row is what all rows that are not known take.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bubbleviz.model.arrow import ArrowTable, Column, column_of
+from bubbleviz.model.arrow import NO_INSTANT, ArrowTable, Column, column_of
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import Phase
@@ -176,7 +176,7 @@ class Operations(RankOperations, ArrowTable):
         return of_ranks(self.global_ranks, rank)
 
     def shown_columns(self) -> dict[str, Ints | CodedTexts]:
-        """Return the columns of ``--csv`` by name, and some more; numbers are -1 for none."""
+        """Return the columns of ``--csv`` by name, and some more; see :func:`known_in`."""
         spanned = self.has_span == 1
         return {
             "iteration": self.iteration,
@@ -185,8 +185,8 @@ class Operations(RankOperations, ArrowTable):
             "phase": CodedTexts(self.phase, [phase.label for phase in Phase]),
             "microbatch": self.microbatch,
             "chunk": self.chunk,
-            "start_ns": np.where(spanned, self.start_ns, NONE),
-            "end_ns": np.where(spanned, self.end_ns, NONE),
+            "start_ns": np.where(spanned, self.start_ns, NO_INSTANT),
+            "end_ns": np.where(spanned, self.end_ns, NO_INSTANT),
             "host_start_ns": self.host_start_ns,
             "host_end_ns": self.host_end_ns,
             "kernels": self.kernels,
@@ -204,7 +204,7 @@ class Operations(RankOperations, ArrowTable):
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the columns of ``--csv`` by name, and some more."""
-        return {name: column_of(column) for name, column in self.shown_columns().items()}
+        return {name: column_of(name, column) for name, column in self.shown_columns().items()}
 
 
 def of_ranks(by_rank: Sequence[int | None], rank: Ints) -> Ints:

@@ -550,4 +550,4 @@ def written_operations(report: Report, *, tokens: bool | None = None) -> Columns
         numbers = np.array([*map(int, names), NONE], np.int64)
         columns["iteration"] = numbers[report.operations.iteration]
     columns |= further_columns(report, with_tokens=tokens)
-    return table_of({name: column_of(column) for name, column in columns.items()})
+    return table_of({name: column_of(name, column) for name, column in columns.items()})

@@ -122,7 +122,7 @@ class Bubbles(Table, ArrowTable):
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the same columns for Arrow's libraries."""
-        return {name: column_of(column) for name, column in self.shown_columns().items()}
+        return {name: column_of(name, column) for name, column in self.shown_columns().items()}
 
 
 def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.arrow import known_in
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.texts import csv_text, inert
@@ -39,7 +40,7 @@ def columns(report: Report) -> dict[str, Sequence[object]]:
     """Return all columns of operations: those that people read, and those that measure again."""
     operations, further = report.operations, further_columns(report)
     own = operations.shown_columns()
-    cells = {name: _cells(column) for name, column in {**own, **further}.items()}
+    cells = {name: _cells(name, column) for name, column in {**own, **further}.items()}
     cells["iteration"] = _iteration_names(report, operations.iteration)
     cells["microbatch"] = _pairs(operations.microbatch, cells.pop("second_microbatch"))
     cells["chunk"] = _pairs(operations.chunk, cells.pop("second_chunk"))
@@ -51,7 +52,7 @@ def columns(report: Report) -> dict[str, Sequence[object]]:
 def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of idle intervals."""
     bubbles, labels, names = report.bubbles, operation_labels(report), report.operations.names
-    cells = {name: _cells(column) for name, column in bubbles.shown_columns().items()}
+    cells = {name: _cells(name, column) for name, column in bubbles.shown_columns().items()}
     cells["iteration"] = _iteration_names(report, bubbles.iteration)
     cells["before"] = labels.at(bubbles.before).listed()
     cells["after"] = labels.at(bubbles.after).listed()
@@ -69,11 +70,12 @@ def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     return {name: own for name, own in cells.items() if name not in behind} | behind
 
 
-def _cells(column: Ints | CodedTexts) -> Sequence[object]:
+def _cells(name: str, column: Ints | CodedTexts) -> Sequence[object]:
     """Return the cells of a column; empty ones for none."""
     if isinstance(column, CodedTexts):
         return column.listed()
-    return ["" if value == NONE else value for value in column.tolist()]
+    values = zip(column.tolist(), known_in(name, column).tolist(), strict=True)
+    return [value if is_known else "" for value, is_known in values]
 
 
 def _inert(code: Ints, names: Sequence[str]) -> Sequence[object]:
