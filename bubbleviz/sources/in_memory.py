@@ -314,8 +314,10 @@ class ActivitiesBuilder:
 
     def _numbers_of_names(self, name: Ints, what: str) -> Ints:
         """Return the number of each name; -1 for copies without one."""
+        if what == model.KERNELS:
+            return self._names.numbers(name)
         numbers = np.full(len(name), NONE, np.int64)
-        named = np.flatnonzero((name != NONE) | (what == model.KERNELS))
+        named = np.flatnonzero(name != NONE)
         numbers[named] = self._names.numbers(name[named])
         return numbers
 

@@ -470,10 +470,12 @@ def difference(measured: Ints, planned: Ints) -> OrderDifference:
         return OrderDifference(*[np.empty(0, np.int64)] * 5)
     firsts = np.sort(np.unique(measured, return_index=True)[1])
     once = measured[firsts]
-    in_plan, ran = np.isin(once, planned), np.isin(planned, once)
-    common, expected = once[in_plan], planned[ran]
-    order = np.argsort(expected)
-    at = order[np.searchsorted(expected[order], common)]
+    order, ran = np.argsort(planned), np.zeros(len(planned), bool)
+    found = grouping.found_in(planned[order], once)
+    in_plan = found != NONE
+    common, place = once[in_plan], order[found[in_plan]]
+    ran[place] = True
+    at = (np.cumsum(ran) - 1)[place]
     kept = np.ones(len(at), bool)
     off = np.flatnonzero(at != np.arange(len(at)))
     if len(off):
