@@ -19,7 +19,7 @@ from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links, ThreadRange
 from bubbleviz.interpret.spans import RankWork, owned_by
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Collectives, Group, Payloads
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined, widened
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined, widened
 from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, places_in
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
@@ -58,13 +58,13 @@ def told_operations(
     """
     profile, activities, ranges = linked.profile, linked.profile.activities, linked.profile.ranges
     vague = np.append(matching(activities.names, (_VAGUE,)), False)
-    rows = np.flatnonzero(vague[activities.name_id[: activities.kernels]])
+    rows = np.flatnonzero(vague.take(activities.name_id[: activities.kernels]))
     of_record = [] if collectives is None else [operation_of(name) for name in collectives.names]
     of_range = [operation_of_range(name) for name in ranges.names]
     names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))
-    operation = np.full(len(activities), NONE, np.int64)
     if len(rows) == 0:
-        return operation, names
+        return constant(NONE, len(activities)), names
+    operation = np.full(len(activities), NONE, np.int64)
     number = {"": NONE} | {name: place for place, name in enumerate(names)}
     if profile.launches_known:
         # The innermost range around each launch that names one.
