@@ -274,12 +274,10 @@ class Launches:
         self.processes = grouping.distinct(activities.ranks[:, 0])
         self.begin = np.zeros(len(self.processes) + 1, np.int64)
         self.known = np.zeros(len(self.processes), np.int64)
-        at = 0
+        at, rows_of = 0, activities.rows_by_rank()
         for place, process in enumerate(self.processes.tolist()):
             ranks = np.flatnonzero(activities.ranks[:, 0] == process)
-            one = len(ranks) == 1
-            of_process = activities.rank == ranks[0] if one else np.isin(activities.rank, ranks)
-            rows = np.flatnonzero(of_process).astype(np.int32)
+            rows = np.sort(np.concatenate([rows_of(rank) for rank in ranks.tolist()]))
             ids = self.ids[rows]
             if not (ids[1:] >= ids[:-1]).all():
                 rows = rows[np.argsort(ids, kind="stable")]

@@ -6,7 +6,7 @@ ran little, side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -23,7 +23,6 @@ from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.model import intervals
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined
-from bubbleviz.model.grouping import places_in
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities
 
@@ -175,13 +174,17 @@ def record_ranks(profile: ProfileWork, keys: model.OperationKeys, kinds: Kinds) 
     rank_of_receive = profile.work.rank[profile.receives[0]]
     bounds = np.searchsorted(keys.rank, np.arange(count + 1)).tolist()
     ran = np.bincount(profile.activities.rank, minlength=count)
+    rows_of = profile.activities.rows_by_rank()
     parts = []
     for ranks in together(ran, profile.ranges):
         first, end = bounds[ranks.start], bounds[ranks.stop]
         at = np.flatnonzero(_among(rank_of_receive, ranks))
         # No variable keeps the work of ranks while that of the next ones is taken.
         part = _record_ranks(
-            _work_of(ranks, profile, at, first), profile, keys.take(slice(first, end)), kernels
+            _work_of(ranks, profile, rows_of, at, first),
+            profile,
+            keys.take(slice(first, end)),
+            kernels,
         )
         for name in ("busy", "collectives", "late"):
             table = part[0][name]
@@ -214,26 +217,30 @@ def _among(rank: Codes, ranks: range) -> Bools:
     return np.asarray((rank >= ranks.start) & (rank < ranks.stop))
 
 
-def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> spanned.RankWork:
+def _work_of(
+    ranks: range,
+    profile: ProfileWork,
+    rows_of: Callable[[int], Codes],
+    receives: Ints,
+    first: int,
+) -> spanned.RankWork:
     """Return the work of ranks, whose operations are numbered from ``first`` in the profile.
 
     Args:
         ranks: of the profile.
         profile: all that ran.
+        rows_of: gives the rows of a rank's activities.
         receives: rows of its receives that are of these ranks.
         first: number of the ranks' first operation.
     """
-    rows = np.flatnonzero(_among(profile.activities.rank, ranks)).astype(np.int32)
+    rows = np.concatenate([rows_of(rank) for rank in ranks])
     activity, of_range = (column[receives] for column in profile.receives)
-    received = np.searchsorted(rows, activity)
-    # Mostly they follow each other.
+    order = np.argsort(rows, kind="stable")
+    received = order[np.searchsorted(rows, activity, sorter=order)]
+    # Those of a rank mostly follow each other.
     taken: Codes | slice = rows
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+    if len(ranks) == 1 and len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         taken = slice(int(rows[0]), int(rows[-1]) + 1)
-    if len(ranks) > 1:
-        order = np.argsort(profile.activities.rank[rows], kind="stable")
-        taken = rows = rows[order]
-        received = places_in(order)[received]
     work = profile.work.take(taken)
     # Operation of each range on each rank, of no range (-1) in the last place; -1 for ranges that
     # launched nothing there.

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bubbleviz.model.collectives import Collectives, Payloads, Synchronisation
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
+from bubbleviz.model.grouping import expanded
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
 
@@ -135,6 +136,27 @@ class Activities(Table):
     def chosen(self, rows: Bools) -> Activities:
         """Return some of the rows, the kernels among them still first."""
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
+
+    def rows_by_rank(self) -> Callable[[int], Codes]:
+        """Return what gives the rows of a rank, ascending.
+
+        Those of a rank mostly follow each other::
+
+            rank     0 0 0 1 1 0 0 1
+            runs     ├───┤ ├─┤ ├─┤ │
+        """
+        changes = np.flatnonzero(self.rank[1:] != self.rank[:-1]) + 1
+        begin = np.append(0, changes)[: len(self)]
+        end, owner = np.append(changes, len(self))[: len(self)], self.rank[begin]
+
+        def rows(rank: int) -> Codes:
+            own = owner == rank
+            low, high = begin[own], end[own]
+            if len(low) == 1:
+                return np.arange(low[0], high[0], dtype=np.int32)
+            return expanded(low, high)[1].astype(np.int32)
+
+        return rows
 
     def uncorrelated(self) -> Activities:
         """Return the activities without correlation ids, which take no memory."""
