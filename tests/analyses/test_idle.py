@@ -25,7 +25,7 @@ from bubbleviz.conventions.kinds import default_kinds, kernel_classes
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.render.text.terminal import plain_text
 from tests.support.command_line import CommandLine
-from tests.support.idle_runs import US, add_up, c, k, only, planted, r, spent
+from tests.support.idle_runs import US, World, add_up, c, k, only, planted, r, spent, write_world
 from tests.support.nsys_exports import C, K, M, R, T, global_id, profile
 from tests.support.places import FIXTURES, GOLDEN
 from tests.support.xla_files import E, L, P, space
@@ -49,13 +49,14 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
     waits = [(20 + 10 * n, 22 + 10 * n + n, 10 + n) for n in range(5)]
     file = profile(
         tmp_path,
-        [k(0, 10, 1), k(100, 110, 2)],
+        [k(0, 5, 1), k(5, 10, 1), k(50, 50, 1), k(100, 110, 2)],
         [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
     )
-    # A gap as short as the shortest counts.
+    # A gap as short as the shortest counts; kernels without a length or gap before them end none.
     for shortest_us in (10, 90):
         report = bubbleviz.idle(file, shortest_us=shortest_us)
         assert spent(only(report))["allocation"] == 2 + 3 + 4 + 5 + 6
+        assert len(only(report).gaps) == 1
     monkeypatch.setattr(host, "_MOST", 3)
 
     report = bubbleviz.idle(file)
@@ -77,6 +78,14 @@ def test_frames_of_python_tell_of_their_thread_where_nothing_else_does(tmp_path:
     ):
         rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, [*frames, *others])))
         assert spent(rank) == {**told, "no host trace": 20, "launch": 20}
+
+
+def test_what_the_profiler_held_up_is_its_own(tmp_path: Path) -> None:
+    calls = [(-9, 0, 1, "cudaLaunchKernel", 1), (80, 81, 1, "cudaLaunchKernel", 2)]
+    world = World([(0, 10, 0, 1), (100, 110, 0, 2)], calls, [(20, 60, 1, "DataLoader")], [(50, 70)])
+    rank = only(bubbleviz.idle(write_world(tmp_path, world)))
+
+    assert spent(rank) == {"data loading": 30, "profiler": 20, "no host trace": 20, "launch": 20}
 
 
 def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_pa
     assert told(costs) == {"fusion.1": 0.020, "fusion.2": 0.007}
     all_of_them = measure_costs(run.written(tmp_path), aggregate="max", skip=0)
     assert told(all_of_them) == {"fusion.1": 0.900, "fusion.2": 0.800}
+    but_two = measure_costs(run.written(tmp_path), aggregate="max", skip=2)
+    assert told(but_two) == {"fusion.1": 0.020, "fusion.2": 0.800}  # which runs twice in all
     assert [label for label, *_ in costs.modules] == ["jit_step(7)"]
 
 
