@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, widened
 from bubbleviz.model.grouping import (
     BlockNumbering,
+    Numbering,
     distinct,
     found_in,
     groups_of,
@@ -98,7 +100,7 @@ class Decoded:
     """A whole profile, and what a look at it tells.
 
     Attributes:
-        profile: with every range, whatever its name.
+        profile: with every range, whatever its name; one name may stand among them twice.
         tables: how many rows of each kind the file holds; None where it lacks them.
         lacking: why there is nothing to analyse, and what to do; "" where there is something.
         unlinked: why its work cannot be linked to ranges; "" where it can.
@@ -156,8 +158,11 @@ class DecodedFile:
         if sampled is not None and "*" in globs:
             chosen = sampled
         name_id = ranges.name_id[self._chosen(globs) if chosen is None else chosen]
-        counts = np.bincount(name_id, minlength=len(ranges.names)).tolist()
-        return {name: count for name, count in zip(ranges.names, counts, strict=True) if count}
+        counts = np.bincount(name_id)
+        found = Counter[str]()
+        for number in np.flatnonzero(counts).tolist():
+            found[ranges.names[number]] += int(counts[number])
+        return found
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> model.Profile:
         """Return the profile.
@@ -175,9 +180,10 @@ class DecodedFile:
             raise NothingToAnalyseError(f"{whole.profile.source.path}: {lacking}")
         ranges = whole.profile.ranges.take(self._chosen(globs))
         # Names that none of these has need not be understood.
-        used = distinct(ranges.name_id)
-        names = tuple(ranges.names[number] for number in used.tolist())
-        ranges = replace(ranges, name_id=found_in(used, ranges.name_id), names=names)
+        used, names = distinct(ranges.name_id), Numbering[str]()
+        number = names.numbers(ranges.names[place] for place in used.tolist())
+        name_id = number[found_in(used, ranges.name_id)]
+        ranges = replace(ranges, name_id=name_id, names=names.values)
         return replace(whole.profile, ranges=ranges)
 
     def inspect(self, globs: Sequence[str]) -> model.Contents:

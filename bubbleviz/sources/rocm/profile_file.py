@@ -49,7 +49,8 @@ def _sound(blocks: Sequence[Ints], zero_ns: int) -> Ints:
     block = joined_columns(blocks, 5)
     keep = profile.possible(block[0], block[1])
     timed = block[0] > 0
-    block = block[:, timed if keep is None else timed & keep]
+    if keep is not None or not timed.all():
+        block = block[:, timed if keep is None else timed & keep]
     block[:2] -= zero_ns
     return block
 
@@ -103,9 +104,9 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
     calls = in_memory.calls_of(start_ns, end_ns, thread, ids, name, call_names)
     count = len(calls.calls)
     start_ns, end_ns, thread, started, name = (r.copy() for r in _sound(recording.ranges, zero_ns))
-    range_names = tuple(map(encodable, recording.range_names.values))
+    range_texts = tuple(recording.range_texts)
     ranges = replace(
-        in_memory.plain_ranges(start_ns, end_ns, thread, name, range_names), start_end=started != 0
+        in_memory.plain_ranges(start_ns, end_ns, thread, name, range_texts), start_end=started != 0
     )
     work, notes = _activities(recording, zero_ns, calls.calls.thread)
     left_out = [

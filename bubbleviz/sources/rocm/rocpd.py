@@ -30,7 +30,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PID_MASK, Device, Thread
-from bubbleviz.model.texts import counted, listed
+from bubbleviz.model.texts import counted, encodable, listed
 from bubbleviz.progress import Watch
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
 from bubbleviz.sources.sqlite.database import StoredColumns
@@ -55,10 +55,10 @@ class RocmRecording:
         kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``.
         copies: the same without a name, of copies and fills.
         calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
-        ranges: start_ns, end_ns, thread, whether it is no push/pop range, row of ``range_names``.
+        ranges: start_ns, end_ns, thread, whether it is no push/pop range, row of ``range_texts``.
         kernel_names: distinct names of kernels.
         call_names: distinct names of functions.
-        range_names: distinct texts of ranges.
+        range_texts: texts of ranges, event by event; of deep ranges nearly all are distinct.
         copied: how many copies were recorded as such.
         nameless: how many ranges were left out as they have no text.
         unnamed_calls: how many calls and ranges have functions without a name.
@@ -78,7 +78,7 @@ class RocmRecording:
     ranges: list[Ints] = field(default_factory=list)
     kernel_names: Numbering[str] = field(default_factory=Numbering)
     call_names: Numbering[str] = field(default_factory=Numbering)
-    range_names: Numbering[str] = field(default_factory=Numbering)
+    range_texts: list[str] = field(default_factory=list)
     copied: int = 0
     nameless: int = 0
     unnamed_calls: int = 0
@@ -511,20 +511,24 @@ def _host_events(
     rows = np.flatnonzero(
         np.isin(kind, (Kind.COLLECTIVE, Kind.PUSHED, Kind.STARTED, Kind.FUNCTION))
     )
-    number = _range_texts(recording.range_names, part, events[5, rows])
+    number = _range_texts(recording.range_texts, part, events[5, rows])
     lacking = number == NONE
     # A function of ROCTx without a text is a range without a name; others name their ranges.
     of_roctx = flags(functions, lambda function: function.startswith("roctx"))[name[rows]]
     nameless = lacking & of_roctx
     recording.nameless += int(nameless.sum())
     by_function = lacking & ~nameless
-    number[by_function] = renumbered(recording.range_names, functions, name[rows[by_function]])
+    number[by_function] = len(recording.range_texts) + name[rows[by_function]]
+    recording.range_texts.extend(map(encodable, functions))
     rows, number = rows[~nameless], number[~nameless]
     started = (kind[rows] == Kind.STARTED).astype(np.int64)
     recording.ranges.append(np.stack((*events[:2, rows], thread[rows], started, number)))
 
 
-def _range_texts(numbering: Numbering[str], part: Part, event: Ints) -> Ints:
-    """Return the number of each event's text in a numbering, to which those are added; -1 none."""
-    events, texts = part.texts_of_rows("ranges/texts", len(event))
-    return np.append(numbering.numbers(texts), NONE)[found_in(events, event)]
+def _range_texts(texts: list[str], part: Part, event: Ints) -> Ints:
+    """Return the row of each event's text in a list, to which those are added; -1 none."""
+    events, own = part.texts_of_rows("ranges/texts", len(event))
+    place = found_in(events, event)
+    place[place != NONE] += len(texts)
+    texts.extend(own)
+    return place

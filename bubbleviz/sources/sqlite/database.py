@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import adbc_driver_manager as adbc
@@ -304,7 +304,10 @@ def texts_of(column: Array) -> list[object]:
     """Return the values of a column of texts; one blob among texts makes all of them blobs."""
     if column.type not in {_UTF8, _BINARY}:
         return list(column.to_pylist())
-    raw: list[bytes | None] = list(column.cast(_BINARY).to_pylist())
+    raw: list[Any] = list(column.cast(_BINARY).to_pylist())
+    # Mostly there is no NULL among them, and all are UTF-8.
+    with suppress(TypeError, UnicodeDecodeError):
+        return list(map(bytes.decode, raw))
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
 
 

@@ -7,6 +7,5 @@ SELECT
 FROM events AS event
 WHERE
     event.extra GLOB '*"message"*' AND JSON_VALID(event.extra)
-    AND JSON_TYPE(event.extra, '$.message') != 'null'
     AND JSON_EXTRACT(event.extra, '$.message') != ''
 ORDER BY event.id
