@@ -49,7 +49,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +89,7 @@ def built_in() -> Mapping[str, Convention]:
     """
     conventions = [
         convention_of(entry.read_text(encoding="utf-8"), entry.name, tested=True)
-        for entry in (files("bubbleviz.conventions") / "frameworks").iterdir()
+        for entry in Path(__file__).with_name("frameworks").iterdir()
         if entry.name.endswith(".toml")
     ]
     return {convention.name: convention for convention in sorted(conventions, key=lambda c: c.name)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def load(text: str) -> dict[str, Any]:
 
 def built_in(name: str) -> str:
     """Return the text of a file that comes with bubbleviz."""
-    return files("bubbleviz.conventions").joinpath(name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def fields_of(table: object, kinds: Mapping[str, type], where: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _SUFFIX = ".md"
+_FOLDER = Path(__file__).parents[2] / "guides"
 #: The guides of commands that have none of their own name.
 _OF_COMMANDS = {
     "analyze": "ratios",
@@ -29,14 +30,13 @@ _OF_COMMANDS = {
 
 def _names() -> list[str]:
     """Return the names of all guides, in alphabetical order."""
-    pages = (page.name for page in (files("bubbleviz") / "guides").iterdir())
+    pages = (page.name for page in _FOLDER.iterdir())
     return sorted(name.removesuffix(_SUFFIX) for name in pages if name.endswith(_SUFFIX))
 
 
 def _pages() -> Mapping[str, str]:
     """Return the Markdown of every guide by name, in alphabetical order."""
-    folder = files("bubbleviz") / "guides"
-    return {n: (folder / f"{n}{_SUFFIX}").read_text(encoding="utf-8") for n in _names()}
+    return {n: (_FOLDER / f"{n}{_SUFFIX}").read_text(encoding="utf-8") for n in _names()}
 
 
 def guide(

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -149,7 +149,7 @@ def page(document: str, columns: str, blocks: Iterable[str] = (), own: Sequence[
 
 
 def _part(name: str) -> str:
-    return (files("bubbleviz.render.web") / "assets" / name).read_text("utf-8")
+    return (Path(__file__).with_name("assets") / name).read_text("utf-8")
 
 
 def _style() -> str:
