@@ -156,9 +156,7 @@ def check_places(
         Which ranks are left out, and limitations.
     """
     places = activities.ranks.tolist()
-    work = np.zeros(len(places), np.int64)
-    for at in range(0, len(activities), _PIECE):
-        work += np.bincount(activities.rank[at : at + _PIECE], minlength=len(places))
+    work = activities.counts_by_rank()
     known = {(device.pid, device.device_id) for device in devices}
     unlisted = np.array([not known & {(None, d), (profile.pid_of(p), d)} for p, d in places], bool)
     if not known or unlisted.all():

@@ -173,8 +173,7 @@ def record_ranks(profile: ProfileWork, keys: model.OperationKeys, kinds: Kinds) 
     count = len(profile.activities.ranks)
     rank_of_receive = profile.work.rank[profile.receives[0]]
     bounds = np.searchsorted(keys.rank, np.arange(count + 1)).tolist()
-    ran = np.bincount(profile.activities.rank, minlength=count)
-    rows_of = profile.activities.rows_by_rank()
+    ran, rows_of = profile.activities.counts_by_rank(), profile.activities.rows_by_rank()
     parts = []
     for ranks in together(ran, profile.ranges):
         first, end = bounds[ranks.start], bounds[ranks.stop]

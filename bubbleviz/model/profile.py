@@ -137,8 +137,8 @@ class Activities(Table):
         """Return some of the rows, the kernels among them still first."""
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
-    def rows_by_rank(self) -> Callable[[int], Codes]:
-        """Return what gives the rows of a rank, ascending.
+    def _runs(self) -> tuple[Ints, Ints, Codes]:
+        """Return where runs of rows of one rank begin and end, and that rank.
 
         Those of a rank mostly follow each other::
 
@@ -147,7 +147,11 @@ class Activities(Table):
         """
         changes = np.flatnonzero(self.rank[1:] != self.rank[:-1]) + 1
         begin = np.append(0, changes)[: len(self)]
-        end, owner = np.append(changes, len(self))[: len(self)], self.rank[begin]
+        return begin, np.append(changes, len(self))[: len(self)], self.rank[begin]
+
+    def rows_by_rank(self) -> Callable[[int], Codes]:
+        """Return what gives the rows of a rank, ascending."""
+        begin, end, owner = self._runs()
 
         def rows(rank: int) -> Codes:
             own = owner == rank
@@ -157,6 +161,13 @@ class Activities(Table):
             return expanded(low, high)[1].astype(np.int32)
 
         return rows
+
+    def counts_by_rank(self) -> Ints:
+        """Return how many rows each rank has."""
+        begin, end, owner = self._runs()
+        counts = np.zeros(len(self.ranks), np.int64)
+        np.add.at(counts, owner, end - begin)
+        return counts
 
     def uncorrelated(self) -> Activities:
         """Return the activities without correlation ids, which take no memory."""
