@@ -31,9 +31,13 @@ ScalarT = TypeVar("ScalarT", bound=np.generic)
 _FEW = 16
 
 
-@dataclass(frozen=True)
+# Compared field by field, any two tables would be equal: their base has none.
+@dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Base of the tables: every array field is a column, and all have one length."""
+    """Base of the tables: every array field is a column, and all have one length.
+
+    A table is equal to itself alone.
+    """
 
     def __post_init__(self) -> None:
         """Freeze the columns and check that they have one length."""

@@ -104,7 +104,7 @@ class OperationKeys(Table):
 RankOperationsT = TypeVar("RankOperationsT", bound="RankOperations")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RankOperations(OperationKeys):
     """Operations of ranks whose stages are not known yet, with what they did; ``-1`` is "none".
 
@@ -147,7 +147,7 @@ class RankOperations(OperationKeys):
         return self.compacted().sharing(*host, ("busy_ns", "active_ns"))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Operations(RankOperations, ArrowTable):
     """Operations in order of (rank, start_ns), on the report's clock; ``-1`` is "none".
 

@@ -212,6 +212,11 @@ def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None
     assert f"{len(report.operations):,} operations" in repr(report)
 
 
+def test_a_table_is_equal_to_itself_alone(report: Report) -> None:
+    for table in (report.operations, report.busy, report.bubbles):
+        assert len({table, table.take(slice(0, 1))}) == 2
+
+
 def test_no_library_is_loaded_but_arro3_and_nothing_that_draws() -> None:
     script = (
         "import sys, bubbleviz; report = bubbleviz.analyze(['fixtures/1f1b']);"

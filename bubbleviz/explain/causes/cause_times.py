@@ -31,7 +31,7 @@ from bubbleviz.model.operations import HostActivities, Operations
 # Bubbles: the idle intervals in the windows of one ratio, with their cause, as a table.
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bubbles(Table, ArrowTable):
     """Idle intervals in the windows of one ratio, one row per cause; -1 for none.
 
