@@ -276,6 +276,7 @@ def _times(comparison: Comparison, titles: Sequence[str], most: int | None) -> I
         for name in listed
         if name in _WORK or any(own.get(name, 0.0) >= _LEAST_NS for own in times)
     ]
+    whole = [sum(own.values()) if own else None for own in times]
     if most is not None and len(listed) > most:
         listed, rest = listed[: most - 1], listed[most - 1 :]
         times = [own | {_REST: sum(own.get(name, 0.0) for name in rest)} for own in times]
@@ -284,7 +285,6 @@ def _times(comparison: Comparison, titles: Sequence[str], most: int | None) -> I
         _row(name, [own.get(name, 0.0) if own else None for own in times], titles)
         for name in listed
     ]
-    whole = [sum(own.values()) if own else None for own in times]
     rows += [{}, _row("in all", whole, titles)]
     yield doc.Table(unit, rows, left=("spent on",))
 

@@ -387,6 +387,7 @@ def test_what_is_written_between_two_looks_is_new(
         (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0", 2),
         (["--for", "3"], "--for needs --max-bubble", 2),
         (["--max-bubble", "schedule"], "schedule", 2),
+        (["--max-bubble", "shedule=20%"], "no ratio; the ratios are schedule", 2),
         (["--run", "echo 'a", "--max-bubble", "schedule=1%"], "a: No closing quotation", 2),
         (["--run", " ", "--max-bubble", "schedule=1%"], "--run: no command", 2),
         *((["--listen", at], "HOST:PORT", 2) for at in ("9100", "127.0.0.1:99999", ":9100")),

@@ -382,6 +382,16 @@ def test_hostile_titles_and_ratios_are_inert(name: str) -> None:
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row[:2])
 
 
+def test_parts_without_a_row_count_once() -> None:
+    parts = tuple((f"cause {number}", 0.01 * number) for number in range(1, 11))
+    found = compare([run("a", 0.55, bubble_parts=parts), run("b", 0.55, bubble_parts=parts[::-1])])
+
+    (whole,) = (
+        line for line in plain_text(sections(found, screen=True)).splitlines() if "in all" in line
+    )
+    assert whole.split()[2:4] == ["33.000", "33.000"]
+
+
 # The command line
 
 

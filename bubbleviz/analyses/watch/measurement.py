@@ -17,10 +17,11 @@ from statistics import median, quantiles
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE, Bools
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import counted, one_line, percent, suggestion
 from bubbleviz.report import bubbles, gate
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report, report_on
@@ -480,13 +481,20 @@ def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration],
         most: how many iterations in a row may be above one.
 
     Raises:
-        UsageError: a limit is none, or the number is below 1.
+        UsageError: a limit is none, or of no ratio, or the number is below 1.
     """
     if most < 1:
         raise UsageError(f"--for {most}: must be 1 or more iterations")
     limits = gate.limits_of(texts) if texts else ()
     if any(limit.unit == "ms" for limit in limits):
         raise UsageError("--max-bubble: watch takes a share, such as 20% or schedule=0.2")
+    known = [definition.name for definition in ratio_definitions()]
+    for limit in limits:
+        if limit.ratio and limit.ratio not in known:
+            raise UsageError(
+                f"--max-bubble {limit.ratio[:60]}: no ratio; the ratios are {', '.join(known)}"
+                f"{suggestion(limit.ratio, known)}"
+            )
     above = [0] * len(limits)
 
     def exceeded(iteration: WatchedIteration) -> str:
