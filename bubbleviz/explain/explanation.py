@@ -260,6 +260,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         run.hosts,
         np.arange(len(averaged)),
         _no_replay_reason(run, shown) or unordered,
+        counts.extents.paused,
     )
     if part is not None:
         replayed = source.of_ranks(part.chosen, kept)

@@ -153,6 +153,9 @@ def test_a_pause_between_recorded_iterations_is_no_bubble(
         assert values == pytest.approx(expected, abs=1e-12)
     assert ratios(again) == ratios(report)
     assert "2 of every 5 are" in said(report)
+    diagnosis = report.explanation.diagnosis
+    assert diagnosis is not None
+    assert "between-iterations" not in {own.faults[0].name for own in diagnosis.findings}
 
 
 def test_numbers_that_begin_anew_are_counted(

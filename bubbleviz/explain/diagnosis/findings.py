@@ -225,6 +225,9 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
     rank, iteration = operations.rank[rows[places.first]], operations.iteration[rows[places.first]]
     follows = (rank[1:] == rank[:-1]) & (iteration[1:] == iteration[:-1] + 1)
     follows &= run.averaged[iteration[1:]] & run.averaged[iteration[:-1]]
+    if run.paused is not None:
+        # Iterations that were not recorded lie between.
+        follows &= ~run.paused[iteration[:-1]]
     later = np.flatnonzero(follows) + 1
     if not len(later):
         return

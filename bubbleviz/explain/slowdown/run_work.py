@@ -144,6 +144,7 @@ class ReplayedRun:
         hosts: what launching threads did before late launches.
         numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
         reason: why nothing is replayed; empty where it is.
+        paused: of each iteration, whether nothing was recorded before the next one; None for none.
     """
 
     operations: Operations
@@ -154,6 +155,7 @@ class ReplayedRun:
     hosts: HostActivities
     numbers: Ints
     reason: str = ""
+    paused: Bools | None = None
 
     def of_ranks(self, chosen: Bools, rows: ExplainedRows) -> ReplayedRun:
         """Return the same of some ranks, none of which takes anything from any other.
