@@ -238,13 +238,14 @@ def carried_ideal(lowered: LoweredPlan, times: StageTimes, transport: Transport)
 def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
     """Return what the virtual stages of a plan take, in ticks of 1 ns / v.
 
-    Where they stand as those of a measured run, they take what these do.
+    Where they stand as those of a measured run, they take what these do; stages of two replicas can
+    stand so, and are whole ones.
 
     Raises:
         UsageError: a time cannot be.
     """
     measured = times.measured
-    if measured is not None and measured.placement == plan.placement:
+    if measured is not None and plan.replicas == 1 and measured.placement == plan.placement:
         v = plan.chunks
         forward, backward, weight, fused, down, up = (
             tuple(v * time_ns for time_ns in each)

@@ -275,3 +275,11 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     shown = " ".join(as_text(report, View()).split())
     assert "stage window ms" in shown
     assert "Consecutive iterations overlap, so the longest rank's window" in shown
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])
+def test_stages_of_two_replicas_are_whole_ones_though_a_v_ran(schedule: str) -> None:
+    report = bubbleviz.analyze([FIXTURES / "zb-v"])
+
+    # A rank computes for 24 ms.
+    assert bubbleviz.simulate(schedule, report=report).cost_ms > 24
