@@ -17,7 +17,7 @@ from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Ints, marked
 from bubbleviz.model.grouping import (
     distinct_rows,
     first_of_each,
@@ -363,13 +363,10 @@ def _whole_in(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
     passes = groups_of(cell[both], microbatch, chunk, operations.sequence[both])
     ran = np.zeros((2, len(passes)), bool)
     ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
-    cut = np.zeros(cells, bool)
-    cut[cell[both[passes.first[ran[0] != ran[1]]]]] = True
-    begins = np.zeros(cells, bool)
-    begins[cell[forward[operations.microbatch[forward] == 0]]] = True
+    cut = marked(cells, cell[both[passes.first[ran[0] != ran[1]]]])
+    begins = marked(cells, cell[forward[operations.microbatch[forward] == 0]])
     pairs = distinct_rows(cell[forward], operations.chunk[forward])
-    followed = np.zeros(cells + 1, bool)
-    followed[cell[first & (operations.phase == Phase.OPTIMIZER)]] = True
+    followed = marked(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])
     later = cell[forward[operations.iteration[forward] > 0]] - 1
     followed[later] = True
     whole = begins & ~cut & followed[:cells]

@@ -16,7 +16,7 @@ from bubbleviz.align.histories import Histories, histories_of
 from bubbleviz.align.merge import JoinedRank, JoinedRecordings
 from bubbleviz.align.possible_shifts import Link, Shift, links, shifts
 from bubbleviz.align.waits import Arrivals, inputs_ready
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, marked, scattered
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows, without
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -159,10 +159,8 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     used = np.flatnonzero((~idle | (number >= 0)) & (operations.iteration[owners.first] >= 0))
     anchor, away = _between(operations.rank[owners.first[used]], number[used])
     pairs = groups_of(anchor, away)
-    of_owner = np.full(len(owners), NONE, np.int64)
-    of_owner[used] = pairs.of_row
-    working = np.zeros(len(pairs), bool)
-    working[of_owner[~idle & (of_owner >= 0)]] = True
+    of_owner = scattered(len(owners), used, pairs.of_row)
+    working = marked(len(pairs), of_owner[~idle & (of_owner >= 0)])
     present = np.flatnonzero(working)
     first = pairs.first[present]
     names = tuple(map(_name, anchor[first].tolist(), away[first].tolist()))

@@ -22,7 +22,7 @@ from bubbleviz.align.staging import Staging
 from bubbleviz.align.timebase import LEAVE_NS, Timebase, unsteady
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.grouping import distinct, distinct_rows, first_of_each, groups_of, sorted_rows
 from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
@@ -191,9 +191,9 @@ def _partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
     line = np.where(working, pipeline, NONE)
     edge = working & ((stage == 0) | (stage == stage.max(initial=NONE)))
     # Replicas of a stage that reduce with different ones are tensor-parallel.
-    beside = np.full(len(stage), NONE, np.int64)
     rows = np.flatnonzero(working & (reducing >= 0))
-    beside[rows] = groups_of(stage[rows], occurrences((reducing[rows],))).of_row
+    place = groups_of(stage[rows], occurrences((reducing[rows],))).of_row
+    beside = scattered(len(stage), rows, place)
     seen: set[bytes] = set()
     by_stage = np.where(working, stage, NONE)
     for partition in (everyone, line, by_stage, reducing, np.where(edge, line, NONE), beside):
@@ -349,8 +349,7 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
     place = np.arange(len(order))
     ends = np.append(~follows, True) | (found[order] >= 0)
     last = np.minimum.accumulate(np.where(ends, place, len(order))[::-1])[::-1]
-    joined = np.full(len(order), NONE, np.int64)
-    joined[order] = found[order[last]]
+    joined = scattered(len(order), order, found[order[last]])
     # Other members of the meeting have fewer of the kind in the iteration.
     count = np.bincount(key)
     met = np.flatnonzero(found >= 0)

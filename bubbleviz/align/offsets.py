@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined, scattered
 from bubbleviz.model.grouping import first_of_each, sorted_rows
 
 #: By how much two clocks may drift apart, each half of it against a common mean.
@@ -104,9 +104,8 @@ def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints
     """Return the least ``after - before`` of each pair (after, before) of clocks, and its row."""
     slack = precedences.after_ns - precedences.before_ns
     pair = precedences.after * clocks + precedences.before
-    row = np.full(clocks * clocks, NONE, np.int64)
     least = first_of_each(pair, slack)
-    row[pair[least]] = least
+    row = scattered(clocks * clocks, pair[least], least)
     limit = np.where(row == NONE, np.inf, np.append(slack, 0)[row]).reshape(clocks, clocks)
     np.fill_diagonal(limit, 0.0)
     return limit, row.reshape(clocks, clocks)

@@ -19,7 +19,7 @@ from bubbleviz.align.waits import Arrivals, usual_waits
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table, scattered
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
@@ -174,12 +174,10 @@ def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
     They hold one stage. Replicas on one machine may be tensor-parallel, so that the first one
     reduces with the first of every other machine, the second with the second, and so on.
     """
-    group = np.full(len(stage), NONE, np.int64)
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]
     place = occurrences((stage[working], machine[working]))
-    group[working] = grouping.groups_of(stage[working], place).of_row
-    return group
+    return scattered(len(stage), working, grouping.groups_of(stage[working], place).of_row)
 
 
 # Virtual stages: which chunk of which rank holds each, by names or by the user's order.

@@ -24,13 +24,14 @@ import numpy as np
 from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.pipelines import VirtualStages
 from bubbleviz.align.stage_order import (
+    Orders,
     lack_many,
     orders_of,
     transfers_or_orders_differ,
     usual_orders,
 )
 from bubbleviz.align.waits import Arrivals, Waits, waits
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, marked, scattered
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_in, sorted_rows
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -97,8 +98,7 @@ def timetable(every: Waits, machine: Ints, *, give: float = 0.0) -> Timetable:
         table[at] = column
         return table
 
-    held = np.zeros(shape, bool)
-    held[at] = True
+    held = marked(shape, at)
     # Half of the give is for each way.
     give_ns = give * every.worked_ns / 2
     return Timetable(
@@ -411,9 +411,12 @@ def split(
     """
     work = among(operations.phase, COUNTED)
     several = distinct(operations.microbatch[work & (operations.microbatch >= 0)])
-    if len(several) < 2 or not transfers_or_orders_differ(operations):
+    if len(several) < 2:
         return None
-    kinds = _kinds(operations, len(machine))
+    orders = orders_of(operations)
+    if not transfers_or_orders_differ(operations, orders):
+        return None
+    kinds = _kinds(operations, orders, len(machine))
     needed = distinct_rows(operations.rank[work], operations.chunk[work])
     every = _usable(waits(operations, inputs))
     held = distinct_rows(every.rank, every.chunk)
@@ -422,7 +425,7 @@ def split(
     return _split(timetable(every, machine, give=_GIVE), kinds, number)
 
 
-def _kinds(operations: RankOperations, ranks: int) -> Ints:
+def _kinds(operations: RankOperations, orders: Orders, ranks: int) -> Ints:
     """Return a number that ranks share which run alike; -1 for those that do not train.
 
     Alike are the order of operations, and which transfers they name for which chunks.
@@ -436,7 +439,7 @@ def _kinds(operations: RankOperations, ranks: int) -> Ints:
     for rank, phase, chunk in columns.T.tolist():
         transfers.setdefault(rank, set()).add((phase, chunk))
     numbers: dict[tuple[int, frozenset[tuple[int, int]]], int] = {}
-    usual = usual_orders(orders_of(operations, training=True))
+    usual = usual_orders(orders, training=True)
     for rank, order in zip(*(column.tolist() for column in usual), strict=True):
         alike = order, frozenset(transfers.get(rank, ()))
         kind[rank] = numbers.setdefault(alike, len(numbers))
@@ -506,8 +509,7 @@ def _stages(table: Timetable, ranks: Ints, sharing: Ints) -> VirtualStages | Non
     blocks = stage_of // p
     if (blocks != blocks[0]).any():
         return None  # each chunk runs through all stages
-    held = np.full((len(table.machine), len(table.chunks)), NONE, np.int64)
-    held[ranks] = stage_of[of_rank]
+    held = scattered((len(table.machine), len(table.chunks)), ranks, stage_of[of_rank])
     in_order = (order // len(table.chunks)).tolist()
     for upper, lower in pairwise(in_order):
         if upper != lower:

@@ -22,7 +22,8 @@ from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.pipelines import VirtualStages
 from bubbleviz.align.waits import Arrivals, held_waits, usual_waits, waits
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, Phase
@@ -41,6 +42,7 @@ def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> Virtua
 
     Compared are the microbatches that all of them have. The order is unknown where there are
     none, and where some wait about equally long without being as many replicas as all others.
+    Whether those that share a stage run alike is not looked at.
 
     Args:
         operations: of all ranks.
@@ -56,9 +58,8 @@ def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> Virtua
     # One that never has a microbatch back could stand anywhere among the others.
     if not shared.any() or _working(operations) > len(rank):
         return unknown
-    waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
-    np.add.at(waited, pair[shared], usual.waited_ns[shared])
-    np.add.at(worked, pair[shared], usual.worked_ns[shared])
+    waited = group_sum(pair[shared], len(rank), usual.waited_ns[shared])
+    worked = group_sum(pair[shared], len(rank), usual.worked_ns[shared])
     order = grouping.sorted_rows(-waited, rank, chunk)
     level = _levels(waited[order], worked[order])
     # Replicas of a single stage wait for nobody.
@@ -69,28 +70,27 @@ def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> Virtua
         return unknown
     stage = np.empty(len(order), np.int64)
     stage[order] = level
-    alike = level[-1] == len(level) - 1 or run_alike(operations, rank, stage)
-    return VirtualStages(rank, chunk, stage) if alike else unknown
+    return VirtualStages(rank, chunk, stage)
 
 
 def _working(operations: RankOperations) -> int:
     """Return how many (rank, chunk) run forward or backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
     work = among(operations.phase, phases) & (operations.has_span == 1)
-    return len(grouping.groups_of(operations.rank[work], operations.chunk[work]))
+    return len(grouping.distinct_rows(operations.rank[work], operations.chunk[work]).T)
 
 
-def run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
+def run_alike(orders: Orders, rank: Ints, stage: Ints) -> bool:
     """Return whether ranks that share a stage run the same operations in the same order.
 
     Replicas do; neighbours of a pipeline begin with fewer forwards the further down they are.
 
     Args:
-        operations: of all ranks.
+        orders: of all ranks.
         rank: ranks.
         stage: what those of them share that should run alike.
     """
-    ranks, usual = usual_orders(orders_of(operations))
+    ranks, usual = usual_orders(orders)
     order = grouping.looked_up((ranks,), usual, (rank,))
     return len(grouping.groups_of(stage, order)) == len(grouping.distinct(stage))
 
@@ -134,72 +134,72 @@ def lack_many(sizes: Sequence[int]) -> bool:
 
 # Orders: in which order each rank runs the operations of its iterations, by its host.
 
-#: Each rank and an order that it ran, numbered over all ranks, and in how many iterations.
-Orders = tuple[Ints, Ints, Ints]
+#: Each rank and an order that it ran, numbered over all ranks, in how many iterations, and whether
+#: it goes forward and comes back.
+Orders = tuple[Ints, Ints, Ints, Bools]
 
 
-def orders_of(operations: RankOperations, *, training: bool = False) -> Orders:
+def orders_of(operations: RankOperations) -> Orders:
     """Return how often each rank ran which order.
 
     Args:
         operations: of all ranks, with each rank's own iteration numbers.
-        training: whether to leave out iterations that do not both go forward and come back.
     """
     kinds = grouping.groups_of(operations.phase, operations.microbatch, operations.chunk)
     # In as few bytes as they need, since whole orders are compared.
     codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
     numbers: grouping.Numbering[bytes] = grouping.Numbering()
     parts = [
-        _orders_in(operations.take(rows), codes[rows], numbers, training=training)
+        _orders_in(operations.take(rows), codes[rows], numbers)
         for rows in grouping.stretches(operations.rank)
     ]
     rank, order, often = (np.concatenate(column) for column in zip(*parts, strict=True))
+    held = [operations.phase[kinds.first[np.frombuffer(o, codes.dtype)]] for o in numbers.values]
+    ways = (Phase.F, Phase.FB), (*BACKWARD, Phase.FB)
+    trains = np.array([all(among(phase, way).any() for way in ways) for phase in held], bool)
     # Of several numbers that of a longer order is larger.
-    lengths = np.array([*map(len, numbers.values)], np.int64)
-    order = grouping.places_in(np.argsort(lengths, kind="stable"))[order]
+    longer = np.argsort(np.array([*map(len, held)], np.int64), kind="stable")
+    trains, order = trains[order], grouping.places_in(longer)[order]
     rows = grouping.sorted_rows(rank, order)
-    return rank[rows], order[rows], often[rows]
+    return rank[rows], order[rows], often[rows], trains[rows]
 
 
 def _orders_in(
-    operations: RankOperations,
-    codes: Codes,
-    numbers: grouping.Numbering[bytes],
-    *,
-    training: bool,
-) -> Orders:
+    operations: RankOperations, codes: Codes, numbers: grouping.Numbering[bytes]
+) -> tuple[Ints, Ints, Ints]:
     """Return how often each rank of a stretch ran which order.
 
     Args:
         operations: of the ranks.
         codes: a number for the phase, microbatch and chunk of each.
         numbers: of the orders of all ranks so far.
-        training: as of :func:`orders_of`.
     """
     counted = among(operations.phase, COUNTED) & (operations.iteration >= 0)
     rows = np.flatnonzero(counted & (operations.occurrence == 0))
     keys = operations.rank[rows], operations.iteration[rows]
     rows = rows[grouping.sorted_rows(*keys, operations.host_start_ns[rows])]
-    iterations = grouping.groups_of(operations.rank[rows], operations.iteration[rows])
-    lengths = np.diff(iterations.first, append=len(rows))
+    rank = operations.rank[rows]
+    first = grouping.heads(rank, operations.iteration[rows])
+    lengths = np.diff(first, append=len(rows))
     order = np.empty(len(lengths), np.int64)
     for length in grouping.distinct(lengths).tolist():
         own = np.flatnonzero(lengths == length)
-        data = codes[rows[iterations.first[own][:, None] + np.arange(length)]].tobytes()
+        data = codes[rows[first[own][:, None] + np.arange(length)]].tobytes()
         size = length * codes.itemsize
         order[own] = numbers.numbers([data[at : at + size] for at in range(0, len(data), size)])
-    kept = np.ones(len(order), bool)
-    for phases in ((Phase.F, Phase.FB), (*BACKWARD, Phase.FB)) if training else ():
-        has = among(operations.phase[rows], phases)
-        kept &= np.bincount(iterations.of_row[has], minlength=len(kept)) > 0
-    rank, order = operations.rank[rows[iterations.first]][kept], order[kept]
-    ran = grouping.groups_of(rank, order)
-    return rank[ran.first], order[ran.first], np.bincount(ran.of_row, minlength=len(ran))
+    ran = grouping.groups_of(rank[first], order)
+    often = np.bincount(ran.of_row, minlength=len(ran))
+    return rank[first][ran.first], order[ran.first], often
 
 
-def usual_orders(orders: Orders) -> tuple[Ints, Ints]:
-    """Return ranks, ascending, and the most frequent order of each; of several the longest."""
-    rank, order, often = orders
+def usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
+    """Return ranks, ascending, and the most frequent order of each; of several the longest.
+
+    Args:
+        orders: of ranks.
+        training: whether to leave out those that do not both go forward and come back.
+    """
+    rank, order, often = (column[orders[3] | (not training)] for column in orders[:3])
     rows = grouping.first_of_each(rank, -often, -order)
     return rank[rows], order[rows]
 
@@ -212,19 +212,20 @@ def usual_orders(orders: Orders) -> tuple[Ints, Ints]:
 # keep every one of several microbatches for as long as the next stage has it.
 
 
-def transfers_or_orders_differ(operations: RankOperations) -> bool:
+def transfers_or_orders_differ(operations: RankOperations, orders: Orders) -> bool:
     """Return whether ranges name a transfer that ran, or no order is common to all ranks.
 
     Kernels alone show no transfer between stages: all-to-all is sends and receives as well.
 
     Args:
-        operations: of all ranks, with each rank's own iteration numbers.
+        operations: of all ranks.
+        orders: of these.
     """
     if (among(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
-    rank, order, _ = orders_of(operations, training=True)
-    ranks = len(grouping.distinct(rank))
-    return ranks > 1 and bool(np.bincount(order).max() < ranks)
+    rank, order, _, trains = orders
+    ranks = len(grouping.distinct(rank[trains]))
+    return ranks > 1 and bool(np.bincount(order[trains]).max() < ranks)
 
 
 def nests(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from bubbleviz.align.replicas import matched, split
 from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
 from bubbleviz.align.waits import Arrivals, arrivals, held_waits, usual_waits
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
@@ -109,6 +110,11 @@ class _Inputs:
         operations = self.joined.operations
         forward = run_kind(operations.phase) == INFERENCE
         return forward and self.joined.inferred and counted_by_order(operations)
+
+    @cached_property
+    def orders(self) -> stage_order.Orders:
+        """In which orders the ranks run."""
+        return stage_order.orders_of(self.joined.operations)
 
     @property
     def world_size(self) -> int:
@@ -251,7 +257,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         return True
     if known and run_kind(operations.phase) == INFERENCE:
         return True  # chunks follow each other through the stages
-    if stage_order.transfers_or_orders_differ(operations):
+    if stage_order.transfers_or_orders_differ(operations, inputs.orders):
         return True
     comparable = inputs.comparable
     if not known or comparable is None:
@@ -342,6 +348,9 @@ def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
     stages = stage_order.order_virtual_stages(operations, inputs.arrivals)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(grouping.distinct(stages.virtual_stage)) == len(stages.virtual_stage)
+    if known and not single:
+        known = stage_order.run_alike(inputs.orders, stages.rank, stages.virtual_stage)
+        stages = stages if known else stages.changed(virtual_stage=np.full(len(stages), NONE))
     comparable = inputs.comparable
     if known and single and comparable is not None:
         numbered, virtual_stage = pipelines.with_model_chunks(comparable, stages, by_name=False)
@@ -378,7 +387,7 @@ def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
             apart = numbered.iteration * replicas + place[numbered.rank] % replicas
             numbered = numbered.changed(iteration=apart)
             if stage_order.run_alike(
-                operations, stages.rank, at[stages.rank]
+                inputs.orders, stages.rank, at[stages.rank]
             ) and stage_order.nests(numbered, inputs.arrivals, stage):
                 return stages
     return None
@@ -521,9 +530,8 @@ def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
     known = work & (virtual_stage >= 0)
     rank, stage = grouping.distinct_rows(operations.rank[known], virtual_stage[known])
     # By virtual stage, the only rank that holds it; none before the first and after the last.
-    only = np.full(last + 3, NONE, np.int64)
     single = np.bincount(stage, minlength=1)[stage] == 1
-    only[stage[single] + 1] = rank[single]
+    only = scattered(last + 3, stage[single] + 1, rank[single])
     return bool((only[peer + 1] == operations.rank[rows]).any())
 
 
@@ -534,12 +542,13 @@ def _stage_of_transfers(staging: Staging) -> Ints:
     forwards of the first rank receive from the last one, and others do not.
     """
     operations, virtual_stage = staging.operations, staging.virtual_stage
+    if not among(operations.phase, TRANSFERS).any():
+        return virtual_stage
     known, ran = virtual_stage >= 0, operations.has_span == 1
     rank, stage = grouping.distinct_rows(operations.rank[known], virtual_stage[known])
     count = len(staging.stage_of_rank)
-    only = np.full(count, NONE, np.int64)
     single = np.bincount(rank, minlength=1)[rank] == 1
-    only[rank[single]] = stage[single]
+    only = scattered(count, rank[single], stage[single])
     found = virtual_stage.copy()
     # Recordings of Megatron-Core have them at both ends of the pipeline, where they do nothing.
     bare = operations.microbatch < 0

@@ -24,7 +24,7 @@ from bubbleviz.align.pipelines import RankNumbers, VirtualStages
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, run_kind
@@ -77,8 +77,7 @@ def forward_order(
         level = _by_tokens(operations, rank)
         if level is None and numbers.named:
             level = grouping.places_in(np.argsort(numbers.number[rank]))
-        stage = np.full(len(machine), NONE, np.int64)
-        stage[rank] = NONE if level is None else level
+        stage = scattered(len(machine), rank, NONE if level is None else level)
         if not moved_chunks(operations, stage, machine)[1]:
             level = None
     return unknown if level is None else VirtualStages(rank, chunk, level)

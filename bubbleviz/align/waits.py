@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined, marked, scattered
 from bubbleviz.model.grouping import groups_of, sorted_rows, stretches
 from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
@@ -70,8 +70,7 @@ def arrivals(operations: RankOperations) -> Arrivals:
     for consumers, phase in ((rows[forward], Phase.RECV_F), (rows[~forward], Phase.RECV_B)):
         unnamed = consumers[~named[consumers]]
         latest[unnamed] = np.maximum(latest[unnamed], _latest(operations, unnamed, phase))
-        receives = np.zeros(ranks, bool)
-        receives[operations.rank[among(operations.phase, (phase, Phase.SEND_RECV))]] = True
+        receives = marked(ranks, operations.rank[among(operations.phase, (phase, Phase.SEND_RECV))])
         receives[operations.rank[consumers[operations.received_ns[consumers] != NONE]]] = True
         seen[consumers] = receives[operations.rank[consumers]]
     return Arrivals(exact, latest, seen, receive, send)
@@ -256,10 +255,8 @@ def _first_pairs(number: Ints, count: int) -> tuple[Ints, Ints]:
     numbers = int(number.max(initial=NONE)) + 1
     firsts = []
     for rows in (number[:count], number[count:]):
-        first = np.full(numbers, NONE, np.int64)
         # Of rows with one number the last that is written stays: the first.
-        first[rows[::-1]] = np.arange(len(rows))[::-1]
-        firsts.append(first)
+        firsts.append(scattered(numbers, rows[::-1], np.arange(len(rows))[::-1]))
     common = (firsts[0] >= 0) & (firsts[1] >= 0)
     return firsts[0][common], firsts[1][common]
 

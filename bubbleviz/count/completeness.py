@@ -12,7 +12,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import RankSlice, joined_ranks, slices_of, stage_and_pipeline
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct_rows, groups_of, sorted_rows
+from bubbleviz.model.grouping import distinct_rows, groups_of, heads, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among, run_kind
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
@@ -169,11 +169,11 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     if not later.all():
         order = sorted_rows(cell, host_ns)
         keys, cell = keys.take(order), cell[order]
-    shape = present.shape[::-1]
+    shape, first = present.shape[::-1], heads(cell)
 
     def any_of(which: Bools) -> Bools:
         found = np.zeros(present.size, bool)
-        found[cell[which]] = True
+        found[cell[first]] = np.logical_or.reduceat(which, first) if len(first) else False
         return found.reshape(shape).T
 
     phase, cut, spanned = keys.phase, keys.cut > 0, keys.has_span == 1
@@ -236,27 +236,28 @@ def _begins(operations: _OperationKeys, cell: Ints, cells: int) -> Bools:
 def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
     """Tell which operations are an F without its B, or a B without the W that it owes."""
     phase, microbatch, chunk = operations.phase, operations.microbatch, operations.chunk
-    second = phase == Phase.FB
-    # An FB is the F of one microbatch and the backward of another one.
-    code = groups_of(
-        np.concatenate((cell, cell[second])),
-        np.concatenate((microbatch, operations.second_microbatch[second])),
-        np.concatenate((chunk, operations.second_chunk[second])),
-        np.concatenate((operations.sequence, operations.sequence[second])),
-    ).of_row
-    code, of_second = code[: len(cell)], code[len(cell) :]
-    differentiated, paid = np.zeros((2, len(cell) + len(of_second)), bool)
-    differentiated[code[among(phase, _GRADIENT) & ~second]] = True
+    second = np.flatnonzero(phase == Phase.FB)
+    keys: tuple[Ints, ...] = (cell, microbatch, chunk, operations.sequence)
+    if len(second):
+        # An FB is the F of one microbatch and the backward of another one.
+        others = operations.second_microbatch, operations.second_chunk, operations.sequence
+        keys = tuple(np.append(k, o[second]) for k, o in zip(keys, (cell, *others), strict=True))
+    passes = groups_of(*keys)
+    code, of_second = passes.of_row[: len(cell)], passes.of_row[len(cell) :]
+    differentiated, paid = np.zeros((2, len(passes)), bool)
+    differentiated[code[among(phase, (Phase.B, Phase.BW))]] = True
     differentiated[of_second] = True
-    paid[code[phase == Phase.W]] = True
-    # A W without a microbatch clears all of its chunk, one without a chunk all there are.
-    clears = (phase == Phase.W) & (microbatch == NONE)
-    of_chunk = groups_of(cell, chunk).of_row
-    chunk_cleared = np.zeros(len(cell), bool)
-    cell_cleared = np.zeros(int(cell.max(initial=NONE)) + 1, bool)
-    chunk_cleared[of_chunk[clears]] = True
-    cell_cleared[cell[clears & (chunk == NONE)]] = True
-    owes = (phase == Phase.B) & ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
+    weights, owes = phase == Phase.W, phase == Phase.B
+    if weights.any():
+        paid[code[weights]] = True
+        # A W without a microbatch clears all of its chunk, one without a chunk all there are.
+        clears = weights & (microbatch == NONE)
+        of_chunk = groups_of(cell, chunk).of_row
+        chunk_cleared = np.zeros(len(cell), bool)
+        cell_cleared = np.zeros(int(cell.max(initial=NONE)) + 1, bool)
+        chunk_cleared[of_chunk[clears]] = True
+        cell_cleared[cell[clears & (chunk == NONE)]] = True
+        owes &= ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
     return np.asarray(owes | (among(phase, _FORWARD) & ~differentiated[code]))
 
 
@@ -318,15 +319,15 @@ def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
     # A rank whose forwards names never mark lacks none.
     marked = np.zeros(iterations * ranks, bool)
     marked[cell[: len(forward)]] = True
-    known = (microbatch >= 0) & marked[cell]
-    passes = groups_of(
-        cell[known], microbatch[known], chunk[known], operations.sequence[rows[known]]
-    )
+    known = np.flatnonzero((microbatch >= 0) & marked[cell])
+    forwards = np.searchsorted(known, len(forward))
+    if len(known) < len(rows):
+        rows, cell, microbatch, chunk = rows[known], cell[known], microbatch[known], chunk[known]
+    passes = groups_of(cell, microbatch, chunk, operations.sequence[rows])
     begun = np.zeros(len(passes), bool)
-    begun[passes.of_row[np.flatnonzero(known) < len(forward)]] = True
-    rank = operations.rank[rows[known]]
-    lacking = np.bincount(rank[passes.first[~begun]], minlength=ranks)
-    return lacking + 2 * _absent(pipeline, cell[known], microbatch[known])
+    begun[passes.of_row[:forwards]] = True
+    rank = operations.rank[rows[passes.first[~begun]]]
+    return np.bincount(rank, minlength=ranks) + 2 * _absent(pipeline, cell, microbatch)
 
 
 def _absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
@@ -339,12 +340,12 @@ def _absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
     """
     count = len(pipeline)
     absent = np.zeros(count, np.int64)
-    staged = pipeline[cell % count] >= 0
-    if not staged.any():
-        return absent
-    cell, microbatch = cell[staged], microbatch[staged]
     ran = distinct_rows(cell, microbatch)
-    cells, own = np.unique(ran[0], return_counts=True)
+    ran = ran[:, pipeline[ran[0] % count] >= 0]
+    if not ran.size:
+        return absent
+    first = heads(ran[0])
+    cells, own = ran[0, first], np.diff(first, append=ran.shape[1])
     place = cells // count, pipeline[cells % count]
     all_ran = distinct_rows(ran[0] // count, pipeline[ran[0] % count], ran[1])
     places = groups_of(*(np.concatenate(pair) for pair in zip(place, all_ran[:2], strict=True)))

@@ -16,7 +16,7 @@ from bubbleviz.count.rank_iterations import RankSlice
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
 from bubbleviz.count.window_bounds import window_bounds
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import Bools, Ints, marked, scattered
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
@@ -101,34 +101,34 @@ def busy_times(
     if computing[1].min(initial=0) < 0:
         computing = [column[computing[1] >= 0] for column in computing]
     rank, iteration, phase, start_ns, end_ns = computing
-    place = np.full(len(Phase), NONE, np.int64)
-    place[list(COMPUTE)] = np.arange(len(COMPUTE))
+    place = scattered(len(Phase), list(COMPUTE), np.arange(len(COMPUTE)))
     owner = iteration * ranks + rank
     kinds, cells = (iterations, ranks, len(COMPUTE)), iterations * ranks
     owner_of_phase = owner * len(COMPUTE) + place[phase]
     phase_ns = intervals.group_measure(owner_of_phase, prod(kinds), start_ns, end_ns)
     work = intervals.group_union(owner, cells, start_ns, end_ns, among(phase, WORK))
     with_step = intervals.group_union(owner, cells, start_ns, end_ns)
-    by_cell = [intervals.GroupCover(sets, cells) for sets in (work, with_step)]
-    by_rank = [intervals.GroupCover(sets, ranks) for sets in (everything, occupied)]
     times = {
         ("", "phase_ns"): phase_ns.reshape(kinds),
         ("", "compute_ns"): intervals.group_sum(work[0], cells, work[2] - work[1]).reshape(
             part.shape
         ),
     }
-    cell = np.arange(cells).reshape(part.shape)
-    every_rank = np.broadcast_to(np.arange(ranks), part.shape)
-    for name, of_run in windows.items():
-        window = of_run.of_ranks(slice(part.first, part.end))
-        known = window.known[:, None]
-        low = np.where(known, window.start_ns, 0)
-        high = np.maximum(np.where(known, window.end_ns, 0), low)
-        # Each covers what the one before does, and more.
-        covered = [cover.within(cell, low, high) for cover in by_cell]
-        covered += [cover.within(every_rank, low, high) for cover in by_rank]
-        parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
-        times |= {(name, use): part_ns for use, part_ns in zip(USES, parts, strict=True)}
+    own_windows = [of_run.of_ranks(slice(part.first, part.end)) for of_run in windows.values()]
+    known = np.stack([window.known[:, None] for window in own_windows])
+    low = np.where(known, np.stack([window.start_ns for window in own_windows]), 0)
+    high = np.where(known, np.stack([window.end_ns for window in own_windows]), 0)
+    high = np.maximum(high, low)
+    cell = np.broadcast_to(np.arange(cells).reshape(part.shape), low.shape)
+    every_rank = np.broadcast_to(np.arange(ranks), low.shape)
+    # Each covers what the one before does, and more.
+    covered = [intervals.within_windows(s, cells, cell, low, high) for s in (work, with_step)]
+    covered += [
+        intervals.within_windows(s, ranks, every_rank, low, high) for s in (everything, occupied)
+    ]
+    parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
+    for name, of_uses in zip(windows, np.moveaxis(parts, 1, 0), strict=True):
+        times |= {(name, use): part_ns for use, part_ns in zip(USES, of_uses, strict=True)}
     return times
 
 
@@ -478,8 +478,7 @@ def rank_presence(
         return first.reshape(shape), last.reshape(shape)
 
     first_ns, last_ns = over(WORK)
-    present: Bools = np.zeros(shape[0] * shape[1], bool)
-    present[cell[usable & among(operations.phase, COUNTED)]] = True
+    present = marked(shape[0] * shape[1], cell[usable & among(operations.phase, COUNTED)])
     present = present.reshape(shape)
     columns = {"first_ns": first_ns, "last_ns": last_ns, "step_last_ns": over(COMPUTE)[1]}
     return {**columns, "present": present}, completeness.evidence_of(operations, present)

@@ -18,7 +18,6 @@ from bubbleviz.align.waits import NEVER
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows
-from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
@@ -87,7 +86,7 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     # Forwards take from the stage before, backwards from that behind, a W from its own backward;
     # and each backward from its own forward.
     beside = slot(every, forward, stage - forward + backward)
-    taken = np.full((len(row), 2), NONE, np.int64)
+    second = np.full(len(row), NONE, np.int64)
     before = _producers(
         operations,
         (row[gives], slot(gives, forward[gives], stage[gives])),
@@ -96,9 +95,9 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
             np.concatenate((beside, slot(own, backward[own], stage[own]))),
         ),
     )
-    taken[:, 0], taken[own, 1] = before[: len(row)], before[len(row) :]
+    first, second[own] = before[: len(row)], before[len(row) :]
     # In order of the rows that take something.
-    taken.sort(axis=1)
+    taken = np.stack((np.minimum(first, second), np.maximum(first, second)), axis=1)
     after, before = np.repeat(row, 2), taken.reshape(-1)
     pairs = np.flatnonzero((before != NONE) & (before != after))
     after, before = after[pairs], before[pairs]
@@ -113,23 +112,26 @@ def _halves(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
 
     Each with the row of its operation, its phase, microbatch and virtual stage.
     """
-    phase = operations.phase
+    phase, stage, microbatch = operations.phase, operations.virtual_stage, operations.microbatch
     single = np.flatnonzero(among(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
+    alone = phase[single].astype(np.int64)
+    alone[alone == Phase.BW] = Phase.B
+    halves = single, alone, microbatch[single], stage[single]
     both = np.flatnonzero(phase == Phase.FB)
-    placed = operations.virtual_stage >= 0
+    if not len(both):
+        return halves
+    placed = np.flatnonzero(stage >= 0)
     behind = looked_up(
         (operations.rank[placed], operations.chunk[placed]),
-        operations.virtual_stage[placed],
+        stage[placed],
         (operations.rank[both], operations.second_chunk[both]),
     )
-    alone = np.where(phase[single] == Phase.BW, Phase.B, phase[single])
-    forward, backward = np.full(len(both), Phase.F), np.full(len(both), Phase.B)
-    stage, microbatch = operations.virtual_stage, operations.microbatch
+    forward, backward = (np.full(len(both), half, np.int64) for half in (Phase.F, Phase.B))
     return (
         np.concatenate((single, both, both)),
-        np.concatenate((alone, forward, backward)).astype(np.int64),
-        np.concatenate((microbatch[single], microbatch[both], operations.second_microbatch[both])),
-        np.concatenate((stage[single], stage[both], behind)),
+        np.concatenate((alone, forward, backward)),
+        np.concatenate((halves[2], microbatch[both], operations.second_microbatch[both])),
+        np.concatenate((halves[3], stage[both], behind)),
     )
 
 
@@ -143,8 +145,8 @@ def _producers(operations: Operations, given: tuple[Ints, Ints], taken: tuple[In
     """
     (producer, gives), (consumer, takes) = given, taken
     before = looked_up((gives,), producer, (takes,))
-    results = groups_of(gives)
-    if len(results) < len(gives):
+    if (looked_up((gives,), producer, (gives,)) != producer).any():
+        results = groups_of(gives)
         several = (np.bincount(results.of_row) > 1)[results.of_row]
         some = found_in(distinct(gives[several]), takes) != NONE
         before[some] = _nearest(
@@ -198,13 +200,11 @@ def inputs_of(
     """
     remote = dependencies.take(dependencies.remote(operations.rank))
     count = len(operations)
-    end_ns = operations.end_ns[remote.before]
-    ready_ns = group_extents(remote.after, count, end_ns, end_ns)[1]
-    waits = np.zeros(count, bool)
-    waits[remote.after] = True
+    end_ns, ready_ns = operations.end_ns[remote.before], np.full(count, NEVER)
+    np.maximum.at(ready_ns, remote.after, end_ns)
     producer = np.full(count, NONE, np.int64)
     last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
     producer[remote.after[last]] = remote.before[last]
     taking = among(operations.phase, (*PASSED_ON, Phase.FB))
     unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True) & passing
-    return Inputs(np.where(waits, ready_ns, NEVER), producer, unknown)
+    return Inputs(ready_ns, producer, unknown)

@@ -21,9 +21,8 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.stretch import Stretch
-from bubbleviz.model import intervals
+from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows, stretches
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
@@ -93,14 +92,16 @@ def receives_of(
         known: when receives show that these were there.
         idle: idle intervals of all ranks.
     """
-    inside = operations.received_ns != NONE
-    named = np.append(operations.start_ns, NONE)[known.receive]
-    named_end = np.append(operations.end_ns, NONE)[known.receive]
-    spanned = np.append(operations.has_span, 0)[known.receive] == 1
-    of_name = (known.receive >= 0) & spanned & (~inside | (named_end > operations.received_ns))
-    start_ns = np.where(of_name, named, operations.receive_start_ns)
     rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
-    start_ns, end_ns, ready_ns = start_ns[rows], known.exact_ns[rows], inputs.ready_ns[rows]
+    if not len(rows):
+        return Receives.none()
+    receive, received_ns = known.receive[rows], operations.received_ns[rows]
+    spanned = np.append(operations.has_span, 0)[receive] == 1
+    later = (received_ns == NONE) | (np.append(operations.end_ns, NONE)[receive] > received_ns)
+    named_ns = np.append(operations.start_ns, NONE)[receive]
+    of_name = (receive >= 0) & spanned & later
+    start_ns = np.where(of_name, named_ns, operations.receive_start_ns[rows])
+    end_ns, ready_ns = known.exact_ns[rows], inputs.ready_ns[rows]
     uncollected = tuple(cause for cause in Cause if cause is not Cause.COLLECTIVE)
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
     exposed_ns = idle.time_within(uncollected, operations.rank[rows], moving_ns, end_ns)
@@ -272,7 +273,7 @@ def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
     rank, start_ns = operations.rank[rows], operations.start_ns[rows]
     if not ((rank[1:] > rank[:-1]) | (start_ns[1:] >= start_ns[:-1])).all():
-        rows = rows[sorted_rows(rank, start_ns)]
+        rows = rows[grouping.sorted_rows(rank, start_ns)]
     before, row = rows[:-1], rows[1:]
     gap_ns = operations.start_ns[row] - operations.end_ns[before]
     shown = (operations.rank[before] == operations.rank[row]) & (gap_ns >= 0)
@@ -285,26 +286,41 @@ def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     return row[there], gap_ns[there], np.where(local, NONE, room_ns)[there]
 
 
-def _by_kind(
-    operations: Operations, stage: Ints, parts: Iterable[tuple[Codes, Ints, tuple[Codes, ...]]]
-) -> Iterator[tuple[KindKey, list[Ints]]]:
-    """Yield the kinds of some operations, ascending, with the rows of these in some columns.
+def _kinds_of(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey, ...]]:
+    """Return the number of the kind of each operation, and the kinds.
 
     Args:
         operations: of the run.
         stage: of each rank; -1 unknown.
-        parts: rows of operations, the phase that each counts under, and the columns.
+    """
+    numbering, found = grouping.Numbering[KindKey](), []
+    for part in grouping.stretches(operations.rank):
+        own = operations.take(part)
+        keys = own.virtual_stage, stage[own.rank], own.chunk, own.phase
+        groups = grouping.groups_of(*keys)
+        kinds = zip(*(key[groups.first].tolist() for key in keys), strict=True)
+        found.append(numbering.numbers(kinds).astype(np.int32)[groups.of_row])
+    kind, few = np.concatenate(found), len(numbering) <= np.iinfo(np.int16).max
+    return kind.astype(np.int16) if few else kind, numbering.values
+
+
+def _by_kind(
+    kinds: Sequence[KindKey], parts: Iterable[tuple[Codes, tuple[Codes, ...]]]
+) -> Iterator[tuple[KindKey, list[Ints]]]:
+    """Yield the kinds of some operations, ascending, with the rows of these in some columns.
+
+    Args:
+        kinds: by number.
+        parts: the number of the kind of operations, and the columns.
     """
     held: dict[KindKey, list[list[Codes]]] = {}
-    for row, phase, columns in parts:
-        of_rank = stage[operations.rank[row]]
-        keys = operations.virtual_stage[row], of_rank, operations.chunk[row], phase
-        groups = groups_of(*keys)
-        bounds = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
-        places = np.split(sorted_rows(groups.of_row), bounds[:-1])
-        kinds = zip(*(key[groups.first].tolist() for key in keys), strict=True)
-        for kind, own in zip(kinds, places, strict=False):
-            held.setdefault(kind, []).append([column[own] for column in columns])
+    for number, columns in parts:
+        counts = np.bincount(number, minlength=len(kinds))
+        ordered = [
+            np.split(c, np.cumsum(counts)[:-1]) for c in grouping.in_groups(number, [*columns])
+        ]
+        for own in np.flatnonzero(counts).tolist():
+            held.setdefault(kinds[own], []).append([column[own] for column in ordered])
     for kind in sorted(held):
         columns_of_parts = zip(*held.pop(kind), strict=True)
         yield kind, [np.concatenate(own).astype(np.int64) for own in columns_of_parts]
@@ -354,34 +370,28 @@ class PhaseTimes:
     stragglers: tuple[tuple[int, float], ...]
 
 
-def _edge(operations: Operations, row: Codes) -> Ints:
-    """Return a number of the virtual stage of operations and of whence their inputs come."""
-    is_forward = among(operations.phase[row], (Phase.F, Phase.FB))
-    return 2 * (operations.virtual_stage[row] + 1) + is_forward
-
-
 def _moved(
-    operations: Operations, waited: Iterable[Samples], started: Sequence[Samples]
+    edge: Codes, waited: Iterable[Samples], started: Sequence[Samples]
 ) -> tuple[list[Samples], Ints]:
     """Return the samples that are transfers, with the longest of each edge; -1 where none shows.
 
     Args:
-        operations: of the run.
+        edge: a number for the virtual stage of each operation and for whence its inputs come.
         waited: transfers of receives that waited.
         started: those that operations may show which began once their input was there.
     """
-    least_ns = np.full(2 * int(operations.virtual_stage.max(initial=NONE)) + 4, _LONGEST)
-    longest_ns = np.full(len(least_ns), NONE, np.int64)
+    edges = int(edge.max(initial=0)) + 1
+    least_ns, longest_ns = np.full(edges, _LONGEST), np.full(edges, NONE, np.int64)
     for row, time_ns in started:
-        np.minimum.at(least_ns, _edge(operations, row), time_ns)
+        np.minimum.at(least_ns, edge.take(row), time_ns)
     moved = [*waited]
     for row, time_ns in started:
         # What took much longer than the fastest of its edge was sent late: a forward that runs
         # beside a backward is sent after both.
-        sent = time_ns - _LATE_NS <= 2 * least_ns[_edge(operations, row)]
+        sent = np.flatnonzero(time_ns - _LATE_NS <= 2 * least_ns[edge.take(row)])
         moved.append((row[sent], time_ns[sent]))
     for row, time_ns in moved:
-        np.maximum.at(longest_ns, _edge(operations, row), time_ns)
+        np.maximum.at(longest_ns, edge.take(row), time_ns)
     return moved, longest_ns
 
 
@@ -400,56 +410,61 @@ def phase_times_of(
         parts: samples of each stretch, at least one.
     """
     waited, started, gaps = zip(*parts, strict=True)
-    moved, longest_ns = _moved(operations, waited, started)
+    kind, kinds = _kinds_of(operations, stage)
+    # The kind of the receive of each kind's input, and whence that comes.
+    received: list[KindKey] = [
+        (*key[:3], Phase.RECV_F if key[3] in (Phase.F, Phase.FB) else Phase.RECV_B) for key in kinds
+    ]
+    receives = grouping.Numbering(received)
+    receive_of = receives.numbers(received).astype(kind.dtype)
+    edges = [(key[0], key[3]) for key in received]
+    edge = grouping.Numbering(edges).numbers(edges).astype(kind.dtype)[kind]
+    moved, longest_ns = _moved(edge, waited, started)
     counted = counted_operations(operations, averaged)
 
-    def before_operations() -> Iterator[tuple[Codes, Ints, tuple[Codes]]]:
+    def before_operations() -> Iterator[tuple[Codes, tuple[Codes]]]:
         """Yield the gaps before operations whose inputs were there.
 
         An input was there if it had been ready for the longest transfer of its edge; where none
         shows, only operations that take nothing from other ranks show gaps.
         """
         for row, gap_ns, room_ns in gaps:
-            longest = longest_ns[_edge(operations, row)]
+            longest = longest_ns[edge.take(row)]
             shown = (room_ns == NONE) | ((longest != NONE) & (room_ns >= longest))
-            shown &= counted[row]
-            yield row[shown], operations.phase[row[shown]], (gap_ns[shown],)
+            shown = np.flatnonzero(shown & counted.take(row))
+            yield kind.take(row[shown]), (gap_ns.take(shown),)
 
-    def counted_rows() -> Iterator[tuple[Codes, Ints, tuple[Codes]]]:
-        for part in stretches(operations.rank):
+    def counted_rows() -> Iterator[tuple[Codes, tuple[Codes]]]:
+        for part in grouping.stretches(operations.rank):
             row = _narrowed(part.start + np.flatnonzero(counted[part]))
-            yield row, operations.phase[row], (row,)
+            yield kind.take(row), (row,)
 
-    def transfers() -> Iterator[tuple[Codes, Ints, tuple[Codes, Codes]]]:
-        for row, time_ns in moved:
-            is_forward = among(operations.phase[row], (Phase.F, Phase.FB))
-            yield row, np.where(is_forward, Phase.RECV_F, Phase.RECV_B), (row, time_ns)
-
-    gap_of = {key: own for key, (own,) in _by_kind(operations, stage, before_operations())}
-    kinds, slow = [], [(np.empty(0, np.int64), np.empty(0))]
-    for key, (row,) in _by_kind(operations, stage, counted_rows()):
+    gap_of = {key: own for key, (own,) in _by_kind(kinds, before_operations())}
+    times, slow = [], [(np.empty(0, np.int64), np.empty(0))]
+    for key, (row,) in _by_kind(kinds, counted_rows()):
         time_ns = operations.busy_ns[row]
         time = _phase_time(key, operations.microbatch[row], time_ns, gap_of.get(key))
-        kinds.append(time)
+        times.append(time)
         if time.median_ns > 0:
-            times = time_ns / time.median_ns
-            worst = times > STRAGGLES
-            slow.append((row[worst], times[worst]))
+            share = time_ns / time.median_ns
+            worst = np.flatnonzero(share > STRAGGLES)
+            slow.append((row[worst], share[worst]))
     moved = [(row[counted[row]], time_ns[counted[row]]) for row, time_ns in moved]
-    for key, (row, time_ns) in _by_kind(operations, stage, transfers()):
+    transfers = ((receive_of[kind[row]], (row, time_ns)) for row, time_ns in moved)
+    for key, (row, time_ns) in _by_kind(receives.values, transfers):
         # Of few, half may have been sent late: the lower one of two in the middle counts.
         low_ns = float(np.sort(time_ns)[(len(time_ns) - 1) // 2])
-        kinds.append(
+        times.append(
             replace(_phase_time(key, operations.microbatch[row], time_ns), median_ns=low_ns)
         )
     moved_ns = np.concatenate([time_ns for _, time_ns in moved])
-    row, times = (np.concatenate(columns) for columns in zip(*slow, strict=True))
-    slowest = sorted_rows(-times, row)[:_LISTED].tolist()
+    row, shares = (np.concatenate(columns) for columns in zip(*slow, strict=True))
+    slowest = grouping.sorted_rows(-shares, row)[:_LISTED].tolist()
     return PhaseTimes(
-        tuple(kinds),
+        tuple(times),
         float(np.median(moved_ns)) if len(moved_ns) else None,
-        _imbalance(kinds),
-        tuple((int(row[at]), float(times[at])) for at in slowest),
+        _imbalance(times),
+        tuple((int(row[at]), float(shares[at])) for at in slowest),
     )
 
 
@@ -489,14 +504,14 @@ def of_slowest_pipeline(
     """
     wanted = np.arange(int(operations.iteration.max(initial=NONE)) + 1) == iteration
     rows = np.flatnonzero(counted_operations(operations, wanted))
-    groups = groups_of(pipeline[operations.rank[rows]])
+    groups = grouping.groups_of(pipeline[operations.rank[rows]])
     begin_ns, end_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[rows], operations.end_ns[rows]
     )
     if len(groups) > 1:
         rows = rows[groups.of_row == (end_ns - begin_ns).argmax()]
     keys = operations.virtual_stage[rows], operations.chunk[rows], operations.phase[rows]
-    of_kind = groups_of(*keys)
+    of_kind = grouping.groups_of(*keys)
     mean_ns = np.bincount(of_kind.of_row, operations.busy_ns[rows]) / np.bincount(of_kind.of_row)
     known = dict(
         zip(
@@ -529,7 +544,7 @@ def times_median_of(
     ).reshape(-1, 4)
     own = (operations.virtual_stage, None, operations.chunk, operations.phase)
     wanted = [stage[operations.rank[rows]] if key is None else key[rows] for key in own]
-    at = looked_up(tuple(table.T), np.arange(len(kinds)), wanted)
+    at = grouping.looked_up(tuple(table.T), np.arange(len(kinds)), wanted)
     median_ns = np.array([*(kind.median_ns for kind in kinds), 0.0])[at]
     some = median_ns > 0
     times[rows[some]] = operations.busy_ns[rows[some]] / median_ns[some]
@@ -642,7 +657,7 @@ def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tupl
     """
     rows = costed(operations, averaged)
     virtual_stage, of_rank = operations.virtual_stage[rows], stage[operations.rank[rows]]
-    groups, costs = groups_of(virtual_stage, of_rank), []
+    groups, costs = grouping.groups_of(virtual_stage, of_rank), []
     for number, first in enumerate(groups.first.tolist()):
         own = rows[groups.of_row == number]
         tokens, time_ns = operations.tokens[own], operations.busy_ns[own].astype(np.float64)
@@ -676,8 +691,11 @@ def costed(operations: Operations, averaged: Bools) -> Ints:
         operations: of all ranks.
         averaged: of each iteration, whether it is averaged.
     """
-    known = (operations.phase == Phase.F) & (operations.has_span == 1) & (operations.cut == 0)
-    known &= (operations.tokens >= 0) & (operations.iteration >= 0)
+    known = operations.tokens >= 0
+    if not known.any():
+        return np.flatnonzero(known)
+    known &= (operations.phase == Phase.F) & (operations.has_span == 1)
+    known &= (operations.cut == 0) & (operations.iteration >= 0)
     return np.flatnonzero(known & np.append(averaged, False)[operations.iteration])
 
 
@@ -688,23 +706,21 @@ def _prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     """
     if (operations.prefix[rows] >= 0).all():
         return operations.prefix[rows]
-    order = sorted_rows(
+    order = grouping.sorted_rows(
         operations.rank[rows], operations.iteration[rows], operations.start_ns[rows]
     )
     ordered, whole = tokens[order], tokens[order] == tokens.max(initial=0)
-    begins = np.append(True, ~whole[:-1])
-    for column in (operations.rank, operations.iteration):
-        own = column[rows][order]
-        begins[1:] |= own[1:] != own[:-1]
+    first = grouping.begins(*(c[rows][order] for c in (operations.rank, operations.iteration)))
+    first[1:] |= ~whole[:-1]
     before = np.cumsum(ordered) - ordered
     prefix = np.empty(len(rows), np.int64)
-    prefix[order] = before - before[begins][np.cumsum(begins) - 1]
+    prefix[order] = before - before[first][np.cumsum(first) - 1]
     return prefix
 
 
 def _fit(tokens: Ints, prefix: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats, bool]:
     """Return the factors of the simplest curve that fits, what it leaves, and if prefixes show."""
-    lengths = len(distinct(tokens))
+    lengths = len(grouping.distinct(tokens))
     if lengths < 2:
         return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
     none = np.zeros_like(tokens)

@@ -26,7 +26,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, places_in, sorted_rows
 from bubbleviz.model.intervals import group_extents, last_before
 from bubbleviz.model.limitations import LimitationKind
@@ -351,6 +351,5 @@ def replayed_ranks(
     order = sorted_rows(np.min(places, axis=0), np.sum(places, axis=0))
     slowest, others = order[: wanted // 2], order[wanted // 2 :]
     spread = others[np.arange(wanted - len(slowest)) * len(others) // (wanted - len(slowest))]
-    chosen = np.zeros(count, bool)
-    chosen[slowest], chosen[spread] = True, True
+    chosen = marked(count, np.concatenate((slowest, spread)))
     return ReplayedRanks(chosen[pipeline], int(chosen.sum()), count)

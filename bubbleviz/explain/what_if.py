@@ -26,7 +26,7 @@ from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, joined, scattered
 from bubbleviz.model.grouping import distinct, groups_of, looked_up, rows_by_value, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
@@ -119,8 +119,7 @@ def ordered_work(
     messages = replace(messages, seen=np.zeros(len(messages), bool))
     beside = run_work.outside_operations(collectives, operations, included)
     work = run_work.run_work(run, rows, messages, beside)
-    place = np.full(len(operations), NONE, np.int64)
-    place[rows] = np.arange(len(rows))
+    place = scattered(len(operations), rows, np.arange(len(rows)))
     # An operation that seems to run before its producer (clocks can be off) cannot follow it.
     in_turn = np.empty(len(rows), np.int64)
     in_turn[sorted_rows(work.start_ns[: len(rows)], work.end_ns[: len(rows)])] = np.arange(
@@ -272,8 +271,7 @@ def critical_path(graph: Graph, run: run_work.ReplayedRun, iteration: int) -> Cr
     own = (work.rank[graph.order.after] == work.rank[before]).astype(np.int64)
     computed = (~work.communicates[before]).astype(np.int64)
     last = _last_of_each(graph.order.after, work.end_ns[before], own, computed)
-    followed = np.full(len(work), NONE, np.int64)
-    followed[graph.order.after[last]] = before[last]
+    followed = scattered(len(work), graph.order.after[last], before[last])
     # From the end of the iteration backwards, each step from what ended to what began last.
     closing = replay.rows[replay.closing]
     step, steps = int(closing[work.end_ns[closing].argmax()]), []
@@ -483,8 +481,7 @@ def microbatch_lengths(
     none = np.zeros((0, microbatches))
     chosen = iterations[:: max(1, len(iterations) // _KEPT_ITERATIONS)][:_KEPT_ITERATIONS]
     # Numbers that are dense, so that nothing is sorted; the last is that of all other iterations.
-    number = np.full(max(chosen, default=0) + 2, NONE, np.int64)
-    number[list(chosen)] = np.arange(len(chosen))
+    number = scattered(max(chosen, default=0) + 2, list(chosen), np.arange(len(chosen)))
     of_row = number[np.minimum(operations.iteration, len(number) - 1)]
     ran = (of_row != NONE) & among(operations.phase, WORK) & (operations.has_span == 1)
     ran &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
@@ -541,9 +538,8 @@ def reordered(
         return None
     operations = source.operations
     rows = run_work.computing_rows(operations, source.averaged)
-    iterations = np.full(int(source.numbers.max(initial=NONE)) + 1, NONE, np.int64)
-    kept = source.numbers != NONE
-    iterations[source.numbers[kept]] = np.flatnonzero(kept)
+    kept = np.flatnonzero(source.numbers != NONE)
+    iterations = scattered(int(source.numbers.max(initial=NONE)) + 1, source.numbers[kept], kept)
     turns = turns_of(operations, rows, deviations, iterations)
     if (turns == np.arange(len(rows))).all():
         return None

@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.interpret.linking import CompactTimes, LinkedProfile, LinkRule
 from bubbleviz.interpret.spans import RankWork
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import groups_of, rows_by_value
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, RankOperations, UnattributedKernels
@@ -206,10 +206,8 @@ def _always_idle(operations: RankOperations, rows: Ints, tail: Bools) -> Bools:
     stepping = operations.phase[rows] == Phase.OPTIMIZER
     name = np.where(stepping, operations.name_id[rows], NONE)
     kind = groups_of(operations.rank[rows], operations.phase[rows], name)
-    before = np.zeros(len(kind), bool)
-    before[kind.of_row[~tail]] = True
-    works = np.zeros(len(kind), bool)
-    works[kind.of_row[operations.has_span[rows] == 1]] = True
+    before = marked(len(kind), kind.of_row[~tail])
+    works = marked(len(kind), kind.of_row[operations.has_span[rows] == 1])
     idle: Bools = before & ~works
     return idle[kind.of_row]
 

@@ -26,7 +26,7 @@ from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.late_launches import Launches, WorklessRows
 from bubbleviz.model import profile
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, listed, percent
@@ -258,8 +258,7 @@ def _lengthless(activities: profile.Activities) -> int:
     if len(rows) == 0:
         return 0
     name = activities.name_id[:count]
-    wanted = np.zeros(len(activities.names), bool)
-    wanted[name[rows]] = True
+    wanted = marked(len(activities.names), name[rows])
     rows = np.flatnonzero(wanted[name])
     lengthless = 0
     for _, own in rows_by_value(name[rows]):

@@ -26,7 +26,7 @@ from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import work_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, constant
+from bubbleviz.model.columns import NONE, Bools, Ints, constant, marked
 from bubbleviz.model.grouping import distinct, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals, RankOperations
@@ -111,16 +111,14 @@ def noted(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
 def _works_elsewhere(operations: RankOperations) -> Bools:
     """Tell for each operation whether others of its rank, chunk and phase have GPU work."""
     groups = groups_of(operations.rank, operations.chunk, operations.phase)
-    working = np.zeros(len(groups), bool)
-    working[groups.of_row[operations.has_span == 1]] = True
+    working = marked(len(groups), groups.of_row[operations.has_span == 1])
     return np.asarray(working[groups.of_row], bool)
 
 
 def _undivided_ranks(operations: RankOperations, ranges: OperationRanges) -> Ints:
     """Return the ranks with several forwards, and nothing that shows where an iteration ends."""
     forward = among(operations.phase, (Phase.F, Phase.FB))
-    unnumbered = np.zeros(len(operations), bool)
-    unnumbered[ranges.operation[ranges.unnumbered]] = True
+    unnumbered = marked(len(operations), ranges.operation[ranges.unnumbered])
     rank, forwards = np.unique(operations.rank[forward & unnumbered], return_counts=True)
     divided = (
         operations.rank[forward & ~unnumbered],

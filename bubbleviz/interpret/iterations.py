@@ -21,7 +21,7 @@ from bubbleviz.conventions.host_activities import HOST, ActivityList
 from bubbleviz.conventions.range_names import bare_name, folded, understand
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
+from bubbleviz.model.grouping import distinct, groups_of, numbered, rows_by_value
 from bubbleviz.model.intervals import disjoint_layers
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
@@ -398,13 +398,4 @@ def _first_repetitions(key: Ints) -> Ints:
 
 def occurrences(columns: tuple[Ints, ...]) -> Ints:
     """Return for each row how many earlier rows agree with it in every column."""
-    if len(columns[0]) == 0:
-        return np.empty(0, np.int64)
-    group = groups_of(*columns).of_row
-    order = np.argsort(group, kind="stable")
-    grouped = group[order]
-    starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
-    sizes = np.diff(np.append(starts, len(grouped)))
-    result = np.empty(len(grouped), np.int64)
-    result[order] = np.arange(len(grouped)) - np.repeat(starts, sizes)
-    return result
+    return numbered(groups_of(*columns).of_row)

@@ -32,7 +32,7 @@ from bubbleviz.interpret.damaged_work import (
 )
 from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, widened
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -286,8 +286,7 @@ class Linker:
         activity, call, lost = launches.of(calls)
         # A call that had launched something, until an earlier one with its id came.
         self._add_workless(launches.start_ns[lost], self.thread[lost])
-        launched = np.zeros(len(calls), bool)
-        launched[call] = True
+        launched = marked(len(calls), call)
         of_range, rule = self._attributed(calls.take(launched))
         launch = (np.cumsum(launched) - 1)[call]
         launches.call[activity], launches.start_ns[activity] = calls.row[call], calls.start_ns[call]
@@ -357,8 +356,7 @@ class Linker:
         Threads that launch nothing do not count: a watchdog asks, again and again.
         """
         # One place more for what no call launched (-1).
-        launching = np.zeros(len(self.threads) + 1, bool)
-        launching[self.thread] = True
+        launching = marked(len(self.threads) + 1, self.thread)
         process = model.process_of(self.threads.values).tolist()
         starts: dict[int, list[CompactTimes]] = {}
         for number, times in self._workless:

@@ -24,7 +24,7 @@ import numpy as np
 
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.interpret.layers import LayerRanges
-from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, joined, scattered
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_sizes import MemoryEvents, memory_text
@@ -227,8 +227,7 @@ def followers(own: OperationKeys) -> tuple[Ints, Ints]:
     for follower in (backward, weight):
         late = (again != NONE) & (follower > again)
         found = np.where((phase == Phase.F) & (follower != NONE) & ~late, order[follower], NONE)
-        placed = np.full(len(own), NONE, np.int64)
-        placed[order] = found
+        placed = scattered(len(own), order, found)
         result.append(placed)
     return result[0], result[1]
 

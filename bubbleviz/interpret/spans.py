@@ -14,7 +14,7 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.linking import Links
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import BusyIntervals, OperationKeys, RankOperations, RunningTimes
 from bubbleviz.model.phase_masks import among
@@ -133,8 +133,7 @@ def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[dict[str, Ints], BusyI
     received = ran.received[inside]
     receives = BusyIntervals(ran.around[inside], work.start_ns[received], work.end_ns[received])
     # Mostly few operations wait, and what runs in others fills no hole.
-    waits = np.zeros(count + 1, bool)
-    waits[receives.operation] = True
+    waits = marked(count + 1, receives.operation)
     filling = work.compute & waits.take(ran.owner)
     active = BusyIntervals(*intervals.group_union(ran.owner, count, *times, filling))
     busy = busy_intervals(start_ns, end_ns, has_span, receives, active)

@@ -20,7 +20,7 @@ from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gath
 from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_intervals, busy_times
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import (
@@ -185,9 +185,7 @@ def _counted_iterations(rank: Ints, name: Ints) -> Ints:
     place[np.argsort(groups.first)] = np.arange(len(groups))
     first = np.full(int(rank.max(initial=0)) + 1, len(groups))
     np.minimum.at(first, rank[known[groups.first]], place)
-    result = np.full(len(rank), NONE, np.int64)
-    result[known] = place[groups.of_row] - first[rank[known]]
-    return result
+    return scattered(len(rank), known, place[groups.of_row] - first[rank[known]])
 
 
 def _virtual_stages(table: OperationTable, operations: RankOperations, told: Ints) -> Ints:
@@ -430,8 +428,7 @@ def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: 
         first: whether it is the first, which has the limitations of all.
     """
     (recording,) = read.recordings
-    place = np.full(len(recording.ranks), NONE, np.int64)
-    place[ranks] = np.arange(len(ranks))
+    place = scattered(len(recording.ranks), ranks, np.arange(len(ranks)))
 
     def of_ranks(name: str) -> Any:
         """Return the rows of these ranks, which have other numbers now."""

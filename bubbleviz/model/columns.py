@@ -116,7 +116,7 @@ class Table:
         """Return what is pickled: of a column of one value that value, once."""
         state = dict(vars(self))
         for name in self.column_names():
-            if _is_constant(state[name]):
+            if is_constant(state[name]):
                 state[name] = state[name][0], len(state[name])
         return state
 
@@ -134,14 +134,28 @@ def constant(value: int, count: int) -> Ints:
     return np.broadcast_to(np.int64(value), count)
 
 
+def scattered(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) -> Ints:
+    """Return a column of so many rows that has values in some of them, and -1 in the others."""
+    column = np.full(count, NONE, np.int64)
+    column[rows] = values
+    return column
+
+
+def marked(count: int | tuple[int, ...], rows: Any) -> Bools:
+    """Return which of so many rows are among some."""
+    column = np.zeros(count, bool)
+    column[rows] = True
+    return column
+
+
 def compacted(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
     """Return the column, without the memory of its rows if all of them are one value."""
-    if len(column) < _FEW or _is_constant(column) or column[-1] != column[0]:
+    if len(column) < _FEW or is_constant(column) or column[-1] != column[0]:
         return column
     return column if (column != column[0]).any() else np.broadcast_to(column[0], len(column))
 
 
-def _is_constant(column: npt.NDArray[Any]) -> bool:
+def is_constant(column: npt.NDArray[Any]) -> bool:
     """Return whether all rows of a column lie in one place."""
     return column.strides == (0,) and len(column) > 0
 
@@ -152,7 +166,7 @@ def _taken(
     """Return some rows of a column; those of one value stay in one place."""
     if isinstance(rows, slice):
         return column[rows]
-    if _is_constant(column) and len(rows):
+    if is_constant(column) and len(rows):
         return np.broadcast_to(column[0], len(rows))
     # Faster than brackets, above all where numbers are short.
     return column.take(rows, axis=0)
@@ -196,7 +210,7 @@ def columns_of(tables: Sequence[Table]) -> Iterator[tuple[list[str], list[npt.ND
 def one_value(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT] | None:
     """Return columns as one that takes no memory; None where they hold more than one value."""
     some = [column for column in columns if len(column)]
-    if some and all(_is_constant(column) and column[0] == some[0][0] for column in some):
+    if some and all(is_constant(column) and column[0] == some[0][0] for column in some):
         return np.broadcast_to(some[0][0], sum(map(len, some)))
     return None
 

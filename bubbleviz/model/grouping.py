@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joined
-from bubbleviz.native.library import library
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joined, scattered
+from bubbleviz.native.library import cut, library
 
 # Sorting: rows in the order of some columns.
 
@@ -41,14 +41,17 @@ def sorted_rows(*keys: Key) -> Ints:
     if native is None:
         return np.lexsort(keys[::-1])
     order: Ints = np.arange(len(keys[0]))
-    for word in _words([key.astype(np.int64, copy=False) for key in keys]):
+    columns = tuple(key.astype(np.int64, copy=False) for key in keys)
+    if native.call("in_order", columns, len(columns), len(order)):
+        return order
+    for word in _words(columns):
         if native.call("sort", word, len(word), order):
             # Memory is short.
             return np.lexsort(keys[::-1])
     return order
 
 
-def _words(columns: list[Ints]) -> Iterator[Words]:
+def _words(columns: Sequence[Ints]) -> Iterator[Words]:
     """Yield the columns as words of digits, the last word first."""
     word, base = np.zeros(len(columns[0]), np.uint64), 1
     for column in reversed(columns):
@@ -133,6 +136,12 @@ def groups_of(*columns: Ints) -> Groups:
 
 def _packed(columns: Sequence[Ints]) -> tuple[Ints, int]:
     """Return a number for each row, in the order of rows, and what all of them lie below."""
+    if native := library() if len(columns[0]) > _FEW else None:
+        # A column of one value tells no rows apart.
+        some = tuple(c.astype(np.int64, copy=False) for c in columns if c.strides != (0,))
+        code = np.empty(len(columns[0]), np.int64)
+        if (base := native.call("packed", some, len(some), len(code), code)) > 0:
+            return code, base
     code, base = _digit(columns[0])
     for column in columns[1:]:
         digit, size = _digit(column)
@@ -157,26 +166,37 @@ def _numbered(code: Ints, base: int) -> Groups:
     """
     if base > _LISTED * len(code) + _FEW_CODES:
         return _by_sorting(code)
-    first = np.full(base, NONE, np.int64)
+    if native := library() if len(code) > _FEW else None:
+        number, first = np.empty(base, np.int64), np.empty(min(base, len(code)), np.int64)
+        of_row = np.empty_like(code)
+        count = native.call("numbered", code, len(code), base, number, first, of_row)
+        return Groups(of_row, cut(first, count))
     # Of rows with one value the last that is written stays: the first.
-    first[code[::-1]] = np.arange(len(code))[::-1]
+    first = scattered(base, code[::-1], np.arange(len(code))[::-1])
     present = first != NONE
     return Groups((np.cumsum(present) - 1)[code], first[present])
 
 
 def _by_sorting(column: Ints) -> Groups:
     order = sorted_rows(column)
-    begins = _begins(column[order])
+    is_new = begins(column[order])
     of_row = np.empty(len(column), np.int64)
-    of_row[order] = np.cumsum(begins) - 1
-    return Groups(of_row, order[begins])
+    of_row[order] = np.cumsum(is_new) - 1
+    return Groups(of_row, order[is_new])
 
 
-def _begins(ordered: npt.NDArray[Number]) -> Bools:
-    """Tell which of ascending values are not the one before."""
-    is_new = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+def begins(*columns: npt.NDArray[Any]) -> Bools:
+    """Tell which rows are not as the one before."""
+    is_new = np.ones(len(columns[0]), bool)
+    np.not_equal(columns[0][1:], columns[0][:-1], out=is_new[1:])
+    for column in columns[1:]:
+        is_new[1:] |= column[1:] != column[:-1]
     return is_new
+
+
+def heads(*columns: npt.NDArray[Any]) -> Ints:
+    """Return the rows that are not as the one before: few where equal ones follow each other."""
+    return np.flatnonzero(begins(*columns))
 
 
 def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -186,29 +206,29 @@ def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """
     every = columns[0] if len(columns) == 1 else np.concatenate(columns)
     if len(every) > _FEW_CODES:
+        rows = heads(every)
+        every = every[rows] if 2 * len(rows) < len(every) else every
         low, high = int(every.min()), int(every.max())
         if high - low < _LISTED * len(every):
             present = np.zeros(high - low + 1, bool)
             present[np.subtract(every, low, dtype=np.int64)] = True
             return (np.flatnonzero(present) + low).astype(every.dtype)
     ordered = np.sort(every)
-    return ordered[_begins(ordered)]
+    return ordered[begins(ordered)]
 
 
 def without(values: npt.NDArray[Number], others: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Return the distinct values that are not among some others, ascending."""
+    values = distinct(values)
     return distinct(values[found_in(distinct(others), values) == NONE])
 
 
 def distinct_rows(*columns: Ints) -> Ints:
     """Return the distinct rows in lexicographic order, shape (columns, groups)."""
-    code, base = _packed(columns)
-    if base > _LISTED * len(code) + _FEW_CODES:
-        rows = _by_sorting(code).first
-    else:
-        row = np.full(base, NONE, np.int64)
-        row[code] = np.arange(len(code))
-        rows = row[row != NONE]
+    rows = heads(*columns)
+    if 2 * len(rows) < len(columns[0]):
+        columns = tuple(column[rows] for column in columns)
+    rows = groups_of(*columns).first
     return np.stack([column[rows] for column in columns])
 
 
@@ -216,10 +236,17 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
     """Return the value of each wanted row of key columns; -1 for those not among the keys.
 
     Args:
-        keys: columns; where rows agree, so do their values.
+        keys: columns; where rows agree, so do their values, or the last one counts.
         values: of each of these rows.
         wanted: as many columns.
     """
+    if len(keys) == 1 and len(values):
+        low, size = int(keys[0].min()), int(keys[0].max()) - int(keys[0].min()) + 1
+        if size <= _LISTED * (len(values) + len(wanted[0])) + _FEW_CODES:
+            table = scattered(size + 1, keys[0] - low, values)
+            place = wanted[0] - low
+            place[(place < 0) | (place > size)] = size
+            return table[place]
     both = [np.concatenate(pair) for pair in zip(keys, wanted, strict=True)]
     number, base = _packed(both)
     if base > _LISTED * len(number) + _FEW_CODES:
@@ -263,7 +290,21 @@ def first_of_each(group: Ints, *by: Ints) -> Ints:
     Of rows that are equal in all of these it is the first.
     """
     order = sorted_rows(group, *by)
-    return order[_begins(group[order])]
+    return order[begins(group[order])]
+
+
+def numbered(group: Ints, *by: Ints) -> Ints:
+    """Return the place of each row in its group, from 0: by some columns, then as they stand.
+
+    Args:
+        group: of each row.
+        by: columns to order by, the first counting most.
+    """
+    order = sorted_rows(group, *by)
+    first = heads(group[order])
+    number = np.empty(len(group), np.int64)
+    number[order] = np.arange(len(order)) - np.repeat(first, np.diff(first, append=len(order)))
+    return number
 
 
 def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
@@ -273,7 +314,7 @@ def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
     if column.min() == column.max():
         return [(int(column[0]), np.arange(len(column)))]
     order = sorted_rows(column)
-    starts = np.flatnonzero(_begins(column[order]))
+    starts = heads(column[order])
     return list(zip(column[order[starts]].tolist(), np.split(order, starts[1:]), strict=True))
 
 
@@ -438,8 +479,7 @@ class CodedTexts(Table):
         """Return the same rows without the texts that do not occur."""
         known = self.known
         used, code = np.unique(self.code[known], return_inverse=True)
-        renumbered = np.full(len(self), NONE, np.int64)
-        renumbered[known] = code.reshape(-1)
+        renumbered = scattered(len(self), known, code.reshape(-1))
         return CodedTexts(renumbered, [self.texts[place] for place in used.tolist()])
 
     def listed(self, none: str = "") -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import places_in, sorted_rows
 from bubbleviz.native.library import cut, library
 
@@ -147,16 +147,12 @@ def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Int
     """Return the earliest low and latest high of each group; (0, -1) for groups without rows."""
     low = np.full(groups, np.iinfo(np.int64).max)
     high = np.full(groups, np.iinfo(np.int64).min)
-    if len(group):
-        # Rows of a group mostly follow each other: first each such run, then the few runs.
-        run = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
-        of_run = group[run]
-        if (of_run[1:] > of_run[:-1]).all():
-            low[of_run] = np.minimum.reduceat(low_ns, run)
-            high[of_run] = np.maximum.reduceat(high_ns, run)
-        else:
-            np.minimum.at(low, of_run, np.minimum.reduceat(low_ns, run))
-            np.maximum.at(high, of_run, np.maximum.reduceat(high_ns, run))
+    if native := library():
+        rows = group.astype(np.int64, copy=False), low_ns, high_ns, len(group)
+        if not native.call("extents", *rows, groups, low, high):
+            return low, high
+    np.minimum.at(low, group, low_ns)
+    np.maximum.at(high, group, high_ns)
     none = low > high
     low[none], high[none] = 0, -1
     return low, high
@@ -250,6 +246,29 @@ class GroupCover:
         return np.where(row >= 0, self._before_ns[at] + part, 0)
 
 
+def within_windows(
+    sets: GroupIntervals, groups: int, group: Ints, low_ns: Ints, high_ns: Ints
+) -> Ints:
+    """Return how much of each window [low, high] of a group its set covers.
+
+    Few windows are looked at, of a group hardly any that overlap; else see :class:`GroupCover`.
+
+    Args:
+        sets: of the groups, in order of (group, start).
+        groups: how many there are.
+        group: of each window.
+        low_ns: starts of the windows.
+        high_ns: their ends; none is before its start.
+    """
+    if native := library():
+        begin = np.searchsorted(sets[0], np.arange(groups + 1))
+        covered_ns, number = np.zeros(low_ns.shape, np.int64), np.arange(low_ns.size)
+        windows = group, low_ns, high_ns, number, None, low_ns.size
+        native.call("labelled", begin, sets[1], sets[2], None, windows, None, covered_ns)
+        return covered_ns
+    return GroupCover(sets, groups).within(group, low_ns, high_ns)
+
+
 def group_sum(group: Codes, groups: int, values: Ints) -> Ints:
     """Return exact int64 sums by group (bincount's weights would pass through float64)."""
     total = np.zeros(groups, np.int64)
@@ -285,8 +304,7 @@ def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         jump = np.append(np.searchsorted(start, end, side="right"), count)
         # An interval that ends before it starts (clock grain) must not jump backwards.
         jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
-        chosen: Bools = np.zeros(count + 1, bool)
-        chosen[0] = True
+        chosen = marked(count + 1, 0)
         while jump[0] < count:
             chosen[jump[chosen]] = True
             jump = jump[jump]
@@ -382,6 +400,12 @@ def last_before(
         wanted_ns: before when.
         or_at: whether rows at that very time count.
     """
+    if native := library():
+        row = np.empty(len(wanted), np.int64)
+        rows = group.astype(np.int64, copy=False), time_ns, len(group)
+        sought = wanted.astype(np.int64, copy=False), wanted_ns, len(wanted)
+        if not native.call("last_before", *rows, *sought, int(or_at), row):
+            return row
     both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
     is_row = np.arange(len(both)) < len(group)
     order = sorted_rows(both, times_ns, ~is_row if or_at else is_row)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-import numpy as np
-
-from bubbleviz.model.columns import Bools, Codes, Ints
+from bubbleviz.model.columns import Bools, Codes, Ints, marked
 from bubbleviz.model.phases import BACKWARD, Phase
 
 
@@ -23,9 +21,7 @@ def among(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
 @cache
 def _chosen(phases: tuple[Phase, ...]) -> Bools:
     """Return for each code whether it is chosen, and in the last place that none is not."""
-    chosen = np.zeros(len(Phase) + 1, bool)
-    chosen[list(phases)] = True
-    return chosen
+    return marked(len(Phase) + 1, list(phases))
 
 
 # The kind of a run: whether it trains, or only goes forward, as serving and evaluation do.

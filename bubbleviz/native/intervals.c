@@ -11,7 +11,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-enum { UNSORTED = -1, SHORT_OF_MEMORY = -1 };
+enum { UNSORTED = -1, SHORT_OF_MEMORY = -1, NO_GROUP = -1 };
 
 /* The union of intervals in order of their starts; returns how many it has, or UNSORTED.
  *
@@ -239,4 +239,88 @@ EXPORTED int64_t bubbleviz_codes(const int64_t *known, const int32_t *code, int6
         found[i] = code[low];
     }
     return 1;
+}
+
+/* The last row of each wanted group before a time; at: or at it. -1: none.
+ *
+ * Returns 0, or UNSORTED where rows, or what is wanted, are not in order of group and time.
+ */
+EXPORTED int64_t bubbleviz_last_before(const int64_t *group, const int64_t *time, int64_t rows,
+                                       const int64_t *wanted, const int64_t *until, int64_t count,
+                                       int64_t at, int64_t *found)
+{
+    int64_t row = 0;
+
+    for (int64_t i = 1; i < rows; i++)
+        if (group[i] < group[i - 1] || (group[i] == group[i - 1] && time[i] < time[i - 1]))
+            return UNSORTED;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t g = wanted[i];
+        if (i && (g < wanted[i - 1] || (g == wanted[i - 1] && until[i] < until[i - 1])))
+            return UNSORTED;
+        while (row < rows && (group[row] < g || (group[row] == g && (time[row] < until[i] ||
+                                                                     (at && time[row] == until[i])))))
+            row++;
+        found[i] = row && group[row - 1] == g ? row - 1 : -1;
+    }
+    return 0;
+}
+
+/* Windows of groups, each with the first of the sums that it adds to, and a label; -1: none, as where
+ * labels are NULL.
+ */
+struct windows {
+    const int64_t *group;
+    const int64_t *low;
+    const int64_t *high;
+    const int64_t *sum;
+    const int64_t *label;
+    int64_t count;
+};
+
+/* Add up how much of each window labelled intervals cover, by label.
+ *
+ * Intervals of a group are a set; begin: its first one, and the end of the last group. A window's
+ * own label counts instead of theirs, but for those that always count; label: NULL is 0. Returns 0.
+ */
+EXPORTED int64_t bubbleviz_labelled(const int64_t *begin, const int64_t *start, const int64_t *end,
+                                    const int64_t *label, const struct windows *windows,
+                                    const uint8_t *always, int64_t *sums)
+{
+    for (int64_t i = 0; i < windows->count; i++) {
+        int64_t low = windows->low[i], high = windows->high[i];
+        int64_t own = windows->label ? windows->label[i] : -1;
+        int64_t first = begin[windows->group[i]], last = begin[windows->group[i] + 1];
+        int64_t at = first + last_at(end + first, last - first, -1, low) + 1;
+        for (; at < last && start[at] < high; at++) {
+            int64_t counted = label ? label[at] : 0;
+            if (own >= 0 && !always[counted])
+                counted = own;
+            sums[windows->sum[i] + counted] += (end[at] < high ? end[at] : high) -
+                                               (start[at] > low ? start[at] : low);
+        }
+    }
+    return 0;
+}
+
+/* The earliest low and the latest high of each group; 0 and -1 for groups without rows.
+ *
+ * Returns 0, or NO_GROUP where a row's group is none of them; those below 0 count from the end.
+ */
+EXPORTED int64_t bubbleviz_extents(const int64_t *group, const int64_t *from, const int64_t *to,
+                                   int64_t count, int64_t groups, int64_t *low, int64_t *high)
+{
+    for (int64_t g = 0; g < groups; g++)
+        low[g] = INT64_MAX, high[g] = INT64_MIN;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t g = group[i] < 0 ? group[i] + groups : group[i];
+        if (g < 0 || g >= groups)
+            return NO_GROUP;
+        low[g] = from[i] < low[g] ? from[i] : low[g];
+        high[g] = to[i] > high[g] ? to[i] : high[g];
+    }
+    for (int64_t g = 0; g < groups; g++)
+        if (low[g] > high[g])
+            low[g] = 0, high[g] = -1;
+    return 0;
 }

@@ -1,4 +1,5 @@
-/* Sorting: rows in the order of integers, which numpy sorts by comparing, and of groups.
+/* Sorting: rows in the order of integers, which numpy sorts by comparing, and of groups; numbers of
+ * rows that agree.
  *
  * Digits are sorted from the last to the first, each keeping the order of the one before:
  *
@@ -28,6 +29,19 @@ static int ascending(const uint64_t *key, const int64_t *order, size_t count)
     for (size_t i = 1; i < count; i++)
         if (key[order[i]] < key[order[i - 1]])
             return 0;
+    return 1;
+}
+
+/* Whether rows are in the order of some columns, the first one first. */
+EXPORTED int64_t bubbleviz_in_order(const int64_t *const *columns, int64_t count, int64_t rows)
+{
+    for (int64_t row = 1; row < rows; row++)
+        for (int64_t i = 0; i < count; i++) {
+            if (columns[i][row] > columns[i][row - 1])
+                break;
+            if (columns[i][row] < columns[i][row - 1])
+                return 0;
+        }
     return 1;
 }
 
@@ -113,4 +127,71 @@ EXPORTED int64_t bubbleviz_grouped(const int16_t *group, int64_t rows, int64_t *
     else
         place(group, rows, next, from, 2, to);
     return 0;
+}
+
+/* --- numbers -------------------------------------------------------------------------------- */
+
+enum { NO_ROOM = -1 };
+/* A digit has fewer values than the first, a code than the second. */
+#define MOST_VALUES ((uint64_t)1 << 31)
+#define MOST_CODES ((uint64_t)1 << 62)
+
+/* Pack columns into one code a row, digit by digit, so that codes are in the order of rows.
+ *
+ *     columns  5 2   5 4   7 2
+ *     code      0     2     3
+ *
+ * Returns what all codes lie below, or NO_ROOM.
+ */
+EXPORTED int64_t bubbleviz_packed(const int64_t *const *columns, int64_t count, int64_t rows,
+                                  int64_t *code)
+{
+    uint64_t base = 1;
+
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t *column = columns[i];
+        int64_t least = rows ? column[0] : 0, most = least;
+        for (int64_t row = 1; row < rows; row++) {
+            least = column[row] < least ? column[row] : least;
+            most = column[row] > most ? column[row] : most;
+        }
+        uint64_t size = (uint64_t)most - (uint64_t)least + 1;
+        if (size - 1 >= MOST_VALUES || base > MOST_CODES / size)
+            return NO_ROOM;
+        if (size == 1)
+            continue;
+        if (base == 1)
+            for (int64_t row = 0; row < rows; row++)
+                code[row] = column[row] - least;
+        else
+            for (int64_t row = 0; row < rows; row++)
+                code[row] = code[row] * (int64_t)size + (column[row] - least);
+        base *= size;
+    }
+    if (base == 1)
+        memset(code, 0, (size_t)rows * sizeof *code);
+    return (int64_t)base;
+}
+
+/* Number the distinct codes of rows, in their order; returns how many there are.
+ *
+ * number: room for a number of each possible code. first: the first row of each distinct one.
+ */
+EXPORTED int64_t bubbleviz_numbered(const int64_t *code, int64_t rows, int64_t base,
+                                    int64_t *number, int64_t *first, int64_t *of_row)
+{
+    int64_t made = 0;
+
+    memset(number, -1, (size_t)base * sizeof *number);
+    for (int64_t row = 0; row < rows; row++)
+        if (number[code[row]] < 0)
+            number[code[row]] = row;
+    for (int64_t i = 0; i < base; i++)
+        if (number[i] >= 0) {
+            first[made] = number[i];
+            number[i] = made++;
+        }
+    for (int64_t row = 0; row < rows; row++)
+        of_row[row] = number[code[row]];
+    return made;
 }

@@ -16,7 +16,7 @@ from bubbleviz.count.ratios import CountedWork, ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
 from bubbleviz.model.arrow import Columns, column_of, table_of
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.grouping import CodedTexts, groups_of, sorted_rows
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import LimitationKind
@@ -526,8 +526,7 @@ def _in_cells(rows: int, row: Ints, entries: Sequence[str], form: str, between: 
     """Return the entries of each of so many rows in a cell; they are sorted by row."""
     first = np.flatnonzero(np.diff(row, prepend=NONE))
     bounds = [*first.tolist(), len(row)]
-    code = np.full(rows, NONE, np.int64)
-    code[row[first]] = np.arange(len(first))
+    code = scattered(rows, row[first], np.arange(len(first)))
     texts = [form.format(between.join(entries[low:high])) for low, high in pairwise(bounds)]
     return CodedTexts(code, texts)
 

@@ -16,7 +16,13 @@ from bubbleviz.interpret.linking import Linker
 from bubbleviz.interpret.spans import DeviceWork, RankWork, extents_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import BlockNumbering, in_groups
+from bubbleviz.model.grouping import (
+    BlockNumbering,
+    distinct_rows,
+    groups_of,
+    in_groups,
+    sorted_rows,
+)
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges
@@ -194,6 +200,41 @@ def extents(rows: list[tuple[int, int, int, int]]) -> list[list[int]]:
     return lists(extents_of(np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B]), ran))
 
 
+def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
+    """Return the order of many rows of two columns, their groups and the distinct ones."""
+    first, second = np.tile(np.array(rows, np.int64).reshape(-1, 2), (60, 1)).T
+    groups, alike = groups_of(first, second), groups_of(first, np.zeros_like(second))
+    return [
+        lists((sorted_rows(first, second), sorted_rows(np.sort(first), second))),
+        lists((groups.of_row, groups.first, alike.of_row, alike.first)),
+        distinct_rows(first, second).tolist(),
+    ]
+
+
+#: Values of which two differ by more than a digit holds.
+VALUES = st.sampled_from((-1, 0, 1, 70, 1 << 20, 1 << 40, np.iinfo(np.int64).min))
+
+
+def last(rows: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> list[list[int]]:
+    """Return the last rows of groups before times and at them, in any order and sorted."""
+    return [
+        intervals.last_before(*columns(some), *columns(asked), or_at=or_at).tolist()
+        for some, asked in ((rows, wanted), (sorted(rows), sorted(wanted)))
+        for or_at in (False, True)
+    ]
+
+
+def windows(spans: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]) -> list[Any]:
+    """Return how much groups' sets cover of windows, and the extents of groups."""
+    group, start, end = np.array(spans, np.int64).reshape(-1, 3).T
+    sets = intervals.group_union(group, 4, start, end)
+    owner, low, length = np.array(asked, np.int64).reshape(-1, 3).T
+    within = intervals.within_windows(sets, 4, owner, low, low + length)
+    return [within.tolist(), lists(intervals.group_extents(group - 1, 4, start, end))]
+
+
+GROUPS = st.integers(0, 3)
+
 #: What is drawn, what must be among it, and what is made of it.
 CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[..., Any]]] = {
     "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], unions),
@@ -230,6 +271,21 @@ CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[.
         (st.lists(st.lists(st.sampled_from((-1, 0, 5, 1 << 30, 1 << 40, 1 << 50)), max_size=6)),),
         [([[]],), ([[-1, 5, -1], [1 << 40, -1, 5]],)],
         numbered,
+    ),
+    "rows that agree": (
+        (st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=12),),
+        [([(0, 1)] * 9,), ([(3, 1), (2, 1), (3, 0), (3, 1)] * 3,)],
+        agreeing,
+    ),
+    "last rows before": (
+        (st.lists(st.tuples(GROUPS, TIMES)), st.lists(st.tuples(GROUPS, TIMES))),
+        [([], [(0, 1)]), ([(0, 3), (0, 3), (2, 1)], [(0, 3), (0, 4), (1, 9), (2, 0)])],
+        last,
+    ),
+    "windows of groups": (
+        (st.lists(st.tuples(GROUPS, TIMES, TIMES)), st.lists(st.tuples(GROUPS, TIMES, TIMES))),
+        [([], [(0, 1, 2)]), ([(1, 2, 5), (1, 7, 9), (2, 0, 3)], [(1, 0, 20), (1, 3, 5)])],
+        windows,
     ),
     "extents of operations": (
         (OWNED,),

@@ -29,8 +29,8 @@ from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
+from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, groups_of
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile
 
 #: The name of work that has none.
@@ -126,10 +126,7 @@ def attribute(
         waiting = np.where(under, NONE, idle.waiting[row])
         idle = report.AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
     # Neighbours of one activity (and call that waits) in one gap are one.
-    first = np.zeros(len(idle), bool)
-    first[:1] = True
-    for column in (idle.gap, idle.activity, idle.waiting):
-        first[1:] |= column[1:] != column[:-1]
+    first = begins(idle.gap, idle.activity, idle.waiting)
     last = np.append(first[1:], True)[: len(first)]
     return replace(idle.take(first), end_ns=idle.end_ns[last])
 
@@ -252,8 +249,7 @@ def by_activity(
     spent_ns = intervals.group_sum(each.of_row, len(each), idle.end_ns - idle.start_ns)
     activity, gap = idle.activity[each.first], idle.gap[each.first]
     order = np.lexsort((-activity, spent_ns, gap))
-    main = np.full(gaps, NONE, np.int64)
-    main[gap[order]] = activity[order]
+    main = scattered(gaps, gap[order], activity[order])
     totals = []
     # Few: as many as there are names.
     for number in distinct(activity).tolist():

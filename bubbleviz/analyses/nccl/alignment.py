@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.profiles import Kernels, Starts, family_of
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents, OperationKind
 
@@ -370,8 +370,7 @@ def _gpus_of(file: EventFile) -> Iterator[EventGpu]:
 
 def _gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
     events = file.events
-    of_gpu = np.zeros(len(events), bool)
-    of_gpu[rows] = True
+    of_gpu = marked(len(events), rows)
     bridges = file.bridges.take(of_gpu[file.bridges.row])
     late_ns = bridges.host_ns - bridges.gpu_ns
     bridge_ns = int(late_ns.min()) if len(late_ns) else None

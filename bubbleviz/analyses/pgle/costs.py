@@ -16,7 +16,7 @@ from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model import grouping, texts
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, marked
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import Progress, Watch
@@ -140,8 +140,7 @@ def costs_of(
     ascending = samples.cost_ns[order]
     count = np.bincount(groups.of_row, minlength=len(groups))
     first = np.cumsum(count) - count
-    moves = np.zeros(len(groups), bool)
-    moves[groups.of_row[samples.collective]] = True
+    moves = marked(len(groups), groups.of_row[samples.collective])
     of_compute, of_collectives = (
         statistic(text, ascending, first, count) for text in (compute, collective)
     )

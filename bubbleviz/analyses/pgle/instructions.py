@@ -18,7 +18,7 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations, linking, record
 from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.model import intervals, texts
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, scattered
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of, places_in
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -85,8 +85,7 @@ class XlaNames(Table):
 
 def parse_range_names(names: Sequence[str]) -> XlaNames:
     """Return the instruction, the module or the compilation that each name stands for."""
-    rows = np.full((3, len(names)), NONE, np.int64)
-    rows[0] = RangeKind.OTHER
+    rows = scattered((3, len(names)), 0, RangeKind.OTHER)
     instructions, modules = Numbering[str](), Numbering[str]()
     for row, name in enumerate(names):
         plain, module = name.removeprefix(_DOMAIN), None

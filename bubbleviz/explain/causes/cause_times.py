@@ -27,6 +27,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.model.grouping import CodedTexts, expanded, first_of_each, groups_of
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations
+from bubbleviz.native.library import library
 
 # Bubbles: the idle intervals in the windows of one ratio, with their cause, as a table.
 
@@ -212,40 +213,25 @@ def causes_of(
     if stretch.forward:
         idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)
     idle_ns = {name: np.zeros(shape, np.int64) for name in stretch.windows}
-    # Idle intervals of ranks side by side on a line, where windows of ranks are looked for.
-    low_ns, high_ns = intervals.group_extents(idle.rank, shape[1], idle.start_ns, idle.end_ns)
-    high_ns = np.maximum(low_ns, high_ns)
-    line = intervals.Packing.of(low_ns, high_ns)
-    starts, ends = line.place(idle.rank, idle.start_ns), line.place(idle.rank, idle.end_ns)
     for ratio in ratio_definitions():
         if ratio.name not in stretch.windows:
             continue
-        rank, iteration, low, high, given = _regions(stretch, ratio)
-        from_ns, to_ns = (
-            line.place(rank, np.clip(time_ns, low_ns[rank], high_ns[rank]))
-            for time_ns in (low, high)
-        )
-        first = np.searchsorted(ends, from_ns, side="right")
-        cut, row = expanded(first, np.maximum(first, np.searchsorted(starts, to_ns)))
-        rank, iteration, own, of_region = rank[cut], iteration[cut], idle.cause[row], given[cut]
-        start_ns = np.maximum(idle.start_ns[row], low[cut])
-        end_ns = np.minimum(idle.end_ns[row], high[cut])
-        cause = np.where((of_region == NONE) | _COUNTS_ALWAYS[own], own, of_region)
-        cell = (iteration * shape[1] + rank) * shape[2] + cause
-        sums = intervals.group_sum(cell, prod(shape), end_ns - start_ns)
-        idle_ns[ratio.name] = sums.reshape(shape)
+        regions = _regions(stretch, ratio)
+        idle_ns[ratio.name] = _time_by_cause(idle, regions, shape)
         if ratio.name == stretch.listed:
-            listed = slice(None) if stretch.kept.all() else np.flatnonzero(stretch.kept[rank])
-            rank, row, own, cause = rank[listed], row[listed], own[listed], cause[listed]
+            listed = np.flatnonzero(stretch.kept[regions[0]])
+            rank, iteration, *_ = own_regions = tuple(column[listed] for column in regions)
+            region, row, start_ns, end_ns, cause = _pieces(idle, own_regions)
+            own = idle.cause[row]
             none = constant(NONE, len(row))
             # Where a rank warms up or drains, that alone is the cause.
             kept = (own == cause) | (own != Cause.QUEUED)
             bubbles = bubbles.changed(
-                rank=rank,
-                iteration=iteration[listed],
+                rank=rank[region],
+                iteration=iteration[region],
                 interval=idle.interval[row],
-                start_ns=start_ns[listed],
-                end_ns=end_ns[listed],
+                start_ns=start_ns,
+                end_ns=end_ns,
                 cause=cause,
                 before=idle.before[row],
                 after=idle.after[row],
@@ -258,7 +244,40 @@ def causes_of(
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
-def _regions(stretch: Stretch, ratio: RatioDefinition) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+def _time_by_cause(idle: IdleIntervals, regions: tuple[Ints, ...], shape: tuple[int, ...]) -> Ints:
+    """Return how long ranks were idle in regions, shape (iterations, ranks, causes)."""
+    rank, iteration, low, high, given = regions
+    cell = (iteration * shape[1] + rank) * shape[2]
+    if native := library():
+        begin = np.searchsorted(idle.rank, np.arange(shape[1] + 1))
+        own, windows = (idle.start_ns, idle.end_ns, idle.cause), (rank, low, high, cell, given)
+        sums = np.zeros(shape, np.int64)
+        native.call("labelled", begin, *own, (*windows, len(rank)), _COUNTS_ALWAYS, sums)
+        return sums
+    region, _, start_ns, end_ns, cause = _pieces(idle, regions)
+    return intervals.group_sum(cell[region] + cause, prod(shape), end_ns - start_ns).reshape(shape)
+
+
+def _pieces(idle: IdleIntervals, regions: tuple[Ints, ...]) -> tuple[Ints, ...]:
+    """Return the region and row of each idle interval in a region, start and end there, and cause.
+
+    Args:
+        idle: of all ranks.
+        regions: as of :func:`_regions`.
+    """
+    rank, _, low, high, given = regions
+    # The last that ended by then, and the last that begins before the end.
+    over = intervals.last_before(idle.rank, idle.end_ns, rank, low, or_at=True)
+    last = intervals.last_before(idle.rank, idle.start_ns, rank, high)
+    first = np.where(over == NONE, np.searchsorted(idle.rank, rank), over + 1)
+    region, row = expanded(first, np.maximum(first, last + 1))
+    own, of_region = idle.cause[row], given[region]
+    cause = np.where((of_region == NONE) | _COUNTS_ALWAYS[own], own, of_region)
+    start_ns = np.maximum(idle.start_ns[row], low[region])
+    return region, row, start_ns, np.minimum(idle.end_ns[row], high[region]), cause
+
+
+def _regions(stretch: Stretch, ratio: RatioDefinition) -> tuple[Ints, ...]:
     """Return where the windows of a ratio are cut.
 
     ::

@@ -27,7 +27,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Dependencies, Inputs
 from bubbleviz.explain.stretch import CollectiveWaits, Stretch
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, is_constant, joined, marked
 from bubbleviz.model.grouping import distinct, found_in, looked_up, sorted_rows
 from bubbleviz.model.operations import Operations, Rank, RankIntervals
 from bubbleviz.model.phase_masks import among
@@ -72,7 +72,8 @@ class IdleIntervals(Table):
         self, causes: tuple[Cause, ...], rank: Ints, low_ns: Ints, high_ns: Ints
     ) -> Ints:
         """Return how long ranks were idle for some causes in windows [low, high] of theirs."""
-        rows = np.isin(self.cause, causes)
+        chosen = marked(len(Cause), list(causes))
+        rows = np.flatnonzero(chosen[self.cause])
         own = self.rank[rows], self.start_ns[rows], self.end_ns[rows]
         ranks = int(max(own[0].max(initial=NONE), rank.max(initial=NONE))) + 1
         return intervals.GroupCover(own, ranks).within(rank, low_ns, high_ns)
@@ -157,8 +158,7 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
     computing = stretch.busy.take(among(operations.phase, COMPUTE)[stretch.busy.operation])
     busy_rank = operations.rank[computing.operation]
     unattributed, exposed, overheads = stretch.unattributed, stretch.exposed, stretch.overheads
-    is_exposed = np.zeros(ranks, bool)
-    is_exposed[exposed.rank] = True
+    is_exposed = marked(ranks, exposed.rank)
     collectives = stretch.collectives.take(is_exposed[stretch.collectives.rank])
     # A line with room for all times of each rank.
     low_ns, high_ns = np.full(ranks, _LATEST), np.full(ranks, _EARLIEST)
@@ -171,8 +171,7 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
         ),
     ):
         low, high = intervals.group_extents(rank, ranks, start_ns, end_ns)
-        some = np.zeros(ranks, bool)
-        some[rank] = True
+        some = marked(ranks, rank)
         low_ns[some] = np.minimum(low_ns[some], low[some])
         high_ns[some] = np.maximum(high_ns[some], high[some])
     none = low_ns > high_ns
@@ -183,9 +182,11 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
         return packing.place(table.rank, table.start_ns), packing.place(table.rank, table.end_ns)
 
     start_ns = packing.place(busy_rank, computing.start_ns)
+    end_ns, operation = packing.place(busy_rank, computing.end_ns), computing.operation
     order = sorted_rows(start_ns)
-    busy_rank, operation, start_ns = busy_rank[order], computing.operation[order], start_ns[order]
-    end_ns = packing.place(busy_rank, computing.end_ns[order])
+    busy_rank, operation, start_ns, end_ns = (
+        column[order] for column in (busy_rank, operation, start_ns, end_ns)
+    )
     loose = placed(unattributed)
     covered = intervals.union(
         np.concatenate((start_ns, loose[0])), np.concatenate((end_ns, loose[1]))
@@ -200,13 +201,14 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
         same = np.append(busy_rank, NONE)[row] == rank
         return np.where(same, np.append(operation, NONE)[row], NONE)
 
-    every, by_end = np.arange(len(operation)), sorted_rows(end_ns)
-    after = of_rank(np.append(every, NONE)[np.searchsorted(start_ns, gaps[1])])
+    after = np.searchsorted(start_ns, gaps[1])
+    after = of_rank(np.where(after < len(start_ns), after, NONE))
+    by_end = sorted_rows(end_ns)
     last = np.searchsorted(end_ns[by_end], gaps[0], side="right") - 1
     before = of_rank(np.append(by_end, NONE)[last])
     idle = _cut_by_waits(operations, inputs, known, after, gaps, packing.shift_ns[rank])
     # Intervals count from the first of their rank.
-    number = np.arange(len(rank)) - np.searchsorted(rank, rank)
+    number = np.arange(len(rank)) - np.searchsorted(rank, np.arange(ranks))[rank]
     idle = replace(
         idle,
         rank=rank[idle.interval],
@@ -264,56 +266,63 @@ def _cut_by_waits(
         gaps: on a line.
         shift_ns: by how much times on it are later than the rank's own.
     """
-    # When the last receive of each was launched.
+
+    def of_next(times_ns: Ints) -> Ints:
+        return np.append(times_ns, NEVER)[after]
+
+    low, high = gaps
+    none, never = constant(NONE, len(low)), constant(NEVER, len(low))
+    receive_ns, front, received_ns = never, none, of_next(known.exact_ns)
+    if not is_constant(known.receive):
+        receive_ns = of_next(_receives_launched(operations, known))
+        front = np.append(queued_behind(operations, inputs, known), NONE)[after]
+    # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
+    ready_ns = of_next(inputs.ready_ns)
+    ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
+    cuts, causes, cut = [low], [], low
+    for end_ns, until in (
+        (ready_ns, Cause.DEPENDENCY),
+        (np.where(receive_ns == NONE, NEVER, receive_ns), Cause.HOST),
+        (np.minimum(np.append(operations.end_ns, NEVER)[front], received_ns), Cause.QUEUED),
+        (received_ns, Cause.COMMUNICATION),
+        (
+            of_next(np.where(operations.launched_ns == NONE, NEVER, operations.launched_ns)),
+            Cause.HOST,
+        ),
+    ):
+        if (end_ns != NEVER).any():  # most tables tell of no receives and launches
+            cut = np.clip(np.where(end_ns == NEVER, NEVER, end_ns + shift_ns), cut, high)
+            cuts.append(cut)
+            causes.append(np.full(len(low), until, np.int64))
+    causes.append(np.where(ready_ns == NEVER, Cause.OTHER, Cause.COMMUNICATION))
+    starts_ns, ends_ns = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
+    some = np.flatnonzero(ends_ns > starts_ns)
+    none, interval = constant(NONE, len(some)), some // len(cuts)
+    cause = np.stack(causes, axis=1).reshape(-1)[some]
+    if inputs.unknown.any():
+        unknown = np.append(inputs.unknown, False)[after] & (received_ns == NEVER)
+        cause = np.where(unknown[interval], Cause.UNKNOWN, cause)
+    return IdleIntervals(
+        rank=none,
+        start_ns=starts_ns.reshape(-1)[some],
+        end_ns=ends_ns.reshape(-1)[some],
+        cause=cause,
+        interval=interval,
+        before=none,
+        after=none,
+        peer_operation=np.where(cause == Cause.QUEUED, front[interval], NONE),
+        collective=none,
+    )
+
+
+def _receives_launched(operations: Operations, known: Arrivals) -> Ints:
+    """Return when the last receive of each operation was launched; -1 none."""
     inside = operations.received_ns != NONE
     named = (known.receive >= 0) & (np.append(operations.has_span, 0)[known.receive] == 1)
     ended_ns = np.append(operations.end_ns, NONE)[known.receive]
     later = named & (~inside | (ended_ns > operations.received_ns))
     of_name = np.append(operations.launched_ns, NONE)[known.receive]
-    receive_ns = np.where(inside, operations.receive_launched_ns, NONE)
-    receive_ns = np.where(later, of_name, receive_ns)
-    has_producer, received = inputs.ready_ns != NEVER, known.exact_ns != NEVER
-    launched_ns = operations.launched_ns
-    front = queued_behind(operations, inputs, known)
-    front_ns = np.append(operations.end_ns, NEVER)[front]
-    low, high = gaps
-    cuts, causes, cut = [low], [], low
-    for until_ns, cause in (
-        # With an unknown producer, waiting and transfer look the same: the receive counts as
-        # waiting.
-        (np.where(has_producer, inputs.ready_ns, known.exact_ns), Cause.DEPENDENCY),
-        (np.where(receive_ns == NONE, NEVER, receive_ns), Cause.HOST),
-        (np.minimum(front_ns, known.exact_ns), Cause.QUEUED),
-        (known.exact_ns, Cause.COMMUNICATION),
-        (np.where(launched_ns == NONE, NEVER, launched_ns), Cause.HOST),
-    ):
-        end_ns = np.append(until_ns, NEVER)[after]
-        if (end_ns != NEVER).any():  # most tables tell of no receives and launches
-            cut = np.clip(np.where(end_ns == NEVER, NEVER, end_ns + shift_ns), cut, high)
-            cuts.append(cut)
-            causes.append(np.full(len(low), cause, np.int64))
-    remote = np.append(has_producer | received, False)[after]
-    unknown = np.append(inputs.unknown & ~received, False)[after]
-    causes.append(np.where(remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
-    start_ns, end_ns = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
-    some = end_ns > start_ns
-    none = constant(NONE, int(some.sum()))
-    interval = np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some]
-    pieces = IdleIntervals(
-        rank=none,
-        start_ns=start_ns[some],
-        end_ns=end_ns[some],
-        cause=np.where(unknown[:, None], Cause.UNKNOWN, np.stack(causes, axis=1))[some],
-        interval=interval,
-        before=none,
-        after=none,
-        peer_operation=none,
-        collective=none,
-    )
-    if not (front >= 0).any():
-        return pieces
-    of_gap = np.append(front, NONE)[after[interval]]
-    return replace(pieces, peer_operation=np.where(pieces.cause == Cause.QUEUED, of_gap, NONE))
+    return np.where(later, of_name, np.where(inside, operations.receive_launched_ns, NONE))
 
 
 #: What begins so long after another transfer at most was queued behind it.

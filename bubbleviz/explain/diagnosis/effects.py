@@ -20,7 +20,7 @@ import numpy as np
 
 from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, median_rows
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
+from bubbleviz.model.grouping import Groups, first_of_each, groups_of, numbered, sorted_rows
 
 #: An effect of less is not worth a sentence; nor is one of less than so many standard errors.
 _LEAST, _SURE = 0.02, 4.0
@@ -338,10 +338,8 @@ def others_medians(group: Ints, values: Floats) -> Floats:
     count = len(values)
     order = sorted_rows(group, values)
     size = np.bincount(group)[group[order]] if count else np.zeros(0, np.int64)
-    ordered = group[order]
-    new = np.append(True, ordered[1:] != ordered[:-1])[:count]
-    first = np.maximum.accumulate(np.where(new, np.arange(count), 0))
-    place = np.arange(count) - first
+    place = numbered(group[order])
+    first = np.arange(count) - place
     both = np.zeros(count)
     for number in ((size - 2) // 2, (size - 1) // 2):
         taken = first + number + (place <= number)

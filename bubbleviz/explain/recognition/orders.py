@@ -19,7 +19,7 @@ import numpy as np
 
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
@@ -179,13 +179,16 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
     # The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m and its backwards 0
     # to m-1: as many forwards as backwards are moved to where the backwards begin.
     ahead = np.where(worked & (high[0] - low[0] == high[1] - low[1]), low[0] - low[1], 0)
-    number = np.where(forward, number - ahead[group], number)[rows]
+    if ahead.any():
+        number = np.where(forward, number - ahead[group], number)
+    number = number[rows]
     numbers = grouping.distinct(number)
     # Where chunks usually have as many numbers as the iteration, one numbering holds for all.
     owner, held = grouping.distinct_rows(group[rows], number)
-    begins = np.searchsorted(owner, owner)
-    if len(numbers) != int(np.median(np.bincount(begins)[grouping.distinct(begins)])):
-        place = np.arange(len(owner)) - begins
+    begins = grouping.heads(owner)
+    counts = np.diff(begins, append=len(owner))
+    if len(numbers) != int(np.median(counts)):
+        place = np.arange(len(owner)) - np.repeat(begins, counts)
         result[rows] = grouping.looked_up((owner, held), place, (group[rows], number))
         return result
     first, last = int(numbers[0]), int(numbers[-1])
@@ -244,8 +247,7 @@ def orders_of(
         operations: of the report.
         iterations: indices of the iterations.
     """
-    wanted = np.zeros(int(operations.iteration.max(initial=0)) + 2, bool)
-    wanted[list(iterations)] = True
+    wanted = marked(int(operations.iteration.max(initial=0)) + 2, list(iterations))
     held = among(operations.phase, _KINDS) & wanted[operations.iteration]
     # A range that clears remaining weight gradients and launches nothing found none.
     clears = (operations.phase == Phase.W) & (operations.microbatch < 0)
@@ -293,20 +295,21 @@ def _orders_in(
         rows = np.repeat(rows, np.where(paired, 2, 1))
         second = np.append(False, rows[1:] == rows[:-1])
     rank = operations.rank[rows]
-    new_cell = np.append(True, rank[1:] != rank[:-1])
-    first, cell = np.flatnonzero(new_cell), np.cumsum(new_cell) - 1
+    first = grouping.heads(rank)
+    cell = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
     rank = rank[first]
     number = _of_second(operations.microbatch, operations.second_microbatch, rows, second)
-    # One number for each microbatch and part of the sequence.
-    part = np.maximum(operations.sequence[rows], 0)
-    number = np.where(number >= 0, number * sequences + part, NONE)
-    kind = np.where(second, _FUSED, _KIND_OF_PHASE[operations.phase[rows]])
+    if sequences > 1:
+        # One number for each microbatch and part of the sequence.
+        part = np.maximum(operations.sequence[rows], 0)
+        number = np.where(number >= 0, number * sequences + part, NONE)
+    kind = _KIND_OF_PHASE[operations.phase[rows]]
+    kind[second] = _FUSED
     kind = np.where((number < 0) & (kind == WEIGHTS), _CLEARED, kind)
     turn = _of_second(operations.chunk, operations.second_chunk, rows, second)
     turn = np.minimum(_chunks_in_turn(cell, turn), _MOST_CHUNKS)
     from_zero = _microbatches_from_zero(cell, turn, kind, number)
-    unknown = np.zeros(len(first), bool)
-    unknown[cell[(number < 0) & (kind != _CLEARED)]] = True
+    unknown = marked(len(first), cell[(number < 0) & (kind != _CLEARED)])
     row = rows.astype(np.int32) if len(operations) < 1 << 31 else rows
     code = coded(kind, turn, from_zero)
     return IterationOrders(iteration, rank, first, unknown, row, second, code)

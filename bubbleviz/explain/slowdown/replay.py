@@ -20,8 +20,8 @@ import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
-from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, scattered
+from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
 from bubbleviz.model.intervals import group_extents
 
 # Work: what ranks did in iterations, independent of how it was recorded.
@@ -142,22 +142,6 @@ class Work(Table):
     def rank_iteration(self) -> Ints:
         """A number for each rank and iteration that has rows."""
         return groups_of(self.iteration, self.rank).of_row
-
-
-def numbered(group: Ints, *by: Ints) -> Ints:
-    """Return the place of each row in its group, from 0: by some columns, then as they stand.
-
-    Args:
-        group: of each row.
-        by: columns to order by, the first counting most.
-    """
-    order = sorted_rows(group, *by)
-    ordered = group[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    count = np.diff(np.append(first, len(ordered)))
-    number = np.empty(len(group), np.int64)
-    number[order] = np.arange(len(ordered)) - np.repeat(first, count)
-    return number
 
 
 def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
@@ -285,15 +269,14 @@ def replay_of(work: Work, order: Dependencies) -> Replay:
     kept = np.flatnonzero(~left_out)
     meets = np.bincount(meeting)[meeting] > 1
     rows = kept[sorted_rows(started[kept], meets[kept])]
-    place = np.full(len(work), NONE, np.int64)
-    place[rows] = np.arange(len(rows))
+    place = scattered(len(work), rows, np.arange(len(rows)))
     levels = tuple(_by_level(rows, place, started, ended, meeting, meets, order))
     optimizes, of_rank = work.role[rows] == Role.OPTIMIZER, work.rank_iteration[rows]
     some = np.bincount(of_rank, optimizes) > 0
     closing = np.flatnonzero(optimizes | ~some[of_rank]) if len(rows) else rows
     closing = closing[sorted_rows(work.iteration[rows[closing]])]
     iterations = work.iteration[rows[closing]]
-    first = np.flatnonzero(np.append(True, iterations[1:] != iterations[:-1])[: len(closing)])
+    first = heads(iterations)
     return Replay(rows, levels, iterations[first], closing, first, unordered)
 
 
@@ -328,9 +311,8 @@ def _levels(meeting: Ints, order: Dependencies) -> tuple[Ints, Ints]:
 
 def _listed(group: Ints, values: Ints, groups: int) -> tuple[Ints, Ints]:
     """Return values group by group, and where each group begins (and the last one ends)."""
-    order = sorted_rows(group)
-    first = np.searchsorted(group[order], np.arange(groups + 1))
-    return values[order], first
+    counts = np.bincount(group, minlength=groups)
+    return values[sorted_rows(group)], np.append(0, np.cumsum(counts))
 
 
 def _by_level(
@@ -358,10 +340,8 @@ def _by_level(
             more = follows[own] > number
             before[number, more] = followed[followed_first[own[more]] + number]
         members = met[met_first[level] : met_first[level + 1]]
-        of_member = meeting[members]
-        new = np.append(True, of_member[1:] != of_member[:-1])[: len(members)]
-        bounds = np.flatnonzero(new)
-        sizes = np.diff(np.append(bounds, len(members)))
+        bounds = heads(meeting[members])
+        sizes = np.diff(bounds, append=len(members))
         alone = first[level] + int((~meets[own]).sum())
         places = slice(first[level], first[level + 1]), slice(first[level], alone)
         yield (*places, before, place[members], bounds, sizes)
@@ -402,9 +382,7 @@ def slack_of(work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
         ready_ns = starts_ns[rows] - delay_ns[rows]
         for before in followed:
             np.minimum.at(latest_ns, before, ready_ns)
-    slack_ns = np.full(len(work), NONE, np.int64)
-    slack_ns[replay.rows] = latest_ns[:count] - ends_ns
-    return slack_ns
+    return scattered(len(work), replay.rows, latest_ns[:count] - ends_ns)
 
 
 # Links: which stages each transfer moves data between.

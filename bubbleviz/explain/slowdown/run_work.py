@@ -20,8 +20,16 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.phase_times import Receives
 from bubbleviz.explain.slowdown import replay
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, TableT, joined
-from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, TableT, joined, marked, scattered
+from bubbleviz.model.grouping import (
+    distinct,
+    first_of_each,
+    groups_of,
+    heads,
+    looked_up,
+    numbered,
+    sorted_rows,
+)
 from bubbleviz.model.intervals import group_extents, group_sum, last_before
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.phase_masks import among
@@ -168,8 +176,7 @@ class ReplayedRun:
         """
         kept = chosen[self.operations.rank]
         operations = self.operations.take(kept)
-        row = np.full(len(kept) + 1, NONE, np.int64)
-        row[:-1][kept] = np.arange(len(operations))
+        row = scattered(len(kept) + 1, np.flatnonzero(kept), np.arange(len(operations)))
         rows = rows.of_ranks(chosen, self.operations.rank)
         rows = rows.placed(lambda own: row[own], operations)
         collectives = self.collectives.take(chosen[self.collectives.rank])
@@ -235,8 +242,7 @@ def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
     """
     operations, rows_of = run.operations, run.explained()
     receives, dependencies = rows_of.receives, rows_of.dependencies
-    chosen = np.zeros(len(operations), bool)
-    chosen[rows] = True
+    chosen = marked(len(operations), rows)
     consumer, producer = dependencies.after, dependencies.before
     wanted = dependencies.remote(operations.rank) & chosen[consumer] & chosen[producer]
     wanted &= operations.iteration[consumer] == operations.iteration[producer]
@@ -247,11 +253,9 @@ def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
     forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
     forward = np.where(both, stage[producer] < stage[consumer], forward)
 
-    at = np.full(len(operations), NONE, np.int64)
-    at[receives.operation] = np.arange(len(receives))
+    at = scattered(len(operations), receives.operation, np.arange(len(receives)))
     # An overlapped pair takes two results; its last receive is that of the later one.
-    last = np.zeros(len(consumer), bool)
-    last[first_of_each(consumer, -operations.end_ns[producer])] = True
+    last = marked(len(consumer), first_of_each(consumer, -operations.end_ns[producer]))
     receive = np.where(last, at[consumer], NONE)
     unnamed = _in_order(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
     by_order = (receive == NONE) & (unnamed != NONE)
@@ -308,8 +312,7 @@ def _with_inferred(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages
     if not len(asked):
         return messages
     start_ns, end_ns = _times(operations, rows)
-    place = np.full(len(operations), NONE, np.int64)
-    place[rows] = np.arange(len(rows))
+    place = scattered(len(operations), rows, np.arange(len(rows)))
     consumer, producer = messages.consumer, messages.producer
     at, produced_ns = place[consumer], operations.end_ns[producer]
     same = operations.rank[rows[at - 1]] == operations.rank[consumer]
@@ -364,9 +367,7 @@ def _crossed(operations: Operations, messages: Messages) -> Bools:
         operations.rank[seen.consumer],
         seen.forward.astype(np.int64),
     ).of_row
-    crossed = replay.numbered(link, seen.send_start_ns) != replay.numbered(
-        link, seen.receive_start_ns
-    )
+    crossed = numbered(link, seen.send_start_ns) != numbered(link, seen.receive_start_ns)
     result = np.zeros(len(messages), bool)
     result[rows] = np.isin(link, link[crossed])
     return result
@@ -395,8 +396,8 @@ def _in_order(
     of_row, of_owner = group[: len(rows)], group[len(rows) :]
     count = int(group.max(initial=NONE)) + 1
     equal = np.bincount(of_row, minlength=count) == np.bincount(of_owner, minlength=count)
-    place = replay.numbered(of_row, operations.start_ns[rows])
-    wanted = replay.numbered(of_owner, operations.start_ns[owner])
+    place = numbered(of_row, operations.start_ns[rows])
+    wanted = numbered(of_owner, operations.start_ns[owner])
     found = looked_up((of_row, place), rows, (of_owner, wanted))
     return np.where(equal[of_owner], found, NONE)
 
@@ -436,8 +437,7 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
     taken, taken_by = rows[receives], compute[receives]
     directed = np.flatnonzero((role == replay.Role.FORWARD) | (role == replay.Role.BACKWARD))
     after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
-    earlier = np.full(len(work) + 1, NONE, np.int64)
-    earlier[after] = before
+    earlier = scattered(len(work) + 1, after, before)
     previous = earlier[taken_by]
     return [
         *(chained(work, own, of_link[own]) for own in streams),
@@ -465,7 +465,7 @@ def _first_backward(work: replay.Work, computes: Ints) -> list[Pairs]:
                    └─> RECV_B, SEND_B
     """
     role, place = work.role, work.rank_iteration
-    number = replay.numbered(place[computes], work.start_ns[computes], work.kind[computes])
+    number = numbered(place[computes], work.start_ns[computes], work.kind[computes])
     backward = np.flatnonzero(role[computes] == replay.Role.BACKWARD)
     first = backward[first_of_each(place[computes[backward]], number[backward])]
     of_place = place[computes[first]]
@@ -580,8 +580,7 @@ def _times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
     """
     start_ns, end_ns = operations.end_ns[rows] - operations.busy_ns[rows], operations.end_ns[rows]
     order = sorted_rows(operations.rank[rows], start_ns, end_ns)
-    rank = operations.rank[rows][order]
-    bounds = np.flatnonzero(np.append(True, rank[1:] != rank[:-1]))[: len(rank)]
+    bounds = heads(operations.rank[rows][order])
     for own in np.split(order, bounds[1:]):
         covered_ns = np.append(NEVER, np.maximum.accumulate(end_ns[own])[:-1])
         start_ns[own] = np.maximum(start_ns[own], covered_ns)
@@ -691,8 +690,7 @@ def run_order(
         operations: of all ranks.
         tokens: which of these waited for the token of which.
     """
-    place = np.full(len(operations), NONE, np.int64)
-    place[rows] = np.arange(len(rows))
+    place = scattered(len(operations), rows, np.arange(len(rows)))
     seen, unseen = messages.take(messages.seen), messages.take(~messages.seen)
     computes, transfers = np.arange(len(rows)), len(rows) + np.arange(2 * len(seen))
     collective = np.arange(len(rows) + len(transfers), len(work))
@@ -779,8 +777,7 @@ def queued_collectives(run: ReplayedRun, work: replay.Work, rows: Ints) -> tuple
         rows: of the operations that are the first rows of the work.
     """
     operations = run.operations
-    place = np.full(len(operations) + 1, NONE, np.int64)
-    place[rows] = np.arange(len(rows))
+    place = scattered(len(operations) + 1, rows, np.arange(len(rows)))
     inside = run.collectives.take(place[run.collectives.operation] != NONE)
     owner = inside.operation
     inside = inside.take(inside.start_ns < operations.end_ns[owner])
@@ -879,13 +876,11 @@ def delays_of(work: replay.Work, order: Dependencies) -> Ints:
     The launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``; of a row that
     follows none it counts from the first start of its iteration.
     """
-    ready_ns = group_extents(
-        order.after, len(work), work.end_ns[order.before], work.end_ns[order.before]
-    )[1]
+    ready_ns = np.full(len(work), NEVER)
+    np.maximum.at(ready_ns, order.after, work.end_ns[order.before])
     iterations = distinct(work.iteration)
     first_ns = _extents(work, iterations)[0][np.searchsorted(iterations, work.iteration)]
-    follows = np.bincount(order.after, minlength=len(work)) > 0
-    return work.start_ns - np.where(follows, ready_ns, first_ns)
+    return work.start_ns - np.where(ready_ns == NEVER, first_ns, ready_ns)
 
 
 def early_starts(work: replay.Work, order: Dependencies) -> Ints:

@@ -22,7 +22,7 @@ import numpy as np
 from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import dependencies_of
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints, marked
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
@@ -399,8 +399,7 @@ def _flows_of(report: Report) -> tuple[Ints, Ints]:
     steps = dependencies.remote(operations.rank) | (
         stage[dependencies.after] != stage[dependencies.before]
     )
-    stepped = np.zeros(len(operations), bool)
-    stepped[dependencies.after[steps]] = True
+    stepped = marked(len(operations), dependencies.after[steps])
     kept = (operations.phase[dependencies.after] != Phase.W) & (
         steps | ~stepped[dependencies.after]
     )

@@ -30,7 +30,7 @@ import numpy as np
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.model.grouping import distinct, found_in, groups_of, places_in
+from bubbleviz.model.grouping import begins, distinct, found_in, groups_of, places_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
 from bubbleviz.model.texts import encodable
@@ -108,8 +108,7 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
     order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], thread))
     rows, thread = rows[order], thread[order]
     start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
-    first = np.ones(len(rows), bool)
-    first[1:] = thread[1:] != thread[:-1]
+    first = begins(thread)
     # Threads follow one another in time once each is moved behind the one before.
     span_ns = int(end_ns.max(initial=0)) + 1
     place = np.cumsum(first) * span_ns

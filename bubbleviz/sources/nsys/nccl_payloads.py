@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.collectives import Payloads
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.sources.nsys.export import Export
@@ -126,8 +126,7 @@ def _decoded(rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence
     Shape (4 + fields, rows): whether the payload holds a communicator, its range's start and
     thread, the communicator's hash, and the fields in the order of ``_COLUMNS``, -1 unknown.
     """
-    table = np.full((4 + len(_COLUMNS), len(rows)), NONE, np.int64)
-    table[[_READ, _HASH]] = 0
+    table = scattered((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
     known = _are(start_ns, int) & _are(thread, int) & _are(texts, str)
     table[_START, known], table[_THREAD, known] = start_ns[known], thread[known]

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined, scattered
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.texts import natural_key
 
@@ -272,8 +272,7 @@ def stretch_of(data: bytes, found: FoundBlocks, names: dict[int, int]) -> Stretc
     at = np.flatnonzero(inside & (rows["kind"] == layout.KIND_OPERATION))
     own, end = rows[at], np.frombuffer(data, _END, count)[last]
     clock = np.frombuffer(data, _CLOCK, count)[last - 1]
-    number = np.full(max([*names, NONE]) + 2, NONE, np.int64)
-    number[list(names)] = list(names.values())
+    number = scattered(max([*names, NONE]) + 2, list(names), list(names.values()))
 
     def columns(records: npt.NDArray[np.void], names: str) -> dict[str, Ints]:
         return {name: records[name].astype(np.int64) for name in names.split()}

@@ -14,7 +14,7 @@ import numpy as np
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import grouping, texts
 from bubbleviz.model import operations as model
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents, Profile, Source, ToldClock
@@ -154,8 +154,7 @@ def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[Any]:
     rows = np.flatnonzero(values != NONE)
     told = str if value is int else lambda code: shown(value(code))
     _refuse_two(cells, name, place[rows], rows, values[rows], told)
-    of_rank = np.full(count, NONE, np.int64)
-    of_rank[place[rows]] = values[rows]
+    of_rank = scattered(count, place[rows], values[rows])
     return [None if known == NONE else value(known) for known in of_rank.tolist()]
 
 

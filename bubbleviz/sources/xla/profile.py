@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
-from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
+from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges, Source
@@ -357,15 +357,11 @@ def _runs(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
         instructions  x  y  z  x  y  z  p  q  x  y
         executions    0  0  0  1  1  1  2  2  3  3
     """
-    fresh = np.zeros(len(label), bool)
-    for column in (thread, device, module):
-        fresh[1:] |= column[1:] != column[:-1]
-    fresh[:1] = True
+    fresh = begins(thread, device, module)
     begun = np.maximum.accumulate(np.where(fresh, np.arange(len(label)), 0))
     # An instruction may be several kernels one after the other.
     again = label == label[begun]
-    again[1:] &= label[1:] != label[:-1]
-    return np.cumsum(fresh | again) - 1
+    return np.cumsum(fresh | (again & begins(label))) - 1
 
 
 def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
