@@ -141,8 +141,8 @@ def _by_record(
     numbered = np.ones(len(groups) + 1, bool)
     numbered[group[collectives.sequence < 0]] = False
     rows = np.flatnonzero(known & numbered[group])
-    found = np.full(len(collectives), NONE, np.int64)
-    found[rows] = groups_of(group[rows], collectives.sequence[rows]).of_row
+    place = groups_of(group[rows], collectives.sequence[rows]).of_row
+    found = scattered(len(collectives), rows, place)
     yield _of_several(collectives, found)
     rows = np.flatnonzero(known & ~numbered[group] & (collectives.iteration >= 0))
     in_order = _in_order(collectives, rows if ordered else rows[:0], group)

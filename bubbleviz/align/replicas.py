@@ -530,8 +530,7 @@ def _by_numbers(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[I
     stages = len(ranks) // replicas
     found = []
     for together in (n for n in range(1, replicas + 1) if replicas % n == 0):
-        stage = np.full(len(number), NONE, np.int64)
-        stage[ranks] = place // together % stages
+        stage = scattered(len(number), ranks, place // together % stages)
         pairs = groups_of(stage[ranks], kinds[ranks])
         if len(pairs) == stages:
             found.append(stage)

@@ -64,8 +64,8 @@ def forward_order(
     chunks = grouping.groups_of(
         operations.iteration[first], operations.microbatch[first], operations.sequence[first]
     )
-    held = np.full((len(rank), len(chunks)), NONE, np.int64)
-    held[np.searchsorted(rank, operations.rank[first]), chunks.of_row] = first
+    at = np.searchsorted(rank, operations.rank[first]), chunks.of_row
+    held = scattered((len(rank), len(chunks)), at, first)
     # Those that all ranks ran.
     common = operations.take(held[:, (held >= 0).all(axis=0)].reshape(-1))
     shape = len(rank), len(common) // len(rank)

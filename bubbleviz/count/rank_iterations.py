@@ -14,6 +14,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.window_bounds import WindowBounds
 from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.grouping import heads
 from bubbleviz.model.phases import COMPUTE
 
 _PHASES = tuple(phase.label for phase in COMPUTE)
@@ -370,7 +371,7 @@ def pipeline_bounds(run: Run, most: int) -> list[int]:
     number = -(-len(run.operations) // most)
     if number < 2 or of_rank.min() < 0 or (of_rank[1:] < of_rank[:-1]).any():
         return [0, ranks]
-    begins = np.append(np.flatnonzero(np.append(True, of_rank[1:] != of_rank[:-1])), ranks)
+    begins = np.append(heads(of_rank), ranks)
     row = np.searchsorted(run.operations.rank, begins)
     wanted = np.arange(1, number) * len(run.operations) // number
     cuts = begins[np.searchsorted(row, wanted)].tolist()

@@ -27,7 +27,14 @@ from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked
-from bubbleviz.model.grouping import distinct, first_of_each, groups_of, places_in, sorted_rows
+from bubbleviz.model.grouping import (
+    distinct,
+    first_of_each,
+    groups_of,
+    heads,
+    places_in,
+    sorted_rows,
+)
 from bubbleviz.model.intervals import group_extents, last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
@@ -342,7 +349,7 @@ def replayed_ranks(
     end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
     # Operations of a rank and an iteration mostly follow each other.
     cell = pipeline[operations.rank[rows]] * len(included) + operations.iteration[rows]
-    first = np.append(0, np.flatnonzero(cell[1:] != cell[:-1]) + 1)
+    first = heads(cell)
     latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)
     np.maximum.at(end_ns.reshape(-1), cell[first], latest_ns)
     # By the best place that a pipeline has in any iteration, by latest end. Turned around bit by

@@ -319,9 +319,7 @@ class Launches:
         ids = calls.correlation_id[rows]
         # Where the thread that calls is the only one of its process, ids ascend already.
         if not (ids[1:] > ids[:-1]).all():
-            rows = rows[np.lexsort((calls.start_ns[rows], ids))]
-            ids = calls.correlation_id[rows]
-            first = np.append(True, ids[1:] != ids[:-1])
+            first = grouping.first_of_each(ids.astype(np.int64), calls.start_ns[rows])
             rows, ids = rows[first], ids[first]
         low = bisect_left(activities, ids[0], key=self.ids.__getitem__)
         within = activities[low : bisect_right(activities, ids[-1], key=self.ids.__getitem__)]

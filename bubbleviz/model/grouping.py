@@ -251,8 +251,7 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
     number, base = _packed(both)
     if base > _LISTED * len(number) + _FEW_CODES:
         number, base = _digit(_by_sorting(number).of_row)
-    table = np.full(base, NONE, np.int64)
-    table[number[: len(values)]] = values
+    table = scattered(base, number[: len(values)], values)
     return table[number[len(values) :]]
 
 
@@ -471,9 +470,7 @@ class CodedTexts(Table):
     def at(self, rows: Ints) -> CodedTexts:
         """Return the texts of some rows; a row of -1 has none."""
         known = rows != NONE
-        code = np.full(len(rows), NONE, np.int64)
-        code[known] = self.code[rows[known]]
-        return CodedTexts(code, self.texts)
+        return CodedTexts(scattered(len(rows), known, self.code[rows[known]]), self.texts)
 
     def occurring(self) -> CodedTexts:
         """Return the same rows without the texts that do not occur."""

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from bubbleviz.model.collectives import Collectives, Payloads, Synchronisation
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import expanded
+from bubbleviz.model.grouping import expanded, heads
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
 
@@ -145,9 +146,8 @@ class Activities(Table):
             rank     0 0 0 1 1 0 0 1
             runs     ├───┤ ├─┤ ├─┤ │
         """
-        changes = np.flatnonzero(self.rank[1:] != self.rank[:-1]) + 1
-        begin = np.append(0, changes)[: len(self)]
-        return begin, np.append(changes, len(self))[: len(self)], self.rank[begin]
+        begin = heads(self.rank)
+        return begin, np.append(begin, len(self))[1:], self.rank[begin]
 
     def rows_by_rank(self) -> Callable[[int], Codes]:
         """Return what gives the rows of a rank, ascending."""
@@ -165,9 +165,7 @@ class Activities(Table):
     def counts_by_rank(self) -> Ints:
         """Return how many rows each rank has."""
         begin, end, owner = self._runs()
-        counts = np.zeros(len(self.ranks), np.int64)
-        np.add.at(counts, owner, end - begin)
-        return counts
+        return group_sum(owner, len(self.ranks), end - begin)
 
     def uncorrelated(self) -> Activities:
         """Return the activities without correlation ids, which take no memory."""

@@ -23,15 +23,6 @@ struct row {
     int64_t number;
 };
 
-/* Whether rows are in order already. */
-static int ascending(const uint64_t *key, const int64_t *order, size_t count)
-{
-    for (size_t i = 1; i < count; i++)
-        if (key[order[i]] < key[order[i - 1]])
-            return 0;
-    return 1;
-}
-
 /* Whether rows are in the order of some columns, the first one first. */
 EXPORTED int64_t bubbleviz_in_order(const int64_t *const *columns, int64_t count, int64_t rows)
 {
@@ -47,14 +38,12 @@ EXPORTED int64_t bubbleviz_in_order(const int64_t *const *columns, int64_t count
 
 /* Put the numbers of rows in the order of their keys; those with equal keys keep theirs.
  *
- * order holds each number below count once, and is changed. Returns 0, or SHORT_OF_MEMORY.
+ * There is at least one row. order holds each number below count once, and is changed. Returns 0, or
+ * SHORT_OF_MEMORY.
  */
 EXPORTED int64_t bubbleviz_sort(const uint64_t *key, int64_t rows, int64_t *order)
 {
     size_t count = (size_t)rows;
-
-    if (ascending(key, order, count))
-        return 0;
     struct row *from = malloc(count * sizeof *from), *to = malloc(count * sizeof *to);
     size_t (*begin)[BUCKETS] = calloc(DIGITS, sizeof *begin);
 

@@ -359,15 +359,16 @@ class ActivitiesBuilder:
         order = np.argsort(self._names.values)
         # The last place is that of no name (-1).
         _translate(name_id, np.append(places_in(order), NONE))
-        times = self._start_ns[rows], self._end_ns[rows]
-        columns: list[npt.NDArray[Any]] = [*times, rank, self._correlation_id[rows], name_id]
+        columns: list[npt.NDArray[Any]] = [
+            *(self._start_ns[rows], self._end_ns[rows]),
+            *(rank, self._correlation_id[rows], name_id),
+        ]
         if len(groups) > 1:
             # What comes after all kernels stays there.
             narrow = 2 * len(groups) < 1 << 15
             self.group = rank.astype(np.int16) if narrow else rank.astype(np.int32)
             self.group[self._kernels :] += len(groups)
             self._start_ns = self._end_ns = np.empty(0, np.int64)
-            del times
             columns = list(in_groups(self.group, columns))
         start_ns, end_ns, of_rank, correlation_id, of_name = columns
         return model.Activities(
