@@ -10,7 +10,13 @@ from msgspec import json
 
 import bubbleviz
 from bubbleviz.analyses.plan.documents import memory_plot_of, sections
-from bubbleviz.analyses.plan.planned_run import MeasuredRun, limited_workload, of_saved, plan_run
+from bubbleviz.analyses.plan.planned_run import (
+    MeasuredRun,
+    limited_workload,
+    of_report,
+    of_saved,
+    plan_run,
+)
 from bubbleviz.errors import UsageError
 from bubbleviz.render import json_document
 from bubbleviz.render.text.terminal import plain_text
@@ -18,6 +24,7 @@ from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import MeasuredMemory, Workload, device_workload
+from tests.planting import Planting, plant
 from tests.support.places import CHECKOUT
 
 
@@ -158,3 +165,12 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
         assert rest.ran is not None
         assert rest.ran.orders == whole.ran.orders == RAN.orders
         assert plan_run(rest).workload == plan_run(whole).workload
+
+
+def test_results_of_what_ran_together_are_there_when_both_ended(tmp_path: Path) -> None:
+    plant(Planting(schedule="dualpipev", iterations=1), tmp_path)
+    planned = plan_run(of_report(bubbleviz.analyze(tmp_path), "run"), prove=False)
+
+    assert planned.own is not None
+    assert planned.own.makespan_ns == planned.run.ran_ns == 27_000_000
+    assert planned.expected_ns == planned.best.best.makespan_ns == 25_500_000

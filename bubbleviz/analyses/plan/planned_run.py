@@ -95,13 +95,15 @@ def _measured(
     on_gpus: bool,
 ) -> MeasuredRun:
     workload, name = times.workload, times.schedule
+    plans = known.known_plans(workload.placement, workload.microbatches)
+    ran = usual = next((plan for plan in plans if plan.name == name), None)
     if len(columns["rank"]) and typical is not None:
         ran = order_that_ran(columns, typical, workload.placement, name or "the order that ran")
         if ran is not None and ran.microbatches != workload.microbatches:
             ran = None
-    else:
-        plans = known.known_plans(workload.placement, workload.microbatches)
-        ran = next((plan for plan in plans if plan.name == name), None)
+        if ran is not None and usual is not None and ran.orders == usual.orders:
+            # Times alone do not show which operations wait for each other to pass on results.
+            ran = usual
     return MeasuredRun(
         source,
         workload,
