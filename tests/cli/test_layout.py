@@ -68,6 +68,18 @@ def test_a_picture_says_where_nothing_moves(tmp_path: Path) -> None:
     assert ">after<" not in drawn
 
 
+def test_devices_hold_stages_of_both_directions(
+    layers: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    svg = tmp_path / "out.svg"
+    words = ("--schedule", "dualpipe", "-o", svg)
+    out = cli.printed("layout", "--layers", layers, *SIZES, *words)
+
+    assert "    0    0, 1       4" in out
+    # Both devices hold all layers: 0.8 + 6 x 3 + 6 ms.
+    assert svg.read_text().count(">24.80") == 2
+
+
 def test_a_memory_limit_has_the_unit_of_the_table(
     cli: CommandLine, layers: str, tmp_path: Path
 ) -> None:

@@ -71,28 +71,29 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     page.text(text, page.left, page.y, 12, font_weight="bold")
     page.y += 12
     devices = min(question.stages, _MOST)
+    held = [[stage for at, stage in row.holders() if at == device] for device in range(devices)]
     longest_ns = max(
-        _work_ns(layers, layout, device)
+        _work_ns(layers, layout, stages)
         for layout in (row.before, row.best.layout)
-        for device in range(devices)
+        for stages in held
     )
-    chunks = len(row.best.layout.placement) // question.stages
+    chunks = len(row.holders()) // question.stages
     width = page.right - _RIGHT - page.left - _LEFT - _CHUNK * (chunks - 1)
     scale = width / max(longest_ns, 1)
     top = page.y
-    for device in range(devices):
+    for device, stages in enumerate(held):
         page.text(f"device {device}", page.left, page.y + _BAR - 3, 11)
         pair = ((row.before, "before"), (row.best.layout, "after"))
         for layout, word in pair[stays:]:
-            _draw_bar(page, layers, layout, device, scale, pale=word == "before")
+            _draw_bar(page, layers, layout, stages, scale, pale=word == "before")
             base = page.y + _BAR - 3.5
             if not stays:
                 page.text(word, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
-            work = duration(_work_ns(layers, layout, device))
+            work = duration(_work_ns(layers, layout, stages))
             page.text(work, page.right, base, 9.5, text_anchor="end")
             page.y += _BAR + _BETWEEN
         page.y += _GAP
-    whole_ns = sum(int(each.sum()) for each in layers.times[:3])
+    whole_ns = sum(_work_ns(layers, row.best.layout, [stage]) for _, stage in row.holders())
     mean = page.left + _LEFT + whole_ns / question.stages * scale + _CHUNK * (chunks - 1)
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
     path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"
@@ -101,12 +102,12 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
 
 
 def _draw_bar(
-    page: Page, layers: Layers, layout: Layout, device: int, scale: float, *, pale: bool
+    page: Page, layers: Layers, layout: Layout, held: Sequence[int], scale: float, *, pale: bool
 ) -> None:
     """Draw the layers of a device, one box each, its chunks apart."""
     x, opacity = page.left + _LEFT, 0.45 if pale else 1.0
     work_ns = layers.forward_ns + layers.backward_ns + layers.weight_ns
-    for stage in layout.of_device(device):
+    for stage in held:
         begin, numbers = x, list(layout.stages[stage])
         for at in numbers:
             end = x + int(work_ns[at]) * scale
@@ -124,12 +125,9 @@ def _draw_bar(
         x += _CHUNK
 
 
-def _work_ns(layers: Layers, layout: Layout, device: int) -> int:
+def _work_ns(layers: Layers, layout: Layout, held: Sequence[int]) -> int:
     return sum(
-        int(each[at])
-        for stage in layout.of_device(device)
-        for at in layout.stages[stage]
-        for each in layers.times[:3]
+        int(each[at]) for stage in held for at in layout.stages[stage] for each in layers.times[:3]
     )
 
 

@@ -174,7 +174,7 @@ def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
     layers, layout = report.question.layers, row.best.layout
     saved = "" if row.saving is None else f", {percent(row.saving)} shorter than before"
     title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
-    yield Table(title, list(_stages(report, layers, layout)), left=("",), wrap=("",))
+    yield Table(title, list(_stages(report, row, layout)), left=("",), wrap=("",))
     if layers.forward_only:
         of_kind = [[layers.kinds[at] for at in stage] for stage in layout.stages]
         counts = [str(stage.count(model.LayerKind.TRANSFORMER)) for stage in of_kind]
@@ -189,10 +189,10 @@ def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
 
 
 def _stages(
-    report: LayoutReport, layers: model.Layers, layout: model.Layout
+    report: LayoutReport, row: ScheduleLayout, layout: model.Layout
 ) -> Iterator[dict[str, str]]:
-    work = report.question.workload(layout)
-    several = len(layout.placement) > report.question.stages
+    work, holders = report.question.workload(layout), row.holders()
+    several = len(holders) > report.question.stages
     for number, stage in enumerate(layout.stages):
         times = {
             "F ms": work.forward_ns[number],
@@ -201,9 +201,13 @@ def _stages(
         }
         yield {
             "stage": str(number),
-            **({"device": str(layout.placement[number])} if several else {}),
+            **(
+                {"device": ", ".join(str(at) for at, its in holders if its == number)}
+                if several
+                else {}
+            ),
             "layers": str(len(stage)),
-            "": _names_of(layers, stage),
+            "": _names_of(report.question.layers, stage),
             **{header: milliseconds(ns) for header, ns in times.items()},
             "sum ms": milliseconds(sum(times.values())),
         }

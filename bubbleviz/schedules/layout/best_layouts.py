@@ -102,6 +102,12 @@ class ScheduleLayout:
             return None
         return 1 - self.best.makespan_ns / self.before_ns
 
+    def holders(self) -> tuple[tuple[int, int], ...]:
+        """Return (device, virtual stage of one pipeline) of all stages, those of replicas too."""
+        assert self.plan is not None
+        length = len(self.plan.placement) // self.plan.replicas
+        return tuple((device, at % length) for at, device in enumerate(self.plan.placement))
+
     @property
     def proven(self) -> bool:
         """Whether no layout is better under this schedule."""
