@@ -25,6 +25,8 @@ _MOVED = 0.02
 _WITHIN = 0.01
 #: What saves at least this share of its promise is kept in part.
 _IN_PART = 0.25
+#: Orders of searched schedules at equal times are those of others, as which runs are recognised.
+_RECOGNISED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Verdicts, from what was done and what came of it.
 KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
     "kept",
@@ -182,7 +184,10 @@ def _change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tup
     if advice.kind == "schedule":
         if before.schedule == after.schedule:
             return False, f"the schedule is still {after.schedule or 'unknown'}"
-        return True, f"the schedule is {after.schedule or 'unknown'}, was {before.schedule}"
+        wanted, ran = (_RECOGNISED_AS.get(own, own) for own in (advice.place, after.schedule or ""))
+        advised = "" if ran == wanted else f", not {advice.place}"
+        change = f"the schedule is {after.schedule or 'unknown'}{advised}, was {before.schedule}"
+        return not advised, change
     if advice.stages:
         return _moved(advice.stages, before, after)
     now = next((own for own in after.advice if own.place == advice.place), None)

@@ -87,7 +87,7 @@ class Job:
     @property
     def plan(self) -> Plan:
         """The order of operations of each replica."""
-        chunks = 2 if self.schedule in {"interleaved-1f1b", "zb-v"} else 1
+        chunks = 2 if self.schedule in {"interleaved-1f1b", "interleaved-zb", "zb-v"} else 1
         return schedule_named(self.schedule).plan(self.stages, self.microbatches, chunks)
 
     def drawn_lengths(self, draw: Callable[[float, float], float]) -> list[list[float]]:
