@@ -203,10 +203,15 @@ def as_svg(comparison: Comparison, view: View) -> str:
     """Return the typical iterations of runs as panels on one axis of time, in a view's style.
 
     Raises:
-        UsageError: a run was read from a saved report.
+        UsageError: a run was read from a saved report, or is on idle time.
     """
     from bubbleviz.render.picture.panels import draw_panels, of_typical
 
+    if not comparison.runs[0].saved.of_pipeline:
+        raise UsageError(
+            f"{comparison.runs[0].path}: its idle time is compared, and there are no operations to "
+            "draw; leave out the picture, or draw each run by bubbleviz idle RUN -o idle.svg"
+        )
     check_drawable({run.path: run.report is None for run in comparison.runs})
     panels = [
         (run.title, run.report, of_typical(run.report, view))

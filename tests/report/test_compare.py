@@ -428,6 +428,8 @@ def test_a_saved_report_cannot_be_drawn(
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="has no operations to draw"):
         as_svg(compare([run("a"), run("b")]), View())
+    with pytest.raises(UsageError, match="its idle time is compared"):
+        as_svg(compare([run("a", name="idle"), run("b", name="idle")]), View())
 
 
 def test_what_cannot_be_compared_is_refused(
