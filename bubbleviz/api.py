@@ -19,6 +19,7 @@ from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.window import Window, parse_window
@@ -148,6 +149,11 @@ def analyze(
             from bubbleviz.report.memory_limits import others_in_bytes
 
             others = others_in_bytes(others, report.memory, report, limit)
+        if limit is not None and others.limit_bytes is None:
+            what = f"memory limit {memory_limit} plays no part"
+            reason = "profiles do not tell what all stages hold in bytes (bubbleviz guide memory)"
+            note = Limitation(what, reason, kind=LimitationKind.LIMIT_UNUSED)
+            report = replace(report, limitations=(*report.limitations, note))
     return replace(report, alternatives=others)
 
 

@@ -24,6 +24,7 @@ from tests.planting import Planting, plant
 from tests.support.columnar_exports import columnar
 from tests.support.command_line import CommandLine
 from tests.support.memory_events import Allocations, plant_memory
+from tests.support.places import FIXTURES
 from tests.support.torch_traces import traces_of
 
 MB = 1_000_000
@@ -97,6 +98,8 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert "fits in 2.00 GB" in out
     said = cli.refused("analyze", *traces, "--memory-limit", "2", code=2)
     assert "give it with a unit, such as 80GB" in said
+    words = "analyze", str(FIXTURES / "1f1b"), "--what-if", "--memory-limit"
+    assert "Limits: memory limit 80GB plays no part" in cli.printed(*words, "80GB")
 
 
 def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
