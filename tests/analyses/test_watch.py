@@ -34,7 +34,7 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
 from tests.support.live_runs import LiveRun
-from tests.support.places import CHECKOUT
+from tests.support.places import CHECKOUT, FIXTURES
 
 MS = 1_000_000
 BASE = Planting(
@@ -412,9 +412,16 @@ def test_a_folder_is_waited_for_and_a_file_is_refused(
     assert watch(tmp_path / "run", "--interval", "0.01", "--stop-after", "0.05") == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert "does not exist yet" in line
-    (tmp_path / "file").touch()
-    assert watch(tmp_path / "file") == 1
-    assert "is not a directory" in capsys.readouterr().err
+    for file, is_profile in (("page.html", False), ("node0.sqlite", True)):
+        (tmp_path / file).touch()
+        assert watch(tmp_path / file) == 1
+        line = capsys.readouterr().err
+        assert "is not a directory, and watch reads what ranks record by bubbleviz.annotate" in line
+        assert ("bubbleviz analyze" in line) == is_profile
+    assert watch(FIXTURES / "1f1b", "--interval", "0.01", "--stop-after", "0.05") == 0
+    line = capsys.readouterr().err
+    assert "no recording yet; watch reads" in line
+    assert f"give profiles to bubbleviz analyze {FIXTURES / '1f1b'}" in line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

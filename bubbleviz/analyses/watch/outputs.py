@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,9 +17,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bubbleviz.analyses.watch.measurement import RankPace, Sight, WatchedIteration
-from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.errors import BubblevizError, OutputError, UsageError
 from bubbleviz.model import private_names, texts
 from bubbleviz.model.columns import NONE
+from bubbleviz.recording_layout import SUFFIX
+from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -301,10 +303,19 @@ def _pause(iteration: WatchedIteration) -> str:
     )
 
 
+#: What is read.
+READ = "watch reads what ranks record by bubbleviz.annotate (bubbleviz guide record)"
+
+
 def waiting(folder: str) -> str:
     """Return what is said as long as no iteration is whole."""
     if not Path(folder).exists():
         return f"{folder}: does not exist yet; waiting for it"
+    with suppress(BubblevizError):
+        if not any(file.path.endswith(SUFFIX) for file in find_profiles([folder])):
+            return (
+                f"{folder}: no recording yet; {READ}; give profiles to bubbleviz analyze {folder}"
+            )
     return f"{folder}: no whole iteration yet; it is written when the next one begins"
 
 

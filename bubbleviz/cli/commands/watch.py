@@ -64,13 +64,14 @@ def watch(
     the reason in the environment variable BUBBLEVIZ_LIMIT.
     """
     from bubbleviz.analyses.watch.measurement import Watcher, limit_watch
-    from bubbleviz.analyses.watch.outputs import opened
+    from bubbleviz.analyses.watch.outputs import READ, opened
     from bubbleviz.sources.gzip_files import unwinding
+    from bubbleviz.sources.paths import profiles_among
 
     if Path(folder).exists() and not Path(folder).is_dir():
+        other = f", or bubbleviz analyze {folder}" if profiles_among([folder]) else ""
         raise InputError(
-            f"{folder}: is not a directory; give the one that the ranks record into, or bubbleviz "
-            f"analyze {folder}"
+            f"{folder}: is not a directory, and {READ}; give the one that they record into{other}"
         )
     if not 0.0 < interval <= 3_600.0:
         raise UsageError(f"--interval {interval:g}: must be more than 0 and at most 3600 seconds")
