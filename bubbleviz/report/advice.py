@@ -72,14 +72,9 @@ def first_thing(report: Report) -> str | None:
     """
     if report.summary.iterations == 0:
         return None
-    restrictions = report.restrictions
-    alone = next((own.advice for own in restrictions if own.advice), None)
-    alone = alone or _lost_launches(report)
+    alone, missing = _not_recorded(report)
     if alone is not None:
         return alone
-    missing = _MAYBE_INCOMPLETE if MAYBE_INCOMPLETE in restrictions else None
-    if RANKS_MISSING in restrictions and not report.single_stage:
-        missing = _INCOMPLETE
     lacking, replays = few_lacking(report), _replays(report)
     sentences = [_heavier_than_bubble(report)]
     if missing is not None and lacking is None:
@@ -101,12 +96,23 @@ def first_thing(report: Report) -> str | None:
 def further_advice(report: Report) -> tuple[str, ...]:
     """Return what to do beside the first, two things at most, with what each would save alone."""
     first, replays = first_thing(report), _replays(report)
-    if first is None or replays is None:
+    unknown = any(_not_recorded(report)) and few_lacking(report) is None
+    if first is None or replays is None or unknown:
         return ()
     others = [
         a for a in advice_of(report, _worth(report, replays["measured"])) if a.text not in first
     ]
     return tuple(a.short for a in others[:_FURTHER] if a.saving_ratio >= _LEAST_FURTHER)
+
+
+def _not_recorded(report: Report) -> tuple[str | None, str | None]:
+    """Return what to do alone, and where ranks are missing; None where nothing calls for it."""
+    restrictions = report.restrictions
+    alone = next((own.advice for own in restrictions if own.advice), None)
+    missing = _MAYBE_INCOMPLETE if MAYBE_INCOMPLETE in restrictions else None
+    if RANKS_MISSING in restrictions and not report.single_stage:
+        missing = _INCOMPLETE
+    return alone or _lost_launches(report), missing
 
 
 #: In front of a row that the first advice is about.
@@ -549,11 +555,12 @@ def _stage(report: Report, fault: Fault, seen: str) -> _Text:
     numbers = listed([str(stage) for stage in fault.stages], _NAMED)
     moves = f"Move {listed(list(fault.moves), _NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:
-        action, who = f"Move layers off stages {numbers}", "They take"
+        action, who = f"Move layers off stages {numbers}", "These stages take"
     else:
         alone = sum(rank.stage == fault.stage for rank in report.ranks) == 1
         action = f"Move layers off stage {numbers}"
-        who = f"{subject(numbered_rank(report, fault.ranks[0]))} takes" if alone else "It takes"
+        who = subject(numbered_rank(report, fault.ranks[0])) if alone else "That stage"
+        who += " takes"
     return action, f"{who} {_phases(fault)} the others, in {seen}", moves
 
 

@@ -124,6 +124,15 @@ def test_pipelines_that_lack_a_stage_keep_their_schedule(folder: Path, server: i
     assert (schedule.name, schedule.exact) == ("1f1b", True)
 
 
+def test_no_other_advice_where_the_bubble_is_unknown(tmp_path: Path) -> None:
+    plant(Planting(files="rank", slow_rank=0, absent=(2,)), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert (first_thing(report) or "").startswith("Ranks of the run are missing, so its bubble")
+    assert report.advice
+    assert further_advice(report) == ()
+
+
 # Reports of which no iteration is averaged.
 
 
