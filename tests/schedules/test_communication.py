@@ -159,6 +159,11 @@ def test_a_schedule_is_written_with_its_communication(cli: CommandLine, tmp_path
     assert [each["carried_makespan_ms"] for each in printed] == [14.0, 17.0]
     text = file.read_text(encoding="utf-8")
     assert texts(lowered(schedule_named("zb-h1").plan(3, 4, 1))) == text.splitlines()
+    order, carried = tmp_path / "order.csv", ("--transport", "blocking")
+    assert main(["simulate", *given[:6], "-o", str(order), *TIMES]) == 0
+    for alone in (given[:6], ("--plan", order)):
+        unused = cli.refused("simulate", *alone, *carried, *TIMES, code=2)
+        assert "--transport blocking: nothing is sent or received; give --plan" in unused
 
 
 def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_path: Path) -> None:

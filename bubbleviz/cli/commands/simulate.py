@@ -122,9 +122,16 @@ def simulate(
     given = times.given(measured=saved is not None)
     name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
     named, stage_times = sizes_and_times(saved, (name, p, m), *given)
+    read = None if plan is None else anonymous(_of_plan(plan, sizes, stage_times, carried))
+    unused = (read is None or read.carried_ms is None) and "comms" not in outputs.formats.values()
+    if transport is not None and unused:
+        raise UsageError(
+            f"--transport {transport}: nothing is sent or received; give --plan FILE with sends "
+            "and receives, or write -o order.comms.csv"
+        )
     result: Ideal | Estimate
-    if plan is not None:
-        result = anonymous(_of_plan(plan, sizes, stage_times, carried))
+    if read is not None:
+        result = read
     else:
         known = _known(named, measured=saved is not None)
         if any(len(each) > 1 for each in listed):
