@@ -12,7 +12,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, one_of, style_settings
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import one_line, some_of
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: More ranks or iterations than any report holds.
 _MOST = 1_000_000
+#: So many hosts stand in a message.
+_NAMED = 8
 #: Options that some outputs draw.
 _DRAWN = ("causes", "critical-path", "heat-map", "style", "width")
 _SIZE = re.compile(r"^\s*(tp|pp|dp)\s*=\s*([1-9][0-9]{0,6})\s*$")
@@ -216,7 +218,8 @@ def _of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
     known = {rank.host for rank in report.ranks}
     if not wanted <= known:
         lacking = one_line(min(wanted - known), 60)
-        raise UsageError(f"--hosts {shown}: there is no host {lacking}; -v clocks lists them")
+        there = some_of([one_line(name, 60) for name in sorted(known)], _NAMED)
+        raise UsageError(f"--hosts {shown}: there is no host {lacking}; the hosts are {there}")
     kept = [rank for rank in ranks if report.ranks[rank].host in wanted]
     if not kept:
         raise UsageError(f"--hosts {shown}: matches nothing that the other options select")

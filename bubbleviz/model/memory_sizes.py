@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
@@ -69,9 +70,11 @@ def parse_bytes(text: str, option: str) -> float:
     Raises:
         UsageError: it is not an amount of memory, or has no unit.
     """
-    size = parse_memory(text, option)
-    if not size.in_bytes:
-        raise UsageError(f"{option} {text}: give it with a unit, such as 80GB")
+    size = None
+    with suppress(UsageError):
+        size = parse_memory(text, option)
+    if size is None or not size.in_bytes:
+        raise UsageError(f"{option} {text}: no amount of bytes; give one with its unit, as 80GB")
     return size.amount
 
 

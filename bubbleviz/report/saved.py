@@ -659,8 +659,8 @@ def _decoded(
     except _UNREADABLE as error:
         raise _no_report(path, error) from error
     raise InputError(
-        f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; write a report with "
-        "bubbleviz analyze --json"
+        f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; give the profiles of the run, or a "
+        "report of them: bubbleviz analyze RUN -o report.json"
     )
 
 

@@ -206,7 +206,7 @@ def test_pipelines_and_hosts_are_selected(tmp_path: Path, cli: CommandLine) -> N
         assert "node1" in picture.read_text()
         assert "node0" not in picture.read_text()
 
-    assert "there is no host node7" in cli.refused(
+    assert "there is no host node7; the hosts are node0, node1" in cli.refused(
         "analyze", str(table), "--hosts", "node7", code=2
     )
     assert "matches nothing that the other options select" in cli.refused(
