@@ -26,6 +26,8 @@ from tests.support.command_line import CommandLine
 from tests.support.nccl_event_files import Op, Plugin, Step, line
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.xla_profiles import gpu as gpu_planes
+from tests.support.xla_profiles import written
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", ""))
 real = pytest.mark.skipif("BUBBLEVIZ_DATA" not in os.environ, reason="BUBBLEVIZ_DATA is not set")
@@ -46,6 +48,15 @@ def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path
         find_inputs([ranks[0], ranks[0]])
     # Event files may be equal.
     assert [file.path for file in find_inputs(ranks)] == ranks
+
+
+def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
+    found = measure_communication(str(written(tmp_path, gpu_planes())))
+
+    (outside,) = (note for note in found.limitations if "outside its ranges" in note.what)
+    assert outside.reason.endswith("give NCCL's event files, too, or a profile of nsys")
+    assert {"operations whose members are unknown"} < notes(found)
+    assert "operations whose waiting is unknown" not in notes(found)
 
 
 def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:

@@ -346,6 +346,7 @@ def _limitations(
     sizes = np.array([size or 0 for size in communication.ranks], np.int64)
     operation = groups_of(instance[rows]).of_row
     few = np.bincount(operation)[operation] < sizes[table.communicator[rows]]
+    unsplit = (table.split == members.Split.UNKNOWN) & (table.duration_ns >= 0)
     for what, count, reason in (
         (
             "operations of unknown duration",
@@ -381,9 +382,15 @@ def _limitations(
         ),
         (
             "operations whose waiting is unknown",
-            ((table.split == members.Split.UNKNOWN) & (table.duration_ns >= 0)).sum(),
-            "no other member has an aligned clock, and no proxy thread was recorded; give the "
-            "files of all ranks",
+            (unsplit & (table.communicator != NONE)).sum(),
+            "no other member was recorded on an aligned clock, and no proxy thread was recorded; "
+            "give the files of all ranks",
+        ),
+        (
+            "operations whose members are unknown",
+            (unsplit & (table.communicator == NONE)).sum(),
+            "no communicators were recorded, so what they waited for is unknown; give NCCL's event "
+            "files, too",
         ),
         (
             "sends and receives that cannot be paired",

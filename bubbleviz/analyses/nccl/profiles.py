@@ -331,8 +331,11 @@ def distribute(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints,
     return first, last
 
 
-#: What records what kernels carry out, by the API of the calls that launch them.
+_OF_XLA = "XLA tells no more; give NCCL's event files, too, or a profile of nsys"
+#: What records what kernels carry out, by the format, else by the API of the launching calls.
 _RECORD_RANGES = {
+    "xplane": _OF_XLA,
+    "xla-trace": _OF_XLA,
     "CUDA": "record NVTX ranges, and with --cuda-graph-trace=node where CUDA graphs are used",
     "HIP": "record RCCL's calls with rocprofv3 --rccl-trace beside HIP's",
 }
@@ -442,7 +445,8 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
             known_as = (payloads.communicators[row] for row in sized.communicator.tolist())
             sizes.update(zip(known_as, sized.ranks.tolist(), strict=True))
         bare = int(((range_of_kernel == NONE) & of_nccl).sum())
-        where, why = "outside its ranges", _RECORD_RANGES[profile.source.api]
+        source, where = profile.source, "outside its ranges"
+        why = _RECORD_RANGES.get(source.format) or _RECORD_RANGES[source.api]
     unknown = (
         Limitation(f"kernels of NCCL {where}", f"{path}: only their names are known; {why}", bare),
         Limitation(
