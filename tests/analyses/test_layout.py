@@ -48,7 +48,9 @@ def test_tables_are_read(tmp_path: Path) -> None:
     # What is written is read.
     head = "name,forward_ms,backward_ms,weight_ms,memory,transfer_ms"
     found = read_layers(table(tmp_path, f"{head}\na,1.25,2,3,7,0.5\n=b,1,1,1,8,0\n"))
-    again = read_layers(table(tmp_path, table_text(found.layers, {"stage:1f1b": [0, 1]})))
+    text = table_text(found.layers, {"stage:1f1b": [0, 1]}, in_bytes=True)
+    again = read_layers(table(tmp_path, text))
+    assert (found.in_bytes, again.in_bytes) == (False, True)
     for name in found.layers.column_names():
         assert getattr(again.layers, name).tolist() == getattr(found.layers, name).tolist()
     assert again.layers.names == ("a", "'=b")

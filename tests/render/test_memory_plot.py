@@ -75,13 +75,16 @@ def test_a_report_plots_the_schedules_of_what_if(tmp_path: Path, cli: CommandLin
     assert "gpipe" in svg
 
 
-def test_layouts_and_plans_are_plotted(tmp_path: Path) -> None:
+def test_layouts_and_plans_are_plotted(tmp_path: Path, cli: CommandLine) -> None:
     layers, report = tmp_path / "layers.csv", tmp_path / "report.json"
     rows = [f"layers.{number},1,1,1,1GB" for number in range(6)]
     layers.write_text("\n".join(["name,forward_ms,backward_ms,weight_ms,memory", *rows, ""]))
     file = str(tmp_path / "a.memory.svg")
     assert main(["layout", "--layers", str(layers), "-p", "2", "-m", "4", "-o", file]) == 0
     assert "GB" in Path(file).read_text()
+    layers.write_text(layers.read_text().replace(",1GB", ","))
+    sizes = "--layers", layers, "-p", "2", "-m", "4", "-o", file, "--force"
+    assert "memory of layers is unknown; give it" in cli.refused("layout", *sizes, code=2)
     assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(report)]) == 0
     assert main(["plan", str(report), "-o", file, "--force"]) == 0
     assert "activations of the fullest device" in Path(file).read_text()

@@ -224,13 +224,17 @@ def _kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[Layer
     return tuple(found)
 
 
-def table_text(layers: Layers, further: Mapping[str, Sequence[object]]) -> str:
-    """Return layers as such a table, with further columns behind it."""
+def table_text(layers: Layers, further: Mapping[str, Sequence[object]], *, in_bytes: bool) -> str:
+    """Return layers as such a table, with further columns behind it; memory may be in bytes."""
+    unit = "B" if in_bytes else ""
     cells = zip(
         map(texts.inert, layers.names),
         (kind.value for kind in layers.kinds),
         *((ns / 1e6).tolist() for ns in layers.times[:3]),
-        *(column.tolist() for column in (layers.held, layers.kept, layers.resident)),
+        *(
+            [f"{amount}{unit}" for amount in column.tolist()]
+            for column in (layers.held, layers.kept, layers.resident)
+        ),
         (layers.down_ns / 1e6).tolist(),
         *further.values(),
         strict=True,

@@ -46,6 +46,12 @@ class LayoutReport:
         return next((row for row in self.rows if row.schedule == ran and row.best), None)
 
 
+_UNKNOWN_MEMORY = (
+    "the memory of layers is unknown; give it in the column memory of --layers, or profiles with "
+    "memory events (bubbleviz guide layout)"
+)
+
+
 def layouts_of(
     measured: MeasuredModel,
     sizes: tuple[int | None, int | None, int | None] = (None, None, None),
@@ -70,10 +76,7 @@ def layouts_of(
     question = measured.question(stages, microbatches)
     if limit is not None:
         if not measured.memory:
-            raise UsageError(
-                "--memory-limit: the memory of layers is unknown; give it in the column memory of "
-                "--layers, or profiles with memory events (bubbleviz guide layout)"
-            )
+            raise UsageError(f"--memory-limit: {_UNKNOWN_MEMORY}")
         if measured.in_bytes and not limit.in_bytes:
             raise UsageError(
                 f"--memory-limit {limit.amount:g}: memory is measured in bytes; give a limit such "
@@ -324,7 +327,7 @@ def as_csv(report: LayoutReport) -> str:
     for row in report.rows:
         if row.best is not None:
             columns[f"stage:{row.schedule}"] = _stage_of_layers(row.best.layout)
-    return table_text(report.question.layers, columns)
+    return table_text(report.question.layers, columns, in_bytes=report.measured.in_bytes)
 
 
 def _stage_of_layers(layout: model.Layout) -> list[int]:
@@ -345,11 +348,12 @@ def _as_svg(report: LayoutReport) -> str:
 def _as_memory_plot(report: LayoutReport) -> str:
     from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
 
-    known = report.measured.memory
+    if not report.measured.memory:
+        raise UsageError(f"a plot of memory: {_UNKNOWN_MEMORY}")
     points = tuple(
         MemoryPoint(row.schedule, max(row.peak_memory), row.bubble_ratio)
         for row in report.rows
-        if known and row.peak_memory and row.bubble_ratio is not None
+        if row.peak_memory and row.bubble_ratio is not None
     )
     limit = report.question.limit
     plot = MemoryPlot(
@@ -357,7 +361,6 @@ def _as_memory_plot(report: LayoutReport) -> str:
         points,
         report.measured.in_bytes,
         limit=None if limit is None else max(limit),
-        reason="the memory of layers is unknown",
     )
     return draw_memory_plot(plot)
 
