@@ -29,8 +29,10 @@ def test_a_map_of_ranks_and_a_curve_over_iterations() -> None:
     assert {"replica 0", "replica 1", "stage"} <= set(shown)
     for slowdown in found.by_rank.values():
         assert f"{slowdown:.2f}" in shown
-    assert "1.00" in shown
-    assert f"{max(found.by_iteration.values()):.2f}" in shown
+    ticks = [text for text in shown if re.fullmatch(r"\d\.\d{3}", text)]
+    assert ticks[0] == "1.000"
+    assert ticks[-1] == f"{max(found.by_iteration.values()):.3f}"
+    assert len(set(ticks)) == len(ticks) > 2
 
 
 def test_a_single_iteration_is_a_level_line() -> None:

@@ -114,8 +114,9 @@ def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
     high = max(high, low + _LEAST_RANGE)
     edges = page.left + _NAMES, page.right, page.y + 12
     graph = Graph(page, *edges, _CURVE, (0.0, float(len(values))), (low, high))
-    marks = dict.fromkeys((low, *steps(low, high, 4), high))
-    graph.axes([], [(value, f"{value:.2f}") for value in marks])
+    apart = (high - low) / 8
+    between = [value for value in steps(low, high, 4) if low + apart < value < high - apart]
+    graph.axes([], [(value, f"{value:.3f}") for value in (low, *between, high)])
     # A single value is a level line.
     places = [0.0, 1.0] if len(values) == 1 else np.arange(len(values)) + 0.5
     graph.line(zip(places, values * 2 if len(values) == 1 else values, strict=True))
