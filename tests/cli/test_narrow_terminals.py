@@ -47,6 +47,16 @@ def test_a_command_fits(
         assert {word for word in whole if word not in known and word[:-1] not in known} == set()
 
 
+def test_what_has_no_room_beside_its_lead_goes_on_below_it(
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    printed = cli.printed(*COMMANDS["simulate"](Path()))
+
+    assert max(map(cell_width, printed.splitlines())) <= 40
+    assert "  cost 831.000 ms the longest stage\n      window\n" in printed
+
+
 @pytest.mark.parametrize("runs", [2, 20])
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_compare_fits(

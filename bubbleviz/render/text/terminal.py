@@ -26,6 +26,8 @@ _ASCII = (
     | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
     | str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 )
+#: Columns beside a lead, without which its text goes on below it.
+_LEAST_ROOM = 20
 #: Between two columns.
 _GAP = "  "
 #: A command in a sentence, with its path.
@@ -135,10 +137,13 @@ def _hanging_lines(
         lines = [text]
         if display is not None:
             lead, text = display.shown(lead), display.shown(text)  # noqa: PLW2901
+            if width - cell_width(lead) < _LEAST_ROOM:
+                yield from _sentence(doc.Sentence(lead + text, hanging=4), display, width)
+                continue
         if display is not None or block.listed:
             commands = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
             whole = display is None or not block.listed
-            lines = wrapped(commands, max(width - cell_width(lead), 20), whole=whole) or [""]
+            lines = wrapped(commands, width - cell_width(lead), whole=whole) or [""]
         yield (doc.Span((lead + lines[0]).rstrip()),)
         yield from ((doc.Span((" " * cell_width(lead) + line).rstrip()),) for line in lines[1:])
 
