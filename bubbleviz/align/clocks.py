@@ -326,13 +326,13 @@ def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> N
         source = recording.source
         # Containers of one machine count their processes each for itself.
         held: dict[tuple[str | int, ...], None] = {
-            **{(machine, source.host, rank.process): None for rank in recording.ranks},
+            **{(machine, source.host, pid_of(rank.process)): None for rank in recording.ranks},
             **{(rank.told.number,): None for rank in recording.ranks if rank.told is not None},
         }
         for key in held:
             path, told = paths.setdefault(key, source.path), len(key) == 1
             if path != source.path and (told or source.host_known):
-                words = why[told].format(key[0] if told else pid_of(int(key[-1])))
+                words = why[told].format(key[-1])
                 raise MismatchError(f"{path} and {source.path}: both hold {words}")
 
 

@@ -25,6 +25,8 @@ from bubbleviz.sources.readers import READERS, emptiness, is_of, is_own_trace
 _NUMBER = re.compile(r"[0-9]+")
 #: So many files show how they are numbered, if at most this share of the numbers is missing.
 _ENOUGH, _SHARE = 16, 0.1
+#: What JAX writes beside the planes of a run for Perfetto (create_perfetto_trace=True).
+_OF_ALL_PLANES = "perfetto_trace.json.gz"
 #: So many names of a directory are looked at for one like a name that is missing.
 _MOST_BESIDE = 1000
 
@@ -151,6 +153,9 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
         for suffix, other in better
         if file.endswith(suffix) and other != suffix and file.removesuffix(suffix) + other in names
     }
+    repeated |= {file for file in files if file.endswith(".gz") and file[:-3] in names}
+    if any(file.endswith(".xplane.pb") for file in files):
+        repeated |= {file for file in files if Path(file).name == _OF_ALL_PLANES}
     suffixes = tuple(suffix for reader in READERS for suffix in reader.suffixes)
     profiles = [
         file

@@ -16,10 +16,12 @@ from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.cli.app import main
+from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.nccl_runs import ALLREDUCE
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
+from tests.support.torch_traces import traces_of
 from tests.support.xla_profiles import tpu, written
 
 COMMANDS = {
@@ -285,3 +287,18 @@ def test_a_trace_of_ours_is_no_profile_of_a_directory(tmp_path: Path, cli: Comma
     cli.printed("analyze", FIXTURES / "1f1b", "-o", ours)
     assert "a trace that bubbleviz wrote" in _shown("idle", ours, cli)
     assert ours.name not in _shown("idle", tmp_path, cli)
+
+
+def test_a_report_that_is_packed_is_to_be_unpacked(tmp_path: Path, cli: CommandLine) -> None:
+    packed = tmp_path / "report.json.gz"
+    packed.write_bytes(gzip.compress(b'{"schema": "bubbleviz.report/1"}'))
+
+    for words in (("gate", packed, "--max-bubble", "3%"), ("plan", packed)):
+        assert "unpack it with gunzip, and give the report" in cli.refused(*words)
+
+
+def test_two_forms_of_one_process_are_refused(tmp_path: Path, cli: CommandLine) -> None:
+    plant(Planting(stages=2, iterations=1), tmp_path)
+    traces_of(tmp_path / "node0.sqlite", tmp_path)
+
+    assert "both hold process 2001 of the same host" in cli.refused("analyze", tmp_path)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -451,8 +452,12 @@ def test_a_pair_of_files_counts_once(tmp_path: Path) -> None:
         written(tmp_path, tpu(1), f"{host}.xplane.pb")
         traced(tmp_path, tpu(1), f"{host}.trace.json.gz")
     traced(tmp_path, tpu(1), "host2.trace.json.gz")
+    traced(tmp_path, tpu(1), "perfetto_trace.json.gz")  # of all hosts
+    (tmp_path / "a.pt.trace.json").write_text('{"traceEvents": []}')
+    copyfile(tmp_path / "host0.trace.json.gz", tmp_path / "a.pt.trace.json.gz")
 
     assert [Path(found.path).name for found in find_profiles([str(tmp_path)])] == [
+        "a.pt.trace.json",
         "host0.xplane.pb",
         "host1.xplane.pb",
         "host2.trace.json.gz",
