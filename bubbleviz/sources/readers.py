@@ -395,9 +395,10 @@ def reader_of(path: str) -> Reader:
             "with --against, beside the profile of a JAX run"
         )
     if _REPORT.search(head):
+        packed = "unpack it with gunzip, and " if path.endswith(".gz") else ""
         raise ProfileError(
-            f"{path}: a report of bubbleviz, not a profile; give the profiles, or give the report "
-            "to bubbleviz compare, gate or view"
+            f"{path}: a report of bubbleviz, not a profile; give the profiles, or {packed}give the "
+            "report to bubbleviz compare, gate, plan or view"
         )
     if is_own_trace(head):
         raise ProfileError(

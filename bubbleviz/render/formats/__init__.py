@@ -42,7 +42,7 @@ _EXTRAS = {
     "typst": "pictures as PDF or PNG need Typst; install it with: pip install 'bubbleviz[paper]', "
     "or write --svg",
     "vl_convert": "the interactive report needs Vega-Lite; install it with: "
-    "pip install 'bubbleviz[html]', or write --svg",
+    "pip install 'bubbleviz[html]', or draw a picture: bubbleviz analyze RUN -o bubbles.svg",
 }
 
 
