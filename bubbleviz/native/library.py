@@ -116,12 +116,14 @@ def give_memory_back(rows: int) -> None:
     """Give the system the memory that was freed, where the C library keeps it for later (glibc).
 
     Columns of all sizes come and go while profiles are read and merged. What is then free lies in
-    pieces between those that stay, too small for the columns of the next step.
+    pieces between those that stay, too small for the columns of the next step. From then on small
+    columns that are freed are kept for those that follow, large ones are not.
 
     Args:
         rows: of the operations that stay; of few nothing is given back.
     """
-    if rows >= _MANY_ROWS and (system := _set_memory((_MMAP_THRESHOLD, _LARGE_BYTES))):
+    kept = (_MMAP_THRESHOLD, _LARGE_BYTES), (_TRIM_THRESHOLD, _FREE_BYTES)
+    if rows >= _MANY_ROWS and (system := _set_memory(*kept)):
         system.malloc_trim(0)
 
 
