@@ -24,8 +24,16 @@ from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, distinct_rows, places_in, sorted_rows
+from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.grouping import (
+    begins,
+    distinct,
+    distinct_rows,
+    expanded,
+    heads,
+    places_in,
+    sorted_rows,
+)
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phase_masks import among
@@ -55,7 +63,7 @@ def _placed_operations(
     """Return operations by (rank, start), those without a span by their host start.
 
     With them come their busy intervals, what launching threads did before them, and the new row of
-    each operation.
+    each operation; in the last place -1, for none.
 
     Args:
         held: the only ones, with ranks in their places; the list is emptied.
@@ -68,7 +76,8 @@ def _placed_operations(
     if not spanned.all():
         start = np.where(spanned, start, operations.host_start_ns)
     order = _nearly_sorted(operations.rank, start, operations.host_start_ns)
-    place = places_in(order)
+    # The last place is that of no row.
+    place = scattered(len(order) + 1, order, np.arange(len(order)))
     throughout = busy.start_ns is operations.start_ns and busy.end_ns is operations.end_ns
     owner = busy.operation
     if throughout:
@@ -83,17 +92,22 @@ def _placed_operations(
         # Their rows are all operations, in whichever order.
         busy = tables.BusyIntervals(owner, operations.start_ns, operations.end_ns)
     busy = busy.sharing_with(operations)
-    hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
+    hosts = replace(hosts, operation=place[hosts.operation])
     return operations, busy, hosts.take(sorted_rows(hosts.operation)), place
 
 
 def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
     """Return the rows in the order of columns, mostly sorted already where the first one agrees."""
-    order = sorted_rows(first)
-    ordered = first[order]
+    bounds = np.append(heads(first), len(first))
+    begin, end = bounds[:-1], bounds[1:]
+    runs = sorted_rows(first[begin])
+    # Rows that follow each other and agree move together.
+    order = expanded(begin[runs], end[runs])[1] if len(runs) < len(first) else runs
+    at = slice(None) if begins(first[begin[runs]]).all() else order
+    ordered = first[at]
     same = ordered[1:] == ordered[:-1]
     for column in {id(column): column for column in then}.values():
-        values = column[order]
+        values = column[at]
         if (same & (values[1:] < values[:-1])).any():
             return sorted_rows(first, *then)
         same &= values[1:] == values[:-1]
@@ -364,7 +378,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     give_memory_back(len(unplaced[0]))
     operations, placed, hosts, row = _placed_operations(unplaced, busy.pop(), hosts)
     # Of the run's operations, and of each rank's own iterations.
-    collectives = collectives.changed(operation=np.append(row, NONE)[collectives.operation])
+    collectives = collectives.changed(operation=row[collectives.operation])
     active = joined.active
     iteration = paired(pairing, active.rank, active.iteration)
     known = iteration >= 0

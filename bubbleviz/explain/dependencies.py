@@ -18,6 +18,7 @@ from bubbleviz.align.waits import NEVER
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows
+from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
@@ -200,8 +201,8 @@ def inputs_of(
     """
     remote = dependencies.take(dependencies.remote(operations.rank))
     count = len(operations)
-    end_ns, ready_ns = operations.end_ns[remote.before], np.full(count, NEVER)
-    np.maximum.at(ready_ns, remote.after, end_ns)
+    end_ns = operations.end_ns[remote.before]
+    ready_ns = group_latest(remote.after, count, end_ns, NEVER)
     producer = np.full(count, NONE, np.int64)
     last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
     producer[remote.after[last]] = remote.before[last]

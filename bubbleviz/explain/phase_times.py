@@ -383,7 +383,7 @@ def _moved(
     edges = int(edge.max(initial=0)) + 1
     least_ns, longest_ns = np.full(edges, _LONGEST), np.full(edges, NONE, np.int64)
     for row, time_ns in started:
-        np.minimum.at(least_ns, edge.take(row), time_ns)
+        np.minimum.at(least_ns, edge.take(row), time_ns.astype(np.int64, copy=False))
     moved = [*waited]
     for row, time_ns in started:
         # What took much longer than the fastest of its edge was sent late: a forward that runs
@@ -391,7 +391,7 @@ def _moved(
         sent = np.flatnonzero(time_ns - _LATE_NS <= 2 * least_ns[edge.take(row)])
         moved.append((row[sent], time_ns[sent]))
     for row, time_ns in moved:
-        np.maximum.at(longest_ns, edge.take(row), time_ns)
+        np.maximum.at(longest_ns, edge.take(row), time_ns.astype(np.int64, copy=False))
     return moved, longest_ns
 
 

@@ -158,6 +158,14 @@ def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Int
     return low, high
 
 
+def group_latest(group: Codes, groups: int, time_ns: Codes, none: int) -> Ints:
+    """Return the latest time of each group; ``none`` for groups without rows."""
+    time_ns = time_ns.astype(np.int64, copy=False)
+    low, high = group_extents(group, groups, time_ns, time_ns)
+    high[low > high] = none
+    return high
+
+
 def group_union(
     group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
 ) -> GroupIntervals:

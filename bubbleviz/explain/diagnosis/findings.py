@@ -32,7 +32,7 @@ from bubbleviz.explain.slowdown.replay import (
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up
-from bubbleviz.model.intervals import group_extents, group_sum
+from bubbleviz.model.intervals import group_extents, group_latest, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, Phase
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 #: What a first operation is launched later is late, as of other operations.
 _LATE_NS = 20_000
-_NEVER_NS = np.iinfo(np.int64).min
 #: A saving of less than this share of an iteration is none.
 _LEAST = 0.001
 #: Pairs of so many faults are tried; one counts that saves this many times what its parts do
@@ -341,9 +340,8 @@ def _delayed_ns(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints, cau
     if run_kind(operations.phase) == INFERENCE:
         # In a run that only goes forward, what a rank waits for its input has the causes of the
         # idle time of the ranks before. It is over where the input is ready.
-        ready_ns = np.full(len(operations), NEVER, np.int64)
-        dependencies = explained.dependencies
-        np.maximum.at(ready_ns, dependencies.after, operations.end_ns[dependencies.before])
+        after, before = explained.dependencies.after, explained.dependencies.before
+        ready_ns = group_latest(after, len(operations), operations.end_ns[before], NEVER)
         bubbles = bubbles.take(bubbles.start_ns >= ready_ns[bubbles.after])
     # Where windows overlap, an idle interval is in both.
     bubbles = bubbles.take(bubbles.iteration == operations.iteration[bubbles.after])
@@ -382,11 +380,12 @@ def _late_begins(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints) ->
     first = np.flatnonzero(
         start_ns == group_extents(places.of_row, len(places), start_ns, start_ns)[0][places.of_row]
     )
-    if run_kind(operations.phase) == INFERENCE or not len(first):
+    if run_kind(operations.phase) == INFERENCE or (launched_ns[first] == NONE).all():
         return late_ns
-    ready_ns = np.full(len(operations), _NEVER_NS)
     same = operations.iteration[dependencies.after] == operations.iteration[dependencies.before]
-    np.maximum.at(ready_ns, dependencies.after[same], operations.end_ns[dependencies.before[same]])
+    taken = dependencies.take(same)
+    produced_ns = operations.end_ns[taken.before]
+    ready_ns = group_latest(taken.after, len(operations), produced_ns, NEVER)
     begun = groups_of(iteration[first])
     begun_ns = group_extents(begun.of_row, len(begun), start_ns[first], start_ns[first])[0]
     # The last end of each rank's iteration before.
@@ -397,7 +396,7 @@ def _late_begins(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints) ->
     before_ns = looked_up(keys, ends_ns, (rank[first], iteration[first] - 1))
     alone_ns = np.maximum(begun_ns[begun.of_row], before_ns)
     inputs_ns = ready_ns[rows[first]]
-    needed_ns = np.where(inputs_ns == _NEVER_NS, alone_ns, inputs_ns)
+    needed_ns = np.where(inputs_ns == NEVER, alone_ns, inputs_ns)
     after, before = scenarios.order.after, scenarios.order.before
     moved = scenarios.work.communicates[before] & (after < len(rows))
     moved_ns = np.zeros(len(rows), np.int64)

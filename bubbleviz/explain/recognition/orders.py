@@ -50,6 +50,9 @@ _KINDS = {
     Phase.W: WEIGHTS,
 }
 _KIND_OF_PHASE = np.array([_KINDS.get(phase, FORWARD) for phase in Phase], np.int64)
+#: Whether a kind goes forward (0) or back (1), or neither.
+_NO_WAY = 2
+_WAY_OF_KIND = np.array((FORWARD, BACKWARD, _NO_WAY, _NO_WAY, BACKWARD), np.int64)
 
 
 def kind_of(code: Ints) -> Ints:
@@ -161,39 +164,41 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
         kind: of the operation; fused backwards are backwards.
         number: microbatch as the report numbers it; -1 unknown.
     """
-    known, result = number >= 0, np.zeros(len(number), np.int64)
-    rows = np.flatnonzero(known)
-    if not len(rows):
-        return result
+    known = number >= 0
+    if not known.any():
+        return np.zeros(len(number), np.int64)
     chunks = int(chunk.max()) + 1
     group, count = cell * chunks + chunk, (int(cell[-1]) + 1) * chunks
     if count > 4 * len(number):
         groups = grouping.groups_of(cell, chunk)
         group, count = groups.of_row, len(groups)
-    forward = known & (kind == FORWARD)
-    backward = known & ((kind == BACKWARD) | (kind == _FUSED))
-    low, high = np.stack(
-        [group_extents(group[way], count, *2 * (number[way],)) for way in (forward, backward)], 1
+    way = np.where(known, _WAY_OF_KIND[kind], _NO_WAY)
+    of_way = group * (_NO_WAY + 1) + way
+    low, high = (
+        extent.reshape(count, -1).T[:_NO_WAY]
+        for extent in group_extents(of_way, count * (_NO_WAY + 1), number, number)
     )
     worked = (high >= 0).all(axis=0)
     # The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m and its backwards 0
     # to m-1: as many forwards as backwards are moved to where the backwards begin.
     ahead = np.where(worked & (high[0] - low[0] == high[1] - low[1]), low[0] - low[1], 0)
     if ahead.any():
-        number = np.where(forward, number - ahead[group], number)
-    number = number[rows]
+        number = np.where(way == FORWARD, number - ahead[group], number)
+    rows = slice(None) if known.all() else np.flatnonzero(known)
+    group, number, result = group[rows], number[rows], np.zeros(len(number), np.int64)
     numbers = grouping.distinct(number)
+    first, last = int(numbers[0]), int(numbers[-1])
+    consecutive = _GAPS * (last - first + 1 - len(numbers)) <= len(numbers)
+    at = number - first if consecutive else np.searchsorted(numbers, number)
     # Where chunks usually have as many numbers as the iteration, one numbering holds for all.
-    owner, held = grouping.distinct_rows(group[rows], number)
+    size = int(at.max()) + 1
+    owner, held = np.divmod(grouping.distinct(group * size + at), size)
     begins = grouping.heads(owner)
     counts = np.diff(begins, append=len(owner))
     if len(numbers) != int(np.median(counts)):
         place = np.arange(len(owner)) - np.repeat(begins, counts)
-        result[rows] = grouping.looked_up((owner, held), place, (group[rows], number))
-        return result
-    first, last = int(numbers[0]), int(numbers[-1])
-    consecutive = _GAPS * (last - first + 1 - len(numbers)) <= len(numbers)
-    result[rows] = number - first if consecutive else np.searchsorted(numbers, number)
+        at = grouping.looked_up((owner, held), place, (group, at))
+    result[rows] = at
     return result
 
 

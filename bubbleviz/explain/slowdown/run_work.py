@@ -30,7 +30,7 @@ from bubbleviz.model.grouping import (
     numbered,
     sorted_rows,
 )
-from bubbleviz.model.intervals import group_extents, group_sum, last_before
+from bubbleviz.model.intervals import group_extents, group_latest, group_sum, last_before
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -876,8 +876,7 @@ def delays_of(work: replay.Work, order: Dependencies) -> Ints:
     The launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``; of a row that
     follows none it counts from the first start of its iteration.
     """
-    ready_ns = np.full(len(work), NEVER)
-    np.maximum.at(ready_ns, order.after, work.end_ns[order.before])
+    ready_ns = group_latest(order.after, len(work), work.end_ns[order.before], NEVER)
     iterations = distinct(work.iteration)
     first_ns = _extents(work, iterations)[0][np.searchsorted(iterations, work.iteration)]
     return work.start_ns - np.where(ready_ns == NEVER, first_ns, ready_ns)
