@@ -8,7 +8,6 @@ they do not, the pairing is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
+from bubbleviz.model.values import dataclass
 
 #: With so many pairs of ranks two machines are tried.
 _TRIES = 6

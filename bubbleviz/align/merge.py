@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from bubbleviz.model.files import whole_of
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
 from bubbleviz.model.profile import ToldClock
+from bubbleviz.model.values import dataclass, fields, replace
 
 #: The columns of operations that depend on the clock.
 TIMES = (

@@ -10,7 +10,6 @@ apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import counted, natural_key
+from bubbleviz.model.values import dataclass, replace
 
 #: More ranks than any run has.
 _MOST_RANKS = 1_000_000

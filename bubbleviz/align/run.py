@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -40,6 +39,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import natural_key, some_of
+from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.native.library import give_memory_back
 
 #: Ranks that a limitation names; it counts all.

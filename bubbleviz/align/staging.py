@@ -8,7 +8,6 @@ the waiting times on each rank's own clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +25,7 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.texts import counted, listed, some_of
+from bubbleviz.model.values import dataclass, replace
 
 #: Ranks that a limitation lists.
 _LISTED = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar, overload
 
@@ -16,6 +15,7 @@ from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import heads
 from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.values import dataclass, fields, replace
 
 _PHASES = tuple(phase.label for phase in COMPUTE)
 

@@ -11,7 +11,6 @@ A receive's kernel runs from the moment it is launched, and spins until the peer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.plan import OperationTimes
 
 

@@ -17,7 +17,6 @@ Launches whose kernel the profile does not hold, though the capture went on, are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -30,6 +29,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, listed, percent
+from bubbleviz.model.values import dataclass
 
 #: Work may begin so much before its launching call, as clocks differ; ns.
 _CLOCK_GRAIN_NS = 100_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
@@ -18,6 +16,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.texts import listed
+from bubbleviz.model.values import dataclass
 
 #: Kernels or copies that are looked at together.
 _PIECE = 1 << 16

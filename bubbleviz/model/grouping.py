@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joined, scattered
+from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.native.library import cut, library
 
 # Sorting: rows in the order of some columns.

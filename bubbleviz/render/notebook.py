@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -19,6 +18,7 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import UsageError
 from bubbleviz.model.arrow import Records
 from bubbleviz.model.texts import in_python
+from bubbleviz.model.values import dataclass, fields, replace
 from bubbleviz.render.document import Sentence, bullets, heading, html
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import dataclass
 
 if TYPE_CHECKING:  # reports are read without numpy
     from bubbleviz.schedules.simulation import MeasuredMemory

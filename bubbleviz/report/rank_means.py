@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent, rank_name
+from bubbleviz.model.values import asdict, dataclass, fields, replace
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
 

@@ -8,7 +8,6 @@ clock, which is the first profile's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +37,7 @@ from bubbleviz.model.limitations import (
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.model.texts import counted, listed, some_of
+from bubbleviz.model.values import dataclass, field, fields, replace
 from bubbleviz.report.restrictions import restrictions_of
 
 if TYPE_CHECKING:

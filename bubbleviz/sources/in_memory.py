@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +25,7 @@ from bubbleviz.model.grouping import (
     places_in,
     sorted_rows,
 )
+from bubbleviz.model.values import dataclass, replace
 from bubbleviz.timing import step
 
 #: Calls that are yielded at a time.

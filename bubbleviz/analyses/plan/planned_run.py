@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.json_document import pipeline_of
 from bubbleviz.report.saved import SavedReport, read_document, read_pipeline

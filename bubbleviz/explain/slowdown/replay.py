@@ -13,7 +13,6 @@ over several scenarios at a time. Semantics as in the published ``analyzer/simul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -23,6 +22,7 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, scattered
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.values import dataclass, field
 
 # Work: what ranks did in iterations, independent of how it was recorded.
 #

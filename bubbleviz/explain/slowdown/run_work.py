@@ -7,7 +7,6 @@ producer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -34,6 +33,7 @@ from bubbleviz.model.intervals import group_extents, group_latest, group_sum, la
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.values import dataclass, replace
 
 # Explained rows: the tables of an explanation that have rows for single operations.
 #

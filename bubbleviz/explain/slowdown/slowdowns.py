@@ -17,7 +17,6 @@ analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
@@ -37,6 +36,7 @@ from bubbleviz.model.grouping import (
     sorted_rows,
 )
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.values import dataclass, replace
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
 _SLOWEST_PERCENT = 3

@@ -14,7 +14,6 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,6 +26,7 @@ from bubbleviz.interpret.fleet import run_recordings, unpickled
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.texts import natural_key
+from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 

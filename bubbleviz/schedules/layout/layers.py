@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby, pairwise
 
@@ -12,6 +11,7 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import dataclass, field
 from bubbleviz.schedules.plan import Plan, looped_placement
 from bubbleviz.schedules.simulation import Workload, in_turn
 

@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite.queries import Binds, Schema, lacking

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Ranges, possible
+from bubbleviz.model.values import dataclass
 from bubbleviz.sources.in_memory import plain_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT

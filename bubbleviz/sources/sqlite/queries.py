@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeAlias
+
+from bubbleviz.model.values import dataclass
 
 #: Values of a query's parameters.
 Binds: TypeAlias = Mapping[str, int | str | None]
