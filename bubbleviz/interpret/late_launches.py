@@ -277,13 +277,15 @@ class Launches:
         at, rows_of = 0, activities.rows_by_rank()
         for place, process in enumerate(self.processes.tolist()):
             ranks = np.flatnonzero(activities.ranks[:, 0] == process)
-            rows = np.sort(np.concatenate([rows_of(rank) for rank in ranks.tolist()]))
+            of_ranks = [rows_of(rank) for rank in ranks.tolist()]
+            rows = np.sort(np.concatenate(of_ranks)) if len(of_ranks) > 1 else of_ranks[0]
             ids = self.ids[rows]
             if not (ids[1:] >= ids[:-1]).all():
-                rows = rows[np.argsort(ids, kind="stable")]
+                order = np.argsort(ids, kind="stable")
+                rows, ids = rows[order], ids[order]
             self.by_id[at : at + len(rows)] = rows
             at = self.begin[place + 1] = at + len(rows)
-            self.known[place] = int((ids != model.UNCORRELATED).sum())
+            self.known[place] = np.searchsorted(ids, np.uint32(model.UNCORRELATED))
 
     def of(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
         """Return (activity, call): what some calls (at least one) launch.

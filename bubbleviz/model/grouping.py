@@ -410,8 +410,16 @@ class BlockNumbering:
     def __len__(self) -> int:
         return len(self.values)
 
+    def known(self) -> tuple[Ints, Codes, int]:
+        """Return what the compiled part is told of the values so far."""
+        return self._sorted, self._code, len(self._sorted)
+
     def numbers(self, values: Ints) -> Codes:
         """Return the numbers of a block of values, shape (rows,)."""
+        if native := library():
+            found, values = np.empty(len(values), np.int32), np.asarray(values, np.int64)
+            if native.call("numbers", self.known(), values, len(values), found):
+                return found
         if len(values) == 0:
             return np.empty(0, np.int32)
         low, high = values.min(), values.max()
@@ -431,10 +439,7 @@ class BlockNumbering:
         return code
 
     def _searched(self, values: Ints) -> Codes:
-        known, found = self._sorted, np.empty(len(values), np.int32)
-        numbers = known, self._code, len(known)
-        if (native := library()) and native.call("codes", *numbers, values, len(values), found):
-            return found
+        known = self._sorted
         at = np.minimum(np.searchsorted(known, values), max(len(known) - 1, 0))
         if len(known) == 0 or not np.array_equal(known[at], values):
             self.values = np.concatenate((self.values, without(values, known)))

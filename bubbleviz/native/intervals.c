@@ -216,31 +216,6 @@ EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *e
     return 0;
 }
 
-/* The codes of values among known ones, which ascend; returns whether all are among them. */
-EXPORTED int64_t bubbleviz_codes(const int64_t *known, const int32_t *code, int64_t count,
-                                 const int64_t *values, int64_t wanted, int32_t *found)
-{
-    int64_t low = 0;
-
-    for (int64_t i = 0; i < wanted; i++) {
-        if (low >= count || known[low] != values[i]) {
-            int64_t high = count;
-            low = 0;
-            while (high - low > 1) {
-                int64_t middle = low + (high - low) / 2;
-                if (known[middle] <= values[i])
-                    low = middle;
-                else
-                    high = middle;
-            }
-            if (low >= count || known[low] != values[i])
-                return 0;
-        }
-        found[i] = code[low];
-    }
-    return 1;
-}
-
 /* The last row of each wanted group before a time; at: or at it. -1: none.
  *
  * Returns 0, or UNSORTED where rows, or what is wanted, are not in order of group and time.

@@ -79,6 +79,8 @@ struct leaves {
     const int64_t *last_row; /* that may be on it */
     uint64_t from, to;       /* of these, those to read */
     int64_t first, last;     /* row numbers to read */
+    const int64_t *wanted;   /* of these, ascending; NULL: all */
+    int64_t wanted_count;
     int64_t *longest;        /* by leaf: how long its longest row lasts, -1 unknown; NULL: unused */
     int64_t start, end;      /* indices of the columns that tell that */
     int64_t shortest;        /* leaves where all is known to be shorter are skipped; -1: longest is
@@ -312,16 +314,28 @@ static inline int is_integer(uint64_t type) { return (type >= 1 && type <= 6) ||
 
 static inline int is_text(uint64_t type) { return type >= 13 && type & 1; }
 
-/* The record of a cell: types and values of its columns up to one. */
-ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, uint32_t cell,
-                              int columns, struct overflow *overflow, struct record *record)
+/* Where the payload of a cell begins, how long it is, and the number of its row; NULL where these
+ * are not whole. */
+static inline const uint8_t *read_head(const struct file *file, const uint8_t *page, uint32_t cell,
+                                       uint64_t *bytes, int64_t *row)
 {
-    const uint8_t *end = page + file->usable, *at = page + cell, *header_end, *value;
-    uint64_t bytes, row, header;
+    const uint8_t *end = page + file->usable, *at = varint(page + cell, end, bytes);
+    uint64_t number;
 
-    if (!(at = varint(at, end, &bytes)) || !(at = varint(at, end, &row)))
-        return UNUSUAL;
-    record->row = (int64_t)row;
+    if (!at || !(at = varint(at, end, &number)))
+        return NULL;
+    *row = (int64_t)number;
+    return at;
+}
+
+/* The record of a payload: types and values of its columns up to one. */
+ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, const uint8_t *at,
+                              uint64_t bytes, int columns, struct overflow *overflow,
+                              struct record *record)
+{
+    const uint8_t *end = page + file->usable, *header_end, *value;
+    uint64_t header;
+
     if (bytes > file->usable - 35) {
         int status = follow(file, overflow, at, end, bytes);
         if (status)
@@ -410,6 +424,16 @@ static int64_t length_of(const struct record *record, const struct leaves *leave
     return length;
 }
 
+/* How many cells a leaf has; -1 where it is not plain. */
+static inline int64_t cells_of(const struct file *file, const uint8_t *page,
+                               const struct leaves *leaves, size_t leaf)
+{
+    uint32_t cells = big2(page + 3);
+    int lone = leaf == 0 && leaves->last_row[0] == INT64_MAX;
+
+    return page[0] == LEAF && plain_count(file, cells, lone) ? cells : -1;
+}
+
 ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int columns,
                             const struct leaves *leaves, size_t leaf, struct overflow *overflow,
                             use *use, void *with)
@@ -419,23 +443,23 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
     int first = leaf == 0, noting = leaves->longest && leaves->shortest < 0;
     struct record record;
 
-    if (page[0] != LEAF)
-        return UNUSUAL;
-    uint32_t cells = big2(page + 3);
-    if (!plain_count(file, cells, leaf == 0 && leaves->last_row[0] == INT64_MAX))
+    int64_t cells = cells_of(file, page, leaves, leaf);
+    if (cells < 0)
         return UNUSUAL;
     for (uint32_t cell = 0; cell < cells; cell++) {
         uint32_t at = big2(page + LEAF_HEADER + 2 * cell);
         if (at < LEAF_HEADER + 2 * cells || at > file->usable - 4)
             return UNUSUAL;
-        int status = read_record(file, page, at, columns, overflow, &record);
-        if (status)
-            return status;
+        uint64_t bytes;
+        const uint8_t *payload = read_head(file, page, at, &bytes, &record.row);
         /* Ascending, and within what the tree says of this leaf. */
-        if ((record.row <= after && !first) || record.row > leaves->last_row[leaf])
+        if (!payload || (record.row <= after && !first) || record.row > leaves->last_row[leaf])
             return UNUSUAL;
         first = 0;
         after = record.row;
+        int status = read_record(file, page, payload, bytes, columns, overflow, &record);
+        if (status)
+            return status;
         if (noting) {
             int64_t length = length_of(&record, leaves);
             longest = length > longest ? length : longest;
@@ -452,6 +476,45 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
     return OK;
 }
 
+/* Find the wanted rows of a leaf, from one on, as SQLite does. */
+static int read_wanted(const struct file *file, const uint8_t *page, int columns,
+                       const struct leaves *leaves, size_t leaf, int64_t *wanted,
+                       struct overflow *overflow, use *use, void *with)
+{
+    struct record record;
+
+    int64_t cells = cells_of(file, page, leaves, leaf);
+    if (cells < 0)
+        return UNUSUAL;
+    for (; *wanted < leaves->wanted_count; (*wanted)++) {
+        int64_t row = leaves->wanted[*wanted];
+        uint32_t low = 0, high = (uint32_t)cells;
+        if (row > leaves->last_row[leaf])
+            break;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2, at = big2(page + LEAF_HEADER + 2 * middle);
+            uint64_t bytes;
+            if (at < LEAF_HEADER + 2 * cells || at > file->usable - 4)
+                return UNUSUAL;
+            const uint8_t *payload = read_head(file, page, at, &bytes, &record.row);
+            if (!payload)
+                return UNUSUAL;
+            if (record.row < row) {
+                low = middle + 1;
+            } else if (record.row > row) {
+                high = middle;
+            } else {
+                int status = read_record(file, page, payload, bytes, columns, overflow, &record);
+                status = status ? status : use(with, &record);
+                if (status)
+                    return status;
+                break;
+            }
+        }
+    }
+    return OK;
+}
+
 static inline int skipped(const struct leaves *leaves, size_t leaf)
 {
     return leaves->longest && leaves->longest[leaf] >= 0 &&
@@ -463,6 +526,7 @@ ALWAYS_INLINE int read_leaves(const struct file *file, int columns, const struct
 {
     size_t most = RUN_BYTES / file->page_bytes + 1;
     struct overflow overflow = {{NULL, 0}, 0};
+    int64_t wanted = 0;
 
     if (columns > MOST_COLUMNS)
         return UNUSUAL;
@@ -481,8 +545,11 @@ ALWAYS_INLINE int read_leaves(const struct file *file, int columns, const struct
             run++;
         status = read_pages(file, leaves->page[leaf], run, pages);
         for (size_t of_run = 0; of_run < run && !status; of_run++, leaf++)
-            status = read_leaf(file, pages + of_run * file->page_bytes, columns, leaves, leaf,
-                               &overflow, use, with);
+            status = leaves->wanted
+                         ? read_wanted(file, pages + of_run * file->page_bytes, columns, leaves,
+                                       leaf, &wanted, &overflow, use, with)
+                         : read_leaf(file, pages + of_run * file->page_bytes, columns, leaves, leaf,
+                                     &overflow, use, with);
     }
     free(overflow.whole.bytes);
     free(pages);

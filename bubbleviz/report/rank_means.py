@@ -150,7 +150,12 @@ def distribution(values: Floats) -> tuple[float, float, float, float] | None:
         values: of ranks; NaN ones are left out.
     """
     known = values[~np.isnan(values)]
-    return tuple(np.quantile(known, (0, 0.5, 0.95, 1)).tolist()) if len(known) else None
+    if len(known) == 0:
+        return None
+    # np.quantile imports numpy.ma, which takes some 15 ms.
+    places = np.array((0, 0.5, 0.95, 1)) * (len(known) - 1)
+    least, median, high, most = np.interp(places, np.arange(len(known)), np.sort(known)).tolist()
+    return least, median, high, most
 
 
 def as_multiples(values: Floats, middle: Floats) -> Floats:
@@ -166,9 +171,7 @@ def median_of_stage(report: Report, values: Floats) -> Floats:
     medians = np.full(len(values), np.nan)
     for stage in range(int(of_rank.max(initial=-1)) + 1):
         own = of_rank == stage
-        known = values[own][~np.isnan(values[own])]
-        if len(known):
-            medians[own] = np.median(known)
+        medians[own] = _median(values[own])
     return medians
 
 
@@ -253,8 +256,7 @@ class Standout:
 def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
     """Return what stands out, what differs most first."""
     ratios = means.bubble_ratio
-    known = ratios[~np.isnan(ratios)]
-    above = ratios - (float(np.median(known)) if len(known) else 0.0)
+    above = ratios - _median(ratios)
     middle = {phase: median_of_stage(report, own) for phase, own in means.busy_ns.items()}
     times = {phase: as_multiples(own, middle[phase]) for phase, own in means.busy_ns.items()}
     lost_ns = {phase: np.abs(own - middle[phase]) for phase, own in means.busy_ns.items()}
@@ -324,9 +326,13 @@ def _standout(
 
 
 def _median(values: Floats) -> float:
-    """Return the median of those that are known; NaN of none."""
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else np.nan
+    """Return the median of those that are known; NaN of none.
+
+    As np.quantile does, np.median imports numpy.ma to look for NaN.
+    """
+    known = np.sort(values[~np.isnan(values)])
+    middle = known[max(len(known) - 1, 0) // 2 : len(known) // 2 + 1]
+    return float(middle.mean()) if len(known) else np.nan
 
 
 def sentence_of(standout: Standout) -> str:

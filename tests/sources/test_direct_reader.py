@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.direct_reader import DirectReader
-from bubbleviz.sources.nsys.export import EVERY_ROW, Selection
+from bubbleviz.sources.nsys.export import EVERY_ROW, Export, Selection
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
 from bubbleviz.sources.nsys.sqlite_export import SqliteExport, opened
@@ -57,6 +57,20 @@ def _numbers(export: SqliteExport, name: str) -> Any:
         return export.database.columns(query(name), binds)
     except ProfileError as error:
         return error
+
+
+def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
+    """Yield some calls (rows that may be missing) as they are decoded, and as SQLite reads them."""
+    for rows in ([], [-(1 << 62), 0, 1, 2, 3, 90, 91, 1 << 62], range(5, 3000, 7)):
+        wanted = np.array(rows, np.int64)
+        columns = None
+        if isinstance(export.direct, DirectReader):
+            columns = export.direct.chosen("calls/at", wanted)
+        if columns is not None:
+            try:
+                yield columns.tolist(), Export.chosen(export, "calls/at", wanted).tolist()
+            except ProfileError as error:
+                yield columns, error
 
 
 def _by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
@@ -110,6 +124,8 @@ def _compare(path: Path) -> int:
             if columns is not None:
                 decoded += 1
                 np.testing.assert_array_equal(columns, _numbers(export, name))
+        for decoded_calls, calls in _calls(export):
+            assert decoded_calls == calls
         asked = [
             *(("ranges/named", _by_name(export, globs)) for globs in GLOBS),
             *(("strings/matching", Selection(globs=globs)) for globs in GLOBS),
@@ -462,6 +478,7 @@ def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
                     expected = _numbers(export, name)
                     whole = isinstance(expected, np.ndarray)
                     yield columns.tolist(), expected.tolist() if whole else expected
+            yield from _calls(export)
             rows, named = _named(export, "ranges/named", _by_name(export, ("*",)))
             if rows is not None:
                 yield rows, named

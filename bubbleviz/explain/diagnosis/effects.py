@@ -406,7 +406,7 @@ def jumps(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Bo
     first = np.cumsum(count) - count
     # A slow iteration beside a jump counts as the iterations around it.
     middle = np.clip(np.arange(len(of)), (first + 1)[of], (first + count - 2)[of])
-    around = np.median([value.take(middle + i, mode="clip") for i in (-1, 0, 1)], axis=0)
+    around = np.sort([value.take(middle + i, mode="clip") for i in (-1, 0, 1)], axis=0)[1]
     value = np.where(np.abs(value - around) > _SPIKE, around, value)
     before = np.arange(len(of)) - first[of]
     behind = count[of] - before

@@ -6,7 +6,7 @@ then SQLite reads the rest, which is slower, and the reference. What both give i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ _STRING_PAGES = 4096
 _QUERIES = {
     "gpu_work/kernels": "views/kernels/current",
     "calls/all": "",
+    "calls/at": "views/calls/current",
     "ranges/named": "views/ranges/current",
     "strings/matching": "views/strings/current",
 }
@@ -79,9 +80,16 @@ class DirectReader:
 
     def columns(self, query: str, first: int, last: int) -> Ints | None:
         """Return the int64 columns of a query in some rows, shape (columns, rows)."""
+        return self._read(query, lambda table: table.rows(first, last))
+
+    def chosen(self, query: str, rows: Ints) -> Ints | None:
+        """Return the same for rows one by one (distinct, ascending)."""
+        return self._read(query, lambda table: table.chosen(rows))
+
+    def _read(self, query: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
         if self._odd or query not in self._tables:
             return None
-        columns = self._tables[query].rows(first, last)
+        columns = read(self._tables[query])
         if columns is None:
             self._leave(query)
         return columns

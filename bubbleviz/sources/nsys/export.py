@@ -174,6 +174,10 @@ class Export(ABC):
             return np.empty((len(query(name).columns), 0), np.int64)
         return self._columns(name, binds or {})
 
+    def chosen(self, name: str, rows: Ints) -> Ints:
+        """Return the int64 columns of a query in some rows (distinct, ascending)."""
+        return self.columns(name, {"rows": json.dumps(rows.tolist())})
+
     def has(self, name: str) -> bool:
         """Tell whether the export holds what a query needs."""
         return QUERIES.has(name, self.schema, self.views)

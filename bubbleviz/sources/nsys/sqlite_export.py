@@ -85,6 +85,12 @@ class SqliteExport(export.Export):
     def _columns(self, name: str, binds: Binds) -> Ints:
         return self.database.columns(query(name), binds)
 
+    def chosen(self, name: str, rows: Ints) -> Ints:
+        """Return the int64 columns of a query in some rows (distinct, ascending)."""
+        direct = self.direct
+        columns = direct.chosen(name, rows) if isinstance(direct, DirectReader) else None
+        return super().chosen(name, rows) if columns is None else columns
+
     def _parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.values import dataclass
 from bubbleviz.native import library as native
 from bubbleviz.sources.sqlite.database import HEADER_BYTES, StoredColumns, files_beside, page_counts
@@ -32,6 +33,10 @@ _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Pages that are decoded at once: room is made for as many rows as they may hold.
 _PAGES = 512
+#: The numbers of all rows that a table can have.
+_EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
+#: What is not noted of how long rows last, nor selected by.
+_UNTIMED = (None, NONE, NONE, NONE)
 
 
 #: What NULL in a column reads as: an unusual value, the missing one, or that if no value of the
@@ -115,17 +120,28 @@ class PageTable:
 
     def rows(self, first: int, last: int) -> Ints | None:
         """Return the columns of the rows of some numbers."""
-        file, integers = self.pages.file, self.integers
         begin, end = self._around(first, last)
         # No row takes less than three bytes.
-        room = min(last - first + 1, (end - begin) * file.page_bytes // 3)
+        room = min(last - first + 1, (end - begin) * self.pages.file.page_bytes // 3)
+        return self._decoded((self.leaf, self.last_row, begin, end, first, last), None, room)
+
+    def chosen(self, rows: Ints) -> Ints | None:
+        """Return the columns of some rows by their numbers (distinct, ascending)."""
+        at = distinct(np.searchsorted(self.last_row, rows))
+        at = at[at < len(self.leaf)]
+        leaves = self.leaf[at], self.last_row[at], 0, len(at), *_EVERY_ROW
+        return self._decoded(leaves, rows, len(rows))
+
+    def _decoded(
+        self, leaves: tuple[native.Argument, ...], wanted: Ints | None, room: int
+    ) -> Ints | None:
         try:
-            values = np.empty((len(integers), room), np.int64)
+            values = np.empty((len(self.integers), room), np.int64)
         except MemoryError:
             return None
-        leaves = self.leaf, self.last_row, begin, end, first, last, None, NONE, NONE, NONE
-        read = integers, len(integers), values, room
-        rows = self.pages.functions.call("integers", file, leaves, *read)
+        chosen = (*leaves, wanted, 0 if wanted is None else len(wanted), *_UNTIMED)
+        read = self.integers, len(self.integers), values, room
+        rows = self.pages.functions.call("integers", self.pages.file, chosen, *read)
         if rows < 0:
             return None
         return values if rows == room else values[:, :rows].copy()
@@ -134,7 +150,7 @@ class PageTable:
         self,
         text: int,
         globs: Sequence[str],
-        pieces: Iterable[tuple[int, int]] = ((-(1 << 63), (1 << 63) - 1),),
+        pieces: Iterable[tuple[int, int]] = (_EVERY_ROW,),
         *,
         kinds: Sequence[int] = (0, 0, 0, 0),
         ids: Sequence[int] | None = (),
@@ -172,7 +188,8 @@ class PageTable:
         call, integers = self.pages.functions.call, self.integers
         parts = []
         for bounds in pieces:
-            leaves = self.leaf, self.last_row, *self._around(*bounds), *bounds, *lengths
+            stretch = self.leaf, self.last_row, *self._around(*bounds), *bounds
+            leaves = *stretch, None, 0, *lengths
             read, result = (integers, len(integers), selection), np.zeros(4, np.int64)
             try:
                 if call("named", self.pages.file, leaves, *read, result):

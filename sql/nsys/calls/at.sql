@@ -5,7 +5,7 @@ SELECT
     call.start_ns AS start_ns,  -- when the host entered the call
     call.end_ns AS end_ns,  -- when it returned
     COALESCE(call.thread, -1) AS thread,  -- host id, process id and thread id
-    call.correlation_id AS correlation_id,  -- unique within a process only
+    COALESCE(call.correlation_id, -1099511627776) AS correlation_id,  -- as in all.sql
     COALESCE(call.name_id, -1) AS name_id,  -- StringIds.id of its name
     COALESCE(call.error, 0) AS error  -- number of the error, above 0
 FROM JSON_EACH(:rows) AS wanted
