@@ -17,7 +17,17 @@ from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links, ThreadRange
 from bubbleviz.interpret.spans import RankWork, owned_by
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Collectives, Group, Payloads
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined, widened
+from bubbleviz.model.columns import (
+    NONE,
+    Bools,
+    Codes,
+    Ints,
+    Table,
+    constant,
+    flags_of,
+    joined,
+    widened,
+)
 from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, places_in
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
@@ -57,7 +67,7 @@ def told_operations(
     """
     profile, activities, ranges = linked.profile, linked.profile.activities, linked.profile.ranges
     vague = np.append(matching(activities.names, (_VAGUE,)), False)
-    rows = np.flatnonzero(vague.take(activities.name_id[: activities.kernels]))
+    rows = np.flatnonzero(flags_of(activities.name_id[: activities.kernels], vague))
     of_record = [] if collectives is None else [operation_of(name) for name in collectives.names]
     of_range = [operation_of_range(name) for name in ranges.names]
     names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))

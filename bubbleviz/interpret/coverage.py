@@ -101,10 +101,10 @@ def measure_coverage(
     places = _launch_places(linked, [longest for _, longest in unattributed])
     return Coverage(
         kernels=kernels,
-        linked_kernels=int((rule != LinkRule.UNLINKED).sum()),
-        attributed_kernels=int((links.range[:kernels] >= 0).sum()),
-        cross_thread_kernels=int((rule == LinkRule.CROSS_THREAD).sum()),
-        ambiguous_kernels=int((rule == LinkRule.AMBIGUOUS).sum()),
+        linked_kernels=int(np.count_nonzero(rule != LinkRule.UNLINKED)),
+        attributed_kernels=int(np.count_nonzero(links.range[:kernels] >= 0)),
+        cross_thread_kernels=int(np.count_nonzero(rule == LinkRule.CROSS_THREAD)),
+        ambiguous_kernels=int(np.count_nonzero(rule == LinkRule.AMBIGUOUS)),
         ranks=tuple(ranks),
         unattributed=tuple(
             replace(of_name, where=where)
@@ -186,7 +186,8 @@ def mark_unrecorded(
     calls = np.zeros(len(compute), np.int64)
     for number, process_of_rank in enumerate(process.tolist()):
         times = [base + after.astype(np.int64) for base, after in workless.get(process_of_rank, ())]
-        starts_ns = np.sort(np.concatenate((np.empty(0, np.int64), *times)))
+        # Those of each thread are in order already, block by block.
+        starts_ns = np.sort(np.concatenate((np.empty(0, np.int64), *times)), kind="stable")
         at = compute[rank == number]
         until, since = operations.host_end_ns[at], operations.host_start_ns[at]
         made = np.searchsorted(starts_ns, until, "right") - np.searchsorted(starts_ns, since)

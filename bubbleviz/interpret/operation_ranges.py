@@ -82,14 +82,13 @@ def _ran_on(work: DeviceWork, ranges: int, ranks: int) -> Ints:
     """Return which ranges work ran in on which ranks, as range x ranks + rank.
 
     Every pair has a place in a table, which is filled piece by piece, as memory is short. The last
-    place is that of no range.
+    places are those of no range (-1).
     """
-    ran = np.zeros(ranges * ranks + 1, bool)
+    ran = np.zeros((ranges + 1) * ranks, bool)
     for at in range(0, len(work), _PIECE):
         piece = slice(at, at + _PIECE)
-        place = work.range[piece].astype(np.int64) * ranks + work.rank[piece]
-        ran[np.where(work.range[piece] == NONE, NONE, place)] = True
-    return np.flatnonzero(ran[:-1])
+        ran[work.range[piece].astype(np.int64) * ranks + work.rank[piece]] = True
+    return np.flatnonzero(ran[: ranges * ranks])
 
 
 def _marks(ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints) -> Ints:

@@ -12,7 +12,7 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.linking import Links
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, flags_of, marked
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import BusyIntervals, OperationKeys, RankOperations, RunningTimes
 from bubbleviz.model.phase_masks import among
@@ -70,8 +70,8 @@ def work_of(
     """Return kernels, then copies, with what each is and the range it belongs to; and receives."""
     by_name, kernels = matching(activities.names, kinds.communication), slice(activities.kernels)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
-    communication[kernels] = by_name.take(activities.name_id[kernels])
-    compute[kernels] = ~communication[kernels]
+    communication[kernels] = flags_of(activities.name_id[kernels], by_name)
+    np.logical_not(communication[kernels], out=compute[kernels])
     # A communication range names its direction; elsewhere the kernel's name has to.
     rows = np.flatnonzero(communication)
     receiving = matching(activities.names, kinds.receives)

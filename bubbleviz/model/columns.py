@@ -149,6 +149,20 @@ def marked(count: int | tuple[int, ...], rows: Any) -> Bools:
     return column
 
 
+def flags_of(codes: Codes, flags: Bools) -> Bools:
+    """Return the flag of each code. Where some are -1 (none), the last flag is theirs: not set.
+
+    Few codes whose flag is set are compared one by one, as an index of narrow codes is made first.
+    """
+    chosen = np.flatnonzero(flags).tolist()
+    if len(chosen) > _FEW:
+        return flags.take(codes)
+    column = np.zeros(len(codes), bool)
+    for code in chosen:
+        column |= codes == code
+    return column
+
+
 def compacted(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
     """Return the column, without the memory of its rows if all of them are one value."""
     if len(column) < _FEW or is_constant(column) or column[-1] != column[0]:

@@ -405,6 +405,9 @@ class ActivitiesBuilder:
 
 def _translate(codes: Codes, to: Ints) -> None:
     """Replace codes in place; piece by piece, as memory is short."""
+    known = to[to != NONE]
+    if np.array_equal(known, np.arange(len(known))):
+        return
     for at in range(0, len(codes), 1 << 16):
         piece = slice(at, at + (1 << 16))
         codes[piece] = to[codes[piece]]

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -503,3 +504,16 @@ def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
     path.write_bytes(raw.replace(b"CREATE TABLE StringIds", b"CREATE \x80\x80BLE StringIds"))
     with pytest.raises(ProfileError, match="the file is damaged"), opened(str(path)):
         pass
+
+
+def test_who_waits_reads_what_no_thread_has_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bubbleviz.sources.nsys.export._SHORT", 0)
+    monkeypatch.setattr("bubbleviz.sources.nsys.sqlite_export.ROWS", 100)
+    busy = threading.Event()
+    with opened(str(EXAMPLE)) as export, export.open_pool() as pool:
+        waiting = pool.submit(busy.wait, 20)
+        parts = [columns for _, columns in export.stream("calls/all")]
+        assert not waiting.done()
+        busy.set()
+        assert len(parts) > 5
+        np.testing.assert_array_equal(np.hstack(parts), _numbers(export, "calls/all"))

@@ -59,10 +59,10 @@ class DirectReader:
                 selected = {c.name for c in columns} if query == "ranges/named" else set()
                 key = "id" if query == "strings/matching" else ""
                 table = pages.table(rows, columns, text, selected=selected, key=key)
-            if table is None:
-                self._left.append(table_of(query))
-            else:
+            if table is not None:
                 self._tables[query] = table
+            elif query != "calls/at":  # of few rows
+                self._left.append(table_of(query))
 
     def account(self) -> str:
         """Return what reads the file, as far as is known, and why where that is SQLite."""

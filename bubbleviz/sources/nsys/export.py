@@ -56,6 +56,8 @@ Named: TypeAlias = tuple[Ints, Sequence[str | None]]
 _RowsT = TypeVar("_RowsT")
 #: Reads what follows of a table: numbers of rows, and these; None where there is nothing left.
 Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
+#: What threads will have read, and what they read it with.
+_Ahead: TypeAlias = deque[tuple[Future[Any], Part[Any]]]
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Export(ABC):
         parts            | 0 | 1 | 2 | 3 | 4 | 5 |
         a thread reads     0       2   3
         another one          1           4   5
-        this one waits   ──┤ 0 | 1 | 2 | 3 | ...       and works on them
+        this one waits   ──┤ 0 | 1 | 2 | 3 | ...       and works on them, or reads some itself
 
     Args:
         path: as given.
@@ -111,6 +113,9 @@ class Export(ABC):
         ProfileError: the tables are not those of nsys.
     """
 
+    #: Whether parts of a table may be read in any order.
+    any_order = False
+
     def __init__(self, path: str, schema: Schema, what: str, jobs: int, watch: Watch) -> None:
         if not {STRINGS, KERNEL, RUNTIME, NVTX} & set(schema):
             raise ProfileError(
@@ -120,7 +125,7 @@ class Export(ABC):
         self.path, self.schema, self.views = path, schema, QUERIES.views_of(schema)
         self.jobs, self._watch = jobs, watch
         self._bounds: dict[str, tuple[int, int]] = {}
-        self._begun: dict[str, tuple[deque[Future[Any]], Iterator[Part[Any]]]] = {}
+        self._begun: dict[str, tuple[_Ahead, Iterator[Part[Any]]]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._all = self._read = 0
 
@@ -264,7 +269,7 @@ class Export(ABC):
         if self.has(name) and name not in self._begun:
             parts = self._parts(name, None)
             ahead = islice(parts, self.jobs + _AHEAD)
-            self._begun[name] = deque(self._handed(name, part) for part in ahead), parts
+            self._begun[name] = deque((self._handed(name, part), part) for part in ahead), parts
 
     def stream(self, name: str) -> Iterator[tuple[range, Ints]]:
         """Yield the int64 columns of a query in parts, with the numbers of rows; none if it lacks.
@@ -282,25 +287,35 @@ class Export(ABC):
     def named_stream(self, name: str, selection: Selection) -> Iterator[Named]:
         """Yield the selected rows of all parts, in order; see :meth:`stream`."""
         # Texts take more room than columns, and a part of them is longer.
-        parts = self._each(name, deque(), self._parts(name, selection), self.jobs + 1)
+        parts = self._each(name, deque(), self._parts(name, selection), self.jobs + 2)
         return (rows for _, rows in parts)
 
     def _each(
-        self, name: str, ahead: deque[Future[Any]], parts: Iterator[Part[Any]], window: int
+        self, name: str, ahead: _Ahead, parts: Iterator[Part[Any]], window: int
     ) -> Iterator[tuple[range, Any]]:
         try:
             while True:
                 more = islice(parts, window - len(ahead))
-                ahead.extend(self._handed(name, part) for part in more)
-                part = ahead.popleft().result() if ahead else None
+                ahead.extend((self._handed(name, part), part) for part in more)
+                self._help(ahead)
+                part = ahead.popleft()[0].result() if ahead else None
                 if part is None:
                     return
                 self._read += len(part[0])
                 self._watch(min(self._read / self._all, 1.0) if self._all else 1.0)
                 yield part
         finally:
-            for future in ahead:
+            for future, _ in ahead:
                 future.cancel()
+
+    def _help(self, ahead: _Ahead) -> None:
+        """Read parts that no thread has begun with, as long as the first one is not there."""
+        while self.any_order and ahead and not ahead[0][0].done():
+            waiting = (place for place, (future, _) in enumerate(ahead) if future.cancel())
+            place = next(waiting, None)
+            if place is None:
+                return
+            ahead[place] = _done(ahead[place][1]), ahead[place][1]
 
     def _handed(self, name: str, part: Part[Any]) -> Future[Any]:
         """Hand a part to a thread; where the table is short, or no thread starts, read it here."""
@@ -311,9 +326,14 @@ class Export(ABC):
             except RuntimeError:
                 # Parts that follow one another must not be read by a thread that starts later.
                 self._pool = None
-        done: Future[Any] = Future()
-        try:
-            done.set_result(part())
-        except Exception as error:  # whoever takes the result gets it
-            done.set_exception(error)
-        return done
+        return _done(part)
+
+
+def _done(part: Part[Any]) -> Future[Any]:
+    """Read a part here."""
+    done: Future[Any] = Future()
+    try:
+        done.set_result(part())
+    except Exception as error:  # whoever takes the result gets it
+        done.set_exception(error)
+    return done

@@ -43,6 +43,8 @@ class SqliteExport(export.Export):
         watch: takes the share that has been read.
     """
 
+    any_order = True
+
     def __init__(
         self, database: sqlite.Database, stored: sqlite.StoredColumns, jobs: int, watch: Watch
     ) -> None:
