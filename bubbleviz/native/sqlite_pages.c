@@ -316,7 +316,7 @@ static inline int is_text(uint64_t type) { return type >= 13 && type & 1; }
 
 /* Where the payload of a cell begins, how long it is, and the number of its row; NULL where these
  * are not whole. */
-static inline const uint8_t *read_head(const struct file *file, const uint8_t *page, uint32_t cell,
+ALWAYS_INLINE const uint8_t *read_head(const struct file *file, const uint8_t *page, uint32_t cell,
                                        uint64_t *bytes, int64_t *row)
 {
     const uint8_t *end = page + file->usable, *at = varint(page + cell, end, bytes);
@@ -328,14 +328,16 @@ static inline const uint8_t *read_head(const struct file *file, const uint8_t *p
     return at;
 }
 
-/* The record of a payload: types and values of its columns up to one. */
-ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, const uint8_t *at,
-                              uint64_t bytes, int columns, struct overflow *overflow,
-                              struct record *record)
+/* The record of a cell: types and values of its columns up to one. */
+ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, uint32_t cell,
+                              int columns, struct overflow *overflow, struct record *record)
 {
     const uint8_t *end = page + file->usable, *header_end, *value;
-    uint64_t header;
+    uint64_t bytes, header;
+    const uint8_t *at = read_head(file, page, cell, &bytes, &record->row);
 
+    if (!at)
+        return UNUSUAL;
     if (bytes > file->usable - 35) {
         int status = follow(file, overflow, at, end, bytes);
         if (status)
@@ -424,14 +426,12 @@ static int64_t length_of(const struct record *record, const struct leaves *leave
     return length;
 }
 
-/* How many cells a leaf has; -1 where it is not plain. */
-static inline int64_t cells_of(const struct file *file, const uint8_t *page,
-                               const struct leaves *leaves, size_t leaf)
+static inline int plain_leaf(const struct file *file, const uint8_t *page,
+                             const struct leaves *leaves, size_t leaf)
 {
-    uint32_t cells = big2(page + 3);
     int lone = leaf == 0 && leaves->last_row[0] == INT64_MAX;
 
-    return page[0] == LEAF && plain_count(file, cells, lone) ? cells : -1;
+    return page[0] == LEAF && plain_count(file, big2(page + 3), lone);
 }
 
 ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int columns,
@@ -443,23 +443,21 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
     int first = leaf == 0, noting = leaves->longest && leaves->shortest < 0;
     struct record record;
 
-    int64_t cells = cells_of(file, page, leaves, leaf);
-    if (cells < 0)
+    uint32_t cells = big2(page + 3);
+    if (!plain_leaf(file, page, leaves, leaf))
         return UNUSUAL;
     for (uint32_t cell = 0; cell < cells; cell++) {
         uint32_t at = big2(page + LEAF_HEADER + 2 * cell);
         if (at < LEAF_HEADER + 2 * cells || at > file->usable - 4)
             return UNUSUAL;
-        uint64_t bytes;
-        const uint8_t *payload = read_head(file, page, at, &bytes, &record.row);
+        int status = read_record(file, page, at, columns, overflow, &record);
+        if (status)
+            return status;
         /* Ascending, and within what the tree says of this leaf. */
-        if (!payload || (record.row <= after && !first) || record.row > leaves->last_row[leaf])
+        if ((record.row <= after && !first) || record.row > leaves->last_row[leaf])
             return UNUSUAL;
         first = 0;
         after = record.row;
-        int status = read_record(file, page, payload, bytes, columns, overflow, &record);
-        if (status)
-            return status;
         if (noting) {
             int64_t length = length_of(&record, leaves);
             longest = length > longest ? length : longest;
@@ -483,12 +481,12 @@ static int read_wanted(const struct file *file, const uint8_t *page, int columns
 {
     struct record record;
 
-    int64_t cells = cells_of(file, page, leaves, leaf);
-    if (cells < 0)
+    uint32_t cells = big2(page + 3);
+    if (!plain_leaf(file, page, leaves, leaf))
         return UNUSUAL;
     for (; *wanted < leaves->wanted_count; (*wanted)++) {
         int64_t row = leaves->wanted[*wanted];
-        uint32_t low = 0, high = (uint32_t)cells;
+        uint32_t low = 0, high = cells;
         if (row > leaves->last_row[leaf])
             break;
         while (low < high) {
@@ -496,15 +494,14 @@ static int read_wanted(const struct file *file, const uint8_t *page, int columns
             uint64_t bytes;
             if (at < LEAF_HEADER + 2 * cells || at > file->usable - 4)
                 return UNUSUAL;
-            const uint8_t *payload = read_head(file, page, at, &bytes, &record.row);
-            if (!payload)
+            if (!read_head(file, page, at, &bytes, &record.row))
                 return UNUSUAL;
             if (record.row < row) {
                 low = middle + 1;
             } else if (record.row > row) {
                 high = middle;
             } else {
-                int status = read_record(file, page, payload, bytes, columns, overflow, &record);
+                int status = read_record(file, page, at, columns, overflow, &record);
                 status = status ? status : use(with, &record);
                 if (status)
                     return status;

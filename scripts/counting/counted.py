@@ -48,6 +48,10 @@ class _Late:
             self._results.append(self._do(*self._arguments))
         return self._results[0]
 
+    def done(self) -> bool:
+        """Return True: whoever asks need not wait."""
+        return True
+
     def cancel(self) -> None:
         """Do nothing: it has not begun, or has ended."""
 
