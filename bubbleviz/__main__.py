@@ -13,7 +13,7 @@ _LEAST_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
 
 #: How many objects more are made before garbage is looked for: 300 times Python's own threshold.
 #: What a run keeps is looked through each time, which took 5 % of a run; little of it is garbage.
-_OBJECTS_BETWEEN_COLLECTIONS = 200_000
+OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
             return 1
         import gc
 
-        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
         from bubbleviz.cli.app import main as run
         from bubbleviz.native.library import keep_freed_memory
 

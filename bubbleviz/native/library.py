@@ -100,7 +100,7 @@ _MANY_ROWS = 1 << 17
 #: Parameters of glibc's ``mallopt``: what is larger is the system's again as soon as it is freed;
 #: so much that is free at the end of memory is, too; and how many threads have memory apart.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
-_LARGE_BYTES, _LARGEST_BYTES, _FREE_BYTES = 4 << 20, 32 << 20, 128 << 20
+_LARGE_BYTES, _LARGEST_BYTES, _FREE_BYTES = 4 << 20, 16 << 20, 128 << 20
 
 
 def keep_freed_memory() -> None:

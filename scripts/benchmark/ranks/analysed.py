@@ -6,6 +6,7 @@ measures steps counts it here), and the most memory while each ran.
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import resource
@@ -51,12 +52,17 @@ def _peaking(name: str) -> Iterator[Any]:
 
 def _analyse(path: str, jobs: int, dask: str | None) -> dict[str, Any]:
     from bubbleviz import api, timing
+    from bubbleviz.__main__ import OBJECTS_BETWEEN_COLLECTIONS
     from bubbleviz.cli.terminal import show_lines
     from bubbleviz.model.phases import COUNTED
+    from bubbleviz.native.library import keep_freed_memory
     from bubbleviz.render.text.report import first_screen
     from bubbleviz.render.text.terminal import Display
     from bubbleviz.report.view import View
 
+    # As the program does before it runs.
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    keep_freed_memory()
     vars(timing)["perf_counter"] = process_time
     vars(api)["step"] = _peaking
     vars(api)["assemble"] = _peaking("assemble the report")(vars(api)["assemble"])
