@@ -16,7 +16,15 @@ from bubbleviz.align.merge import JoinedRank, JoinedRecordings
 from bubbleviz.align.possible_shifts import Link, Shift, links, shifts
 from bubbleviz.align.waits import Arrivals, inputs_ready
 from bubbleviz.model.columns import NONE, Bools, Ints, marked, scattered
-from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows, without
+from bubbleviz.model.grouping import (
+    distinct,
+    distinct_rows,
+    found_in,
+    groups_of,
+    looked_up,
+    sorted_rows,
+    without,
+)
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
@@ -71,7 +79,10 @@ def pair_iterations(
     """
     named = joined.named_iteration
     counted = among(operations.phase, COUNTED)
-    unnamed = without(operations.rank[counted], operations.rank[counted & (named >= 0)])
+    unnamed = without(
+        distinct_rows(operations.rank, chosen=counted)[0],
+        distinct_rows(operations.rank, chosen=counted & (named >= 0))[0],
+    )
     if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
     working = distinct(operations.rank[counted & (operations.has_span == 1)])
@@ -149,11 +160,11 @@ def _neighbours(order: Ints, pipeline: Ints, stage: Ints) -> _Neighbours:
 def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:
     """Pair by name; a post-validation carries the number of the iteration that it validates."""
     owners = groups_of(operations.rank, operations.iteration)
-    group = owners.of_row
-    of_counted = named[counted]
-    _, number = group_extents(group[counted], len(owners), of_counted, of_counted)
+    group, rows = owners.of_row, np.flatnonzero(counted)
+    of_counted, owner = named[rows], group[rows]
+    _, number = group_extents(owner, len(owners), of_counted, of_counted)
     idle = np.ones(len(owners), bool)
-    idle[group[counted]] = False
+    idle[owner] = False
     rest = (operations.iteration >= 0) & idle[group]
     np.maximum.at(number, group[rest], named[rest])
     used = np.flatnonzero((~idle | (number >= 0)) & (operations.iteration[owners.first] >= 0))

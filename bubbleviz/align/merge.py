@@ -92,8 +92,11 @@ def join(gathered: Recordings, machines: Sequence[str]) -> JoinedRecordings:
         columns = {}
         for column, base in bases.items():
             if (number := getattr(table, column, None)) is not None:
-                own = number + np.repeat(base, lengths)
-                columns[column] = np.where(number == NONE, NONE, own) if (number < 0).any() else own
+                own = np.repeat(base, lengths)
+                own += number
+                if number.min(initial=0) < 0:
+                    own[number == NONE] = NONE
+                columns[column] = own
         return replace(table, **columns)
 
     tables = {part.name: numbered(part.name) for part in fields(RecordedTables)}

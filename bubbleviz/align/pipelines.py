@@ -196,9 +196,9 @@ def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
     """Return the virtual stages that names give, if they give them for all work."""
     operations, stage = joined.operations, joined.named_stage
     work = among(operations.phase, COUNTED)
-    if not work.any() or (stage[work] < 0).any():
+    if not work.any() or (work & (stage < 0)).any():
         return None
-    rows = grouping.distinct_rows(operations.rank[work], operations.chunk[work], stage[work])
+    rows = grouping.distinct_rows(operations.rank, operations.chunk, stage, chosen=work)
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
@@ -208,7 +208,8 @@ def told_stages(joined: JoinedRecordings) -> Ints | None:
     None where some rank that works has none; of one that does not work it is 0.
     """
     stage = _told(joined, "stage")
-    working = grouping.distinct(joined.operations.rank[among(joined.operations.phase, COUNTED)])
+    work = among(joined.operations.phase, COUNTED)
+    working = grouping.distinct_rows(joined.operations.rank, chosen=work)[0]
     if len(working) == 0 or (stage[working] < 0).any():
         return None
     return np.maximum(stage, 0)
@@ -229,7 +230,7 @@ def stages_in_order(
         devices: how many places there are.
     """
     work = among(joined.operations.phase, COUNTED)
-    pairs = grouping.distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
+    pairs = grouping.distinct_rows(joined.operations.rank, joined.operations.chunk, chosen=work)
     waits = usual_waits(joined.operations, inputs)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(grouping.distinct(pairs[1]).tolist()):

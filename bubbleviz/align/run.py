@@ -455,7 +455,7 @@ def stages_of_chunks(
         rank_of_local: the run's rank of each of the profile's own.
     """
     known = run.operations.virtual_stage != NONE
-    held = distinct_rows(run.operations.rank[known], run.operations.virtual_stage[known])
+    held = distinct_rows(run.operations.rank, run.operations.virtual_stage, chosen=known)
     result: dict[tuple[int, int], int] = {}
     for own in distinct(rank).tolist():
         chunks = distinct(chunk[rank == own]).tolist()

@@ -77,7 +77,7 @@ def _working(operations: RankOperations) -> int:
     """Return how many (rank, chunk) run forward or backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
     work = among(operations.phase, phases) & (operations.has_span == 1)
-    return len(grouping.distinct_rows(operations.rank[work], operations.chunk[work]).T)
+    return len(grouping.distinct_rows(operations.rank, operations.chunk, chosen=work).T)
 
 
 def run_alike(orders: Orders, rank: Ints, stage: Ints) -> bool:

@@ -136,9 +136,9 @@ class _Inputs:
         """
         operations, named = self.joined.operations, self.joined.named_iteration
         work = among(operations.phase, COUNTED)
-        if work.any() and (named[work] >= 0).all():
+        if work.any() and not (work & (named < 0)).any():
             return operations.changed(iteration=named)
-        pairs = grouping.distinct_rows(operations.rank[work], operations.iteration[work])
+        pairs = grouping.distinct_rows(operations.rank, operations.iteration, chosen=work)
         counts = np.bincount(pairs[0], minlength=1)
         return operations if len(grouping.distinct(counts[counts > 0])) == 1 else None
 
@@ -251,7 +251,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         known: whether they are known.
     """
     operations = inputs.joined.operations
-    working = grouping.distinct(operations.rank[among(operations.phase, COUNTED)])
+    working = grouping.distinct_rows(operations.rank, chosen=among(operations.phase, COUNTED))[0]
     stages = grouping.distinct(staging.stage_of_rank[working])
     if len(working) < 2 or (known and len(stages) == 1):
         return True
@@ -409,7 +409,7 @@ def _is_other(inputs: _Inputs, staging: Staging) -> bool:
 def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that work, but on an unknown stage."""
     operations = inputs.joined.operations
-    working = grouping.distinct(operations.rank[among(operations.phase, COUNTED)])
+    working = grouping.distinct_rows(operations.rank, chosen=among(operations.phase, COUNTED))[0]
     unknown = int((staging.stage_of_rank[working] < 0).sum())
     note = Limitation(
         "stages of ranks",
@@ -528,7 +528,7 @@ def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
     if (beyond & among(operations.phase[rows], (Phase.RECV_F, Phase.RECV_B))).any():
         return True
     known = work & (virtual_stage >= 0)
-    rank, stage = grouping.distinct_rows(operations.rank[known], virtual_stage[known])
+    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=known)
     # By virtual stage, the only rank that holds it; none before the first and after the last.
     single = np.bincount(stage, minlength=1)[stage] == 1
     only = scattered(last + 3, stage[single] + 1, rank[single])
@@ -545,7 +545,7 @@ def _stage_of_transfers(staging: Staging) -> Ints:
     if not among(operations.phase, TRANSFERS).any():
         return virtual_stage
     known, ran = virtual_stage >= 0, operations.has_span == 1
-    rank, stage = grouping.distinct_rows(operations.rank[known], virtual_stage[known])
+    rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=known)
     count = len(staging.stage_of_rank)
     single = np.bincount(rank, minlength=1)[rank] == 1
     only = scattered(count, rank[single], stage[single])

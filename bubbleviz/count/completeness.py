@@ -179,7 +179,8 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     phase, cut, spanned = keys.phase, keys.cut > 0, keys.has_span == 1
     forward, gradient = among(phase, _FORWARD), among(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
-    microbatches, ran = _forwards(keys.microbatch[forward], cell[forward], present.size)
+    rows = np.flatnonzero(forward)
+    microbatches, ran = _forwards(keys.microbatch[rows], cell[rows], present.size)
     # A stage whose input needs no gradient runs its whole backward in W.
     backward = any_of(spanned & (gradient | (phase == Phase.W)))
     lacks = np.where(backward, 0, 2)
@@ -222,7 +223,7 @@ def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
 
 def _begins(operations: _OperationKeys, cell: Ints, cells: int) -> Bools:
     """Return for each cell whether its first operation is the smallest microbatch's F."""
-    counted = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
+    counted = np.flatnonzero(among(operations.phase, COUNTED) & (operations.microbatch >= 0))
     microbatch, phase = operations.microbatch[counted], operations.phase[counted]
     begins = np.ones(cells, bool)
     owner = cell[counted]
@@ -245,7 +246,7 @@ def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
     passes = groups_of(*keys)
     code, of_second = passes.of_row[: len(cell)], passes.of_row[len(cell) :]
     differentiated, paid = np.zeros((2, len(passes)), bool)
-    differentiated[code[among(phase, (Phase.B, Phase.BW))]] = True
+    differentiated[code[np.flatnonzero(among(phase, (Phase.B, Phase.BW)))]] = True
     differentiated[of_second] = True
     weights, owes = phase == Phase.W, phase == Phase.B
     if weights.any():

@@ -278,11 +278,12 @@ def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     gap_ns = operations.start_ns[row] - operations.end_ns[before]
     shown = (operations.rank[before] == operations.rank[row]) & (gap_ns >= 0)
     shown &= operations.iteration[before] == operations.iteration[row]
-    before, row, gap_ns = before[shown], row[shown], gap_ns[shown]
+    some = np.flatnonzero(shown)
+    before, row, gap_ns = before[some], row[some], gap_ns[some]
     ready_ns = inputs.ready_ns[row]
     local = ready_ns == NEVER
     room_ns = operations.end_ns[before] - np.where(local, 0, ready_ns)
-    there = local | (room_ns >= 0)
+    there = np.flatnonzero(local | (room_ns >= 0))
     return row[there], gap_ns[there], np.where(local, NONE, room_ns)[there]
 
 

@@ -10,7 +10,17 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joined, scattered
+from bubbleviz.model.columns import (
+    NONE,
+    Bools,
+    Codes,
+    Ints,
+    Table,
+    TableT,
+    is_constant,
+    joined,
+    scattered,
+)
 from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.native.library import cut, library
 
@@ -223,10 +233,16 @@ def without(values: npt.NDArray[Number], others: npt.NDArray[Number]) -> npt.NDA
     return distinct(values[found_in(distinct(others), values) == NONE])
 
 
-def distinct_rows(*columns: Ints) -> Ints:
-    """Return the distinct rows in lexicographic order, shape (columns, groups)."""
-    rows = heads(*columns)
-    if 2 * len(rows) < len(columns[0]):
+def distinct_rows(*columns: Ints, chosen: Bools | None = None) -> Ints:
+    """Return the distinct rows in lexicographic order, shape (columns, groups).
+
+    Args:
+        columns: equally long.
+        chosen: which rows count; None for all.
+    """
+    # A row that is as the one before, chosen or not, is none more.
+    rows = heads(*columns) if chosen is None else np.flatnonzero(chosen & begins(*columns, chosen))
+    if chosen is not None or 2 * len(rows) < len(columns[0]):
         columns = tuple(column[rows] for column in columns)
     rows = groups_of(*columns).first
     return np.stack([column[rows] for column in columns])
@@ -240,6 +256,10 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
         values: of each of these rows.
         wanted: as many columns.
     """
+    pairs = list(zip(keys, wanted, strict=True))
+    # A column of one value, wanted and there, tells no rows apart.
+    telling = [(k, w) for k, w in pairs if not (is_constant(w) and (k == w[0]).all())]
+    keys, wanted = ([pair[side] for pair in telling or pairs[:1]] for side in (0, 1))
     if len(keys) == 1 and len(values):
         low, size = int(keys[0].min()), int(keys[0].max()) - int(keys[0].min()) + 1
         if size <= _LISTED * (len(values) + len(wanted[0])) + _FEW_CODES:

@@ -183,10 +183,11 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
 
     start_ns = packing.place(busy_rank, computing.start_ns)
     end_ns, operation = packing.place(busy_rank, computing.end_ns), computing.operation
-    order = sorted_rows(start_ns)
-    busy_rank, operation, start_ns, end_ns = (
-        column[order] for column in (busy_rank, operation, start_ns, end_ns)
-    )
+    if (start_ns[1:] < start_ns[:-1]).any():
+        order = sorted_rows(start_ns)
+        busy_rank, operation, start_ns, end_ns = (
+            column[order] for column in (busy_rank, operation, start_ns, end_ns)
+        )
     loose = placed(unattributed)
     covered = intervals.union(
         np.concatenate((start_ns, loose[0])), np.concatenate((end_ns, loose[1]))
@@ -279,7 +280,7 @@ def _cut_by_waits(
     # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
     ready_ns = of_next(inputs.ready_ns)
     ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
-    cuts, causes, cut = [low], [], low
+    cuts, causes, cut = [low], list[Cause](), low
     for end_ns, until in (
         (ready_ns, Cause.DEPENDENCY),
         (np.where(receive_ns == NONE, NEVER, receive_ns), Cause.HOST),
@@ -293,19 +294,19 @@ def _cut_by_waits(
         if (end_ns != NEVER).any():  # most tables tell of no receives and launches
             cut = np.clip(np.where(end_ns == NEVER, NEVER, end_ns + shift_ns), cut, high)
             cuts.append(cut)
-            causes.append(np.full(len(low), until, np.int64))
-    causes.append(np.where(ready_ns == NEVER, Cause.OTHER, Cause.COMMUNICATION))
-    starts_ns, ends_ns = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
-    some = np.flatnonzero(ends_ns > starts_ns)
-    none, interval = constant(NONE, len(some)), some // len(cuts)
-    cause = np.stack(causes, axis=1).reshape(-1)[some]
+            causes.append(until)
+    bounds_ns = np.stack((*cuts, high), axis=1)
+    some = np.flatnonzero(bounds_ns[:, 1:] > bounds_ns[:, :-1])
+    none, (interval, part) = constant(NONE, len(some)), np.divmod(some, len(cuts))
+    last = np.where(ready_ns[interval] == NEVER, Cause.OTHER, Cause.COMMUNICATION)
+    cause = np.where(part == len(causes), last, np.array([*causes, NONE], np.int64)[part])
     if inputs.unknown.any():
         unknown = np.append(inputs.unknown, False)[after] & (received_ns == NEVER)
         cause = np.where(unknown[interval], Cause.UNKNOWN, cause)
     return IdleIntervals(
         rank=none,
-        start_ns=starts_ns.reshape(-1)[some],
-        end_ns=ends_ns.reshape(-1)[some],
+        start_ns=bounds_ns.reshape(-1)[some + interval],
+        end_ns=bounds_ns.reshape(-1)[some + interval + 1],
         cause=cause,
         interval=interval,
         before=none,

@@ -168,12 +168,16 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
     if not known.any():
         return np.zeros(len(number), np.int64)
     chunks = int(chunk.max()) + 1
-    group, count = cell * chunks + chunk, (int(cell[-1]) + 1) * chunks
+    group, count = cell, (int(cell[-1]) + 1) * chunks
+    if chunks > 1:
+        group = cell * chunks + chunk
     if count > 4 * len(number):
         groups = grouping.groups_of(cell, chunk)
         group, count = groups.of_row, len(groups)
-    way = np.where(known, _WAY_OF_KIND[kind], _NO_WAY)
-    of_way = group * (_NO_WAY + 1) + way
+    way = _WAY_OF_KIND[kind]
+    way[~known] = _NO_WAY
+    of_way = group * (_NO_WAY + 1)
+    of_way += way
     low, high = (
         extent.reshape(count, -1).T[:_NO_WAY]
         for extent in group_extents(of_way, count * (_NO_WAY + 1), number, number)
@@ -185,19 +189,22 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
     if ahead.any():
         number = np.where(way == FORWARD, number - ahead[group], number)
     rows = slice(None) if known.all() else np.flatnonzero(known)
-    group, number, result = group[rows], number[rows], np.zeros(len(number), np.int64)
+    group, number = group[rows], number[rows]
     numbers = grouping.distinct(number)
     first, last = int(numbers[0]), int(numbers[-1])
     consecutive = _GAPS * (last - first + 1 - len(numbers)) <= len(numbers)
     at = number - first if consecutive else np.searchsorted(numbers, number)
     # Where chunks usually have as many numbers as the iteration, one numbering holds for all.
     size = int(at.max()) + 1
-    owner, held = np.divmod(grouping.distinct(group * size + at), size)
+    pair = group * size
+    pair += at
+    owner, held = np.divmod(grouping.distinct(pair), size)
     begins = grouping.heads(owner)
     counts = np.diff(begins, append=len(owner))
     if len(numbers) != int(np.median(counts)):
         place = np.arange(len(owner)) - np.repeat(begins, counts)
         at = grouping.looked_up((owner, held), place, (group, at))
+    result = np.zeros(len(known), np.int64)
     result[rows] = at
     return result
 

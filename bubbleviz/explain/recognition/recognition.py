@@ -18,7 +18,7 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.explain.recognition import orders as codes
 from bubbleviz.explain.recognition import reasons
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, without
+from bubbleviz.model.grouping import distinct, distinct_rows, without
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import INFERENCE, TRAINING, among
@@ -621,7 +621,8 @@ def schedule_of(
 
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
     """Tell whether the ranks that work are one, or replicas of one stage."""
-    working = distinct(operations.rank[among(operations.phase, COUNTED)]).tolist()
+    work = among(operations.phase, COUNTED)
+    working = distinct_rows(operations.rank, chosen=work)[0].tolist()
     stages = {ranks[rank].stage for rank in working}
     return len(working) == 1 or (len(stages) == 1 and None not in stages)
 

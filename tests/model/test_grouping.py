@@ -1,0 +1,43 @@
+"""Distinct rows and rows that are looked up, held against Python's sets and dictionaries."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz.model.columns import NONE, constant
+from bubbleviz.model.grouping import distinct_rows, looked_up
+from bubbleviz.model.intervals import group_latest
+
+NUMBERS = st.integers(-2, 3)
+ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=12)
+
+
+@given(ROWS)
+def test_distinct_rows_are_those_of_the_chosen_rows(rows: list[tuple[int, int, bool]]) -> None:
+    first, second, chosen = np.array(rows, np.int64).reshape(-1, 3).T
+    found = distinct_rows(first, second, chosen=chosen == 1)
+    wanted = sorted({(one, other) for one, other, is_chosen in rows if is_chosen})
+    assert [tuple(row) for row in found.T.tolist()] == wanted
+
+
+@given(st.dictionaries(st.tuples(NUMBERS, NUMBERS), NUMBERS, max_size=8), NUMBERS, ROWS)
+def test_rows_are_looked_up_by_columns_of_one_value(
+    known: dict[tuple[int, int], int], value: int, rows: list[tuple[int, int, bool]]
+) -> None:
+    first, second = np.array([*known], np.int64).reshape(-1, 2).T
+    values, wanted = (
+        np.array([*known.values()], np.int64),
+        np.array([row[0] for row in rows], np.int64),
+    )
+    found = looked_up((first, second), values, (wanted, constant(value, len(rows))))
+    assert found.tolist() == [known.get((row[0], value), NONE) for row in rows]
+    alike = first[second == value], second[second == value]
+    found = looked_up(alike, values[second == value], (wanted, constant(value, len(rows))))
+    assert found.tolist() == [known.get((row[0], value), NONE) for row in rows]
+
+
+def test_a_group_without_rows_has_no_latest_time() -> None:
+    times_ns = np.array([5, -7, 3], np.int32)
+    assert group_latest(np.array([2, 0, 2], np.int16), 3, times_ns, -9).tolist() == [-7, -9, 5]
