@@ -81,6 +81,14 @@ def _by_sqlite(path: Path) -> list[tuple[object, ...]] | None:
             return None
 
 
+def _some_by_sqlite(path: Path) -> list[list[object]]:
+    """Return the numbers of each fifth row."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
+        query = "SELECT a, kind, b FROM t WHERE rowid % 5 IN (2, -3) ORDER BY rowid"
+        rows = database.execute(query).fetchall()
+    return [[_MISSING if value is None else value for value in row] for row in rows]
+
+
 def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[object, ...]] | None:
     """Return the same rows as the C part reads them, or None."""
     columns = np.array([(i, MISSING, _MISSING, 0) for i in (0, 2, 4)], np.int64)
@@ -91,6 +99,9 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[obj
         if pages is None:
             return None
         numbers = pages.rows(*_EVERYTHING)
+        some = pages.chosen(np.arange(-3, _ROWS + 9, 5))
+        if numbers is not None and (some is None or some.T.tolist() != _some_by_sqlite(path)):
+            sys.exit(f"{path}: rows that are chosen by their numbers are others")
         table = partial(pages.named, 3)
         kinds: Any = {"kind": 2, "kinds": (59, 60, 61, 62)}
         lengths: Any = {"start": 0, "end": 4}
