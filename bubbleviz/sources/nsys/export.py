@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -47,13 +48,14 @@ BOUNDS = {
 #: A table of fewer rows is read sooner than a thread is woken, and has opened the file for itself.
 _SHORT = 1 << 13
 #: How many parts of columns more than threads may be read before the first of them is used.
-_AHEAD = 4
+_AHEAD = 2
 #: The numbers of all rows that a table can have.
 EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 
 #: Integers of some rows, shape (columns, rows), and a text of each; None for NULL.
 Named: TypeAlias = tuple[Ints, Sequence[str | None]]
 _RowsT = TypeVar("_RowsT")
+_MadeT = TypeVar("_MadeT")
 #: Reads what follows of a table: numbers of rows, and these; None where there is nothing left.
 Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
 #: What threads will have read, and what they read it with.
@@ -283,6 +285,19 @@ class Export(ABC):
             return iter(())
         begun = self._begun.pop(name, None) or (deque(), self._parts(name, None))
         return self._each(name, *begun, self.jobs + _AHEAD)
+
+    def made_stream(
+        self, name: str, make: Callable[[range, Ints], _MadeT]
+    ) -> Iterator[tuple[range, _MadeT]]:
+        """Yield what is made of the parts of a query, where they are read; see :meth:`stream`."""
+
+        def made(part: Part[Ints]) -> tuple[range, _MadeT] | None:
+            read = part()
+            return None if read is None else (read[0], make(*read))
+
+        has = self.has(name)
+        parts = (partial(made, part) for part in self._parts(name, None)) if has else iter(())
+        return self._each(name, deque(), parts, self.jobs + _AHEAD)
 
     def named_stream(self, name: str, selection: Selection) -> Iterator[Named]:
         """Yield the selected rows of all parts, in order; see :meth:`stream`."""

@@ -70,20 +70,21 @@ class ExportedCalls:
         Raises:
             ProfileError: the export is damaged.
         """
-        blocks = self.export.stream("calls/all")
+        blocks = self.export.made_stream("calls/all", self._block)
         while True:
             with step("read calls") as rows:
-                numbers, columns = next(blocks, (None, None))
-                rows.count = 0 if columns is None else columns.shape[1]
-            if numbers is None or columns is None:
+                numbers, calls = next(blocks, (range(0), None))
+                rows.count = len(numbers)
+            if calls is None:
                 return
-            if rows.count == len(numbers):
-                row = np.arange(numbers.start, numbers.stop)
-            else:
-                # Where numbers are left out there may be very many of them.
-                binds = {"first": numbers[0], "last": numbers[-1]}
-                row = self.export.columns("calls/row_numbers", binds)[0]
-            yield _calls(row, columns)
+            yield calls
+
+    def _block(self, numbers: range, columns: Ints) -> Calls:
+        if columns.shape[1] == len(numbers):
+            return _calls(np.arange(numbers.start, numbers.stop), columns)
+        # Where numbers are left out there may be very many of them.
+        binds = {"first": numbers[0], "last": numbers[-1]}
+        return _calls(self.export.columns("calls/row_numbers", binds)[0], columns)
 
     def _timed(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield thread and end of calls that can have launched something, with any time."""
