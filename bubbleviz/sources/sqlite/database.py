@@ -6,7 +6,8 @@ driver brings: no Python object is made for a value, and other threads run meanw
 
 The queries of ``sql/`` are whole statements, which run as they are. What is put together from the
 names of tables, their counts, SQLAlchemy composes. It takes a fifth of a second to import, and is
-where it is used: by ``inspect``, and where there is nothing to analyse.
+where it is used: by ``inspect``, and where there is nothing to analyse. The driver takes 10 ms, and
+nobody needs it where pages are decoded.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
-import adbc_driver_manager as adbc
-import adbc_driver_sqlite
 import numpy as np
-from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.sources.sqlite.queries import Binds, Queries, Query, Schema
+
+if TYPE_CHECKING:
+    import adbc_driver_manager as adbc
+    from arro3.core import Array, RecordBatch
 
 #: Rows of a batch where it is not known how many there are.
 _BATCH = 1 << 15
@@ -39,7 +41,6 @@ _ROOM = 64 << 20
 _ROW_BYTES = 8
 #: So many steps of SQLite's machine take some milliseconds.
 _STEPS = 1_000_000
-_INT64, _UTF8, _BINARY = DataType.int64(), DataType.string(), DataType.binary()
 #: What the driver puts before SQLite's reason.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
 #: How SQLite and the driver report that there is no memory.
@@ -66,6 +67,8 @@ def damage(path: str, query: Query, reason: str, maker: Queries | None = None) -
 @contextmanager
 def _damage_reported(path: str, query: Query) -> Iterator[None]:
     """Turn what ADBC's driver raises into an error that names the damaged file."""
+    import adbc_driver_manager as adbc
+
     try:
         yield
     except (adbc.Error, ValueError) as error:
@@ -139,6 +142,9 @@ class Database:
     @cached_property
     def connection(self) -> adbc.AdbcConnection:
         """The connection of large queries."""
+        import adbc_driver_manager as adbc
+        import adbc_driver_sqlite
+
         with ExitStack() as stack:
             try:
                 database = adbc_driver_sqlite.connect(_uri_of(self.path))
@@ -254,11 +260,15 @@ class Database:
         self, query: Query, binds: Binds, most: int, *, alone: bool = False
     ) -> list[RecordBatch] | None:
         """Return the result in batches of ``most`` rows; None if it is to be one, and is more."""
+        import adbc_driver_manager as adbc
+        from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
+
         # Where memory runs out the driver may end the process; numpy says so. Other threads take
         # memory too, so that this helps nearly always.
         np.empty(_ROOM, np.uint8)
+        text, number = DataType.string(), DataType.int64()
         values = [
-            Array([binds[name]], _UTF8 if isinstance(binds[name], str) else _INT64)
+            Array([binds[name]], text if isinstance(binds[name], str) else number)
             for name in query.parameters
         ]
         statement = adbc.AdbcStatement(self.connection)
@@ -294,17 +304,21 @@ def integers_of(columns: Sequence[Array]) -> Ints:
     Raises:
         ValueError: they hold something else.
     """
+    from arro3.core import DataType
+
     for column in columns:
-        if column.type != _INT64 or column.null_count:
+        if column.type != DataType.int64() or column.null_count:
             raise ValueError(NO_NUMBER)
     return np.stack([column.to_numpy() for column in columns])
 
 
 def texts_of(column: Array) -> list[object]:
     """Return the values of a column of texts; one blob among texts makes all of them blobs."""
-    if column.type not in {_UTF8, _BINARY}:
+    from arro3.core import DataType
+
+    if column.type not in {DataType.string(), DataType.binary()}:
         return list(column.to_pylist())
-    raw: list[Any] = list(column.cast(_BINARY).to_pylist())
+    raw: list[Any] = list(column.cast(DataType.binary()).to_pylist())
     # Mostly there is no NULL among them, and all are UTF-8.
     with suppress(TypeError, UnicodeDecodeError):
         return list(map(bytes.decode, raw))
