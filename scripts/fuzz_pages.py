@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -28,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bubbleviz.native.library import Library, load  # the path comes first
-from bubbleviz.sources.sqlite.pages import MISSING, FileShape, Pages, PageTable
+from bubbleviz.sources.sqlite.pages import MISSING, FileShape, Pages, PageTable, unpacked
 from scripts.build_native import compile_library
 
 _ROWS = 400
@@ -37,6 +38,9 @@ _SANITIZED = "BUBBLEVIZ_SANITIZED"
 _NASTY = (0, 1, 2, 5, 9, 10, 11, 12, 13, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 _EVERYTHING = (-(1 << 63), (1 << 63) - 1)
 _MISSING = -(1 << 62)
+#: How texts begin that are JSON of one member, and what such a text is where it is plain.
+_BEFORE = '{"message":'
+_PLAIN = re.compile(_BEFORE + r' ?"([ !#-\[\]-~]+)"\}')
 
 
 def _made(path: Path, page_bytes: int, chance: random.Random) -> None:
@@ -46,6 +50,7 @@ def _made(path: Path, page_bytes: int, chance: random.Random) -> None:
         database.execute("CREATE TABLE t (a INT, x BLOB, kind INT, name TEXT, b INT)")
         for _ in range(_ROWS):
             text = "forward " * chance.choice([0, 1, 2, 3, 40, 300])
+            text = chance.choice([text, f'{{"message": "{text}"}}'])
             bits = chance.choice([1, 7, 8, 16, 24, 32, 48, 62])
             values = (
                 chance.getrandbits(bits),
@@ -89,8 +94,8 @@ def _some_by_sqlite(path: Path) -> list[list[object]]:
     return [[_MISSING if value is None else value for value in row] for row in rows]
 
 
-def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[object, ...]] | None:
-    """Return the same rows as the C part reads them, or None."""
+def _directly(functions: Library, path: Path, page_bytes: int) -> list[list[Any]] | None:
+    """Return what is to be expected of these rows as the C part reads it, or None."""
     columns = np.array([(i, MISSING, _MISSING, 0) for i in (0, 2, 4)], np.int64)
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -110,24 +115,25 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[obj
         every_leaf = table(("*",), **kinds, **times)
         if table(("*ward*", "f*x"), **lengths) and every_leaf:
             long_leaves = table(("*",), **kinds, **times)
-            if long_leaves is None or long_leaves[0][1] != every_leaf[0][1]:
+            if long_leaves is None or long_leaves[1] != every_leaf[1]:
                 sys.exit(f"{path}: leaves with rows that last are skipped")
         table(("*",), **kinds, id=0, ids=None)
-        rows = table(("*",), **kinds)
+        every = table((), before=_BEFORE), table(("*",), **kinds)
     finally:
         os.close(descriptor)
-    if numbers is None or rows is None:
+    if numbers is None or None in every:
         return None
-    ((values, texts),) = rows
-    return list(zip(*values.tolist(), texts, strict=True))
+    decoded = [unpacked(rows) for rows in every if rows]
+    return [list(zip(*values.tolist(), texts, strict=True)) for values, texts in decoded]
 
 
-def _expected(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Return what the C part must give of rows: those of four kinds, with a text."""
+def _expected(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Return what the C part must give of rows: plain members of all; those of four kinds."""
+    rows = [(*(_MISSING if value is None else value for value in row[:3]), row[3]) for row in rows]
+    plain = [_PLAIN.fullmatch(row[3]) if isinstance(row[3], str) else None for row in rows]
     return [
-        (*(_MISSING if value is None else value for value in row[:3]), row[3])
-        for row in rows
-        if row[1] in {59, 60, 61, 62} and row[3] is not None
+        [(*row[:3], found and found[1]) for row, found in zip(rows, plain, strict=True)],
+        [row for row in rows if row[1] in {59, 60, 61, 62} and row[3] is not None],
     ]
 
 

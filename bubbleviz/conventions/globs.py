@@ -6,16 +6,21 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import translate
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import found_in
+from bubbleviz.native.library import ended, library
 
 #: What stands for other characters in a pattern; a set that is not closed ends it.
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
+#: What C may read otherwise than Python, outside of plain sets: NUL, and odd ranges of characters.
+_ODD = re.compile(r"\0|\[\^?\]?[^\]]*-")
 #: A set that means the same in a regex.
 _PLAIN_SET = re.compile(r"\[[A-Za-z0-9_]+\]|\[(?:0-9|a-z|A-Z)\]")
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
@@ -163,6 +168,79 @@ class NameShapes:
         found: Bools = np.array(fitting(others, self._shapes), bool)[self._shape]
         found |= np.array(fitting(single, self._names), bool)
         return found
+
+    def texts(self, numbers: Ints) -> list[str]:
+        """Return the names of some numbers."""
+        return [self._names[number] for number in numbers.tolist()]
+
+
+@dataclass
+class PackedNames:
+    """Names that stay bytes until they are wanted, as of deep ranges few ever are.
+
+    Attributes:
+        count: how many numbers are given.
+        packed: the number of the first, where each begins and the last ends, and the names, of
+            plain ASCII.
+        others: numbers (ascending), and the names of these.
+    """
+
+    count: int = 0
+    packed: list[tuple[int, Ints, bytes]] = field(default_factory=list)
+    others: list[tuple[Ints, Sequence[str]]] = field(default_factory=list)
+
+    def add(self, lengths: Ints, packed: bytes, rows: Ints, others: Sequence[str]) -> Ints:
+        """Add rows, and return the number of each, -1 for those without a name, and then -1.
+
+        Args:
+            lengths: of packed names; below 1 for rows without one.
+            packed: these, one behind another.
+            rows: with other names (ascending).
+            others: these.
+        """
+        first, self.count = self.count, self.count + len(lengths)
+        self.others.append((first + rows, others))
+        if packed:
+            begin = np.append(0, np.cumsum(np.maximum(lengths, 0)))
+            self.packed.append((first, begin, packed))
+        number = np.append(np.where(lengths > 0, np.arange(first, self.count), NONE), NONE)
+        number[rows] = first + rows
+        return number
+
+    def fitting(self, globs: Sequence[str]) -> Bools:
+        """Return for each number whether any of the SQLite GLOBs matches its name."""
+        found = np.zeros(self.count, bool)
+        native = None if _ODD.search(_PLAIN_SET.sub("", "".join(globs))) else library()
+        for first, begin, packed in self.packed:
+            rows = len(begin) - 1
+            own = found[first : first + rows]
+            # Bytes end in a NUL of their own, which C may look at.
+            names = np.frombuffer(packed, np.uint8), begin, rows, own
+            if native is None or native.call("fitting", ended(*globs), len(globs), *names):
+                texts = (packed[at:to].decode() for at, to in itertools.pairwise(begin.tolist()))
+                own[:] = fitting(globs, texts)
+        numbers, others = self._others
+        # Of a number that stands there twice, as it should not, the first name counts.
+        found[numbers[::-1]] = others.fitting(globs)[::-1]
+        return found
+
+    def texts(self, numbers: Ints) -> list[str]:
+        """Return the names of some numbers (ascending)."""
+        known, others = self._others
+        place = found_in(known, numbers)
+        told = place != NONE
+        texts = dict(zip(numbers[told].tolist(), others.texts(place[told]), strict=True))
+        for first, begin, packed in self.packed:
+            of = numbers[~told & (numbers >= first) & (numbers < first + len(begin) - 1)]
+            bounds = zip(begin[of - first].tolist(), begin[of - first + 1].tolist(), strict=True)
+            decoded = (packed[at:to].decode() for at, to in bounds)
+            texts.update(zip(of.tolist(), decoded, strict=True))
+        return [texts[number] for number in numbers.tolist()]
+
+    @cached_property
+    def _others(self) -> tuple[Ints, NameShapes]:
+        numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in self.others)])
+        return numbers, NameShapes([name for _, names in self.others for name in names])
 
 
 def loose_regex(globs: Sequence[str]) -> str:

@@ -57,6 +57,11 @@ def memory_at(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(address) if address and size else b"")
 
 
+def ended(*texts: str) -> npt.NDArray[np.uint8]:
+    """Return texts one behind another, each ended by NUL."""
+    return np.frombuffer("".join(f"{text}\0" for text in texts).encode(), np.uint8)
+
+
 def pointer(column: npt.NDArray[Any]) -> ctypes.c_void_p:
     """Return the address of a contiguous column."""
     # The attribute "ctypes" takes ten times as long.

@@ -617,7 +617,7 @@ struct patterns {
     uint64_t by_first[256][MOST_PATTERNS / 64]; /* those that a name with this first byte may fit */
     size_t step; /* each name that fits one of the others has one of their trigrams at
                     some place in every stretch of so many; 0: unknown */
-    uint8_t trigram[TRIGRAMS / 8];
+    uint64_t having[TRIGRAMS]; /* the numbers, modulo 64, of those of the others that have it */
 };
 
 /* Of four bytes that may be looked at, the first three. */
@@ -675,6 +675,15 @@ static int in_set(const uint8_t *at, const uint8_t *end, uint32_t wanted, const 
     return seen ^ inverted;
 }
 
+/* The next place where what follows a star may fit: a character of ASCII is a byte of its own. */
+static inline const uint8_t *next_place(const uint8_t *glob, const uint8_t *at, const uint8_t *end)
+{
+    if (*glob >= 0x80 || *glob == '*' || *glob == '?' || *glob == '[')
+        return at;
+    const uint8_t *found = memchr(at, *glob, (size_t)(end - at));
+    return found ? found : end;
+}
+
 /* Whether a name fits. After a star that was left, an earlier one need not be tried again. */
 static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at, const uint8_t *end)
 {
@@ -683,9 +692,10 @@ static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at,
 
     for (;;) {
         if (glob < glob_end && *glob == '*') {
-            star = ++glob, retry = at;
+            star = ++glob;
             if (glob == glob_end)
                 return 1;
+            at = retry = next_place(glob, at, end);
             continue;
         }
         if (at < end) {
@@ -707,7 +717,7 @@ static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at,
         }
         if (!star || retry >= end)
             return 0;
-        retry = character(retry, end, &c);
+        retry = next_place(star, character(retry, end, &c), end);
         at = retry, glob = star;
     }
 }
@@ -773,10 +783,8 @@ static struct patterns *prepared(const uint8_t *texts, int64_t count)
         }
         if (pattern.literal_bytes < shortest)
             shortest = pattern.literal_bytes;
-        for (size_t at = 0; at + 3 <= pattern.literal_bytes; at++) {
-            uint32_t trigram = trigram_of(pattern.literal + at);
-            all->trigram[trigram >> 3] |= (uint8_t)(1 << (trigram & 7));
-        }
+        for (size_t at = 0; at + 3 <= pattern.literal_bytes; at++)
+            all->having[trigram_of(pattern.literal + at)] |= (uint64_t)1 << all->floating % 64;
         all->contains[all->floating++] = pattern;
     }
     all->step = all->floating && shortest >= 3 ? shortest - 2 : 0;
@@ -795,25 +803,37 @@ static int fits_any(const struct patterns *patterns, const uint8_t *at, const ui
                     return 1;
             }
     }
-    if (patterns->step) {
-        const uint8_t *look = at + patterns->step - 1;
-        for (;; look += patterns->step) {
-            if (end - look < 3)
-                return 0;
-            uint32_t trigram = trigram_of(look);
-            if (patterns->trigram[trigram >> 3] >> (trigram & 7) & 1)
-                break;
-        }
-    }
-    for (size_t i = 0; i < patterns->floating; i++) {
+    size_t step = patterns->step;
+    uint64_t some = step ? 0 : UINT64_MAX;
+    if (step)
+        for (const uint8_t *look = at + step - 1; end - look >= 3; look += step)
+            some |= patterns->having[trigram_of(look)];
+    for (size_t i = 0; some && i < patterns->floating; i++) {
         const struct pattern *pattern = patterns->contains + i;
-        if (pattern->literal_bytes &&
+        if (!(some >> i % 64 & 1))
+            continue;
+        if (pattern->literal_bytes && !step &&
             !memmem(at, (size_t)(end - at), pattern->literal, pattern->literal_bytes))
             continue;
         if (fits(pattern->text, pattern->end, at, end))
             return 1;
     }
     return 0;
+}
+
+/* Which of some texts fit a pattern; each ends where the next begins. A byte behind the last one may
+ * be looked at. */
+EXPORTED int64_t bubbleviz_fitting(const uint8_t *globs, int64_t count, const uint8_t *texts,
+                                   const int64_t *begin, int64_t rows, uint8_t *fitting)
+{
+    struct patterns *patterns = prepared(globs, count);
+
+    if (!patterns)
+        return NO_MEMORY;
+    for (int64_t row = 0; row < rows; row++)
+        fitting[row] = (uint8_t)fits_any(patterns, texts + begin[row], texts + begin[row + 1]);
+    free(patterns);
+    return OK;
 }
 
 /* --- rows with names ------------------------------------------------------------------------ */
@@ -824,6 +844,8 @@ struct selection {
     const uint8_t *globs; /* SQLite's patterns, each ended by NUL */
     int64_t glob_count;
     int64_t text; /* index of the column of texts */
+    const char *before; /* how a text begins that is JSON of one member, which is meant: then each
+                           row is kept; NULL for patterns */
     int64_t kind; /* index of the column of kinds; -1: all are kept */
     int64_t kinds[4];
     int64_t id;         /* index of the column of numbers of texts; -1: none */
@@ -925,26 +947,49 @@ static inline int select_row(const struct selection *selection, const struct pat
     return OK;
 }
 
+/* What stands between the quotes of an object of JSON with one member; NULL where that is nothing,
+ * or more than printable ASCII as it is read. */
+static const uint8_t *member(const char *before, const uint8_t *at, size_t *bytes)
+{
+    size_t begin = strlen(before);
+    int odd = 0;
+
+    if (*bytes < begin + 4 || memcmp(at, before, begin) || memcmp(at + *bytes - 2, "\"}", 2))
+        return NULL;
+    const uint8_t *text = at + begin, *end = at + *bytes - 2;
+    text += *text == ' ';
+    if (*text++ != '"' || text >= end)
+        return NULL;
+    for (at = text; at < end; at++)
+        odd |= *at < ' ' || *at > '~' || *at == '"' || *at == '\\';
+    *bytes = (size_t)(end - text);
+    return odd ? NULL : text;
+}
+
 static int keep_named(void *with, const struct record *record)
 {
     struct naming *naming = with;
     const struct selection *selection = naming->selection;
-    size_t width = (size_t)naming->count + 1;
-    int kept, status = select_row(selection, naming->patterns, record, &kept);
+    uint64_t type = record->type[selection->text];
+    const uint8_t *text = is_text(type) ? record->value[selection->text] : NULL;
+    size_t bytes = text ? (size_t)((type - 13) >> 1) : 0, width = (size_t)naming->count + 1;
+    int kept = 1, status = OK;
 
+    if (!selection->before)
+        status = select_row(selection, naming->patterns, record, &kept);
+    else if (text && !(text = member(selection->before, text, &bytes)))
+        bytes = 0;
     if (status || !kept)
         return status;
-    uint64_t type = record->type[selection->text];
-    size_t bytes = type ? (size_t)((type - 13) >> 1) : 0;
     if (grow(&naming->values, (naming->rows + 1) * width * sizeof(int64_t)) ||
         grow(&naming->texts, naming->bytes + bytes))
         return NO_MEMORY;
     int64_t *values = (int64_t *)naming->values.bytes + naming->rows * width;
     for (int i = 0; i < naming->count; i++)
         status |= read_integer(record, naming->columns + i, values + i);
-    values[naming->count] = type ? (int64_t)bytes : -1;
+    values[naming->count] = text ? (int64_t)bytes : -1;
     if (bytes)
-        memcpy(naming->texts.bytes + naming->bytes, record->value[selection->text], bytes);
+        memcpy(naming->texts.bytes + naming->bytes, text, bytes);
     naming->bytes += bytes;
     naming->rows++;
     return status;

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.conventions.globs import NameShapes
+from bubbleviz.conventions.globs import NameShapes, PackedNames
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
@@ -62,11 +62,8 @@ class InMemoryCalls:
 
     def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
         """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
-        if len(rows) == 0:
-            return rows
         fits = np.array([text.startswith(beginnings) for text in self.texts], bool)
-        fitting: Ints = rows[fits[self.name_id[rows]]]
-        return fitting
+        return np.compress(fits[self.name_id[rows]], rows)
 
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
@@ -80,9 +77,10 @@ class InMemoryCalls:
 
 @dataclass(frozen=True)
 class InMemoryRanges:
-    """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory."""
+    """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory, with their names or not."""
 
     ranges: model.Ranges
+    names: PackedNames | None = None
 
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints
@@ -93,7 +91,15 @@ class InMemoryRanges:
         rows = np.flatnonzero(keep)
         before = np.searchsorted(times[1], ranges.start_ns[rows], side="right")
         touching = before < np.searchsorted(times[0], ranges.end_ns[rows])
-        return ranges.take(rows[touching])
+        ranges = ranges.take(rows[touching])
+        return ranges if self.names is None else _named(ranges, self.names)
+
+
+def _named(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
+    """Return ranges with the names that they have."""
+    used = distinct(ranges.name_id)
+    texts = tuple(names.texts(used))
+    return replace(ranges, name_id=found_in(used, ranges.name_id), names=texts)
 
 
 @dataclass(frozen=True)
@@ -101,13 +107,14 @@ class Decoded:
     """A whole profile, and what a look at it tells.
 
     Attributes:
-        profile: with every range, whatever its name; one name may stand among them twice.
+        profile: with every range, whatever its name.
         tables: how many rows of each kind the file holds; None where it lacks them.
         lacking: why there is nothing to analyse, and what to do; "" where there is something.
         unlinked: why its work cannot be linked to ranges; "" where it can.
         named: which of the ranges are meant by names; None for all.
         apart: how the names begin of other ranges that are given where a pattern begins so.
         sampled: which ranges stand for those of any name; None for all.
+        names: of the ranges, where these have none themselves.
     """
 
     profile: model.Profile
@@ -117,6 +124,7 @@ class Decoded:
     named: Bools | None = None
     apart: str = ""
     sampled: Bools | None = None
+    names: PackedNames | None = None
 
 
 class DecodedFile:
@@ -137,32 +145,30 @@ class DecodedFile:
         return whole
 
     @cached_property
-    def _shapes(self) -> NameShapes:
-        return NameShapes(self._whole.profile.ranges.names)
+    def _names(self) -> NameShapes | PackedNames:
+        return self._whole.names or NameShapes(self._whole.profile.ranges.names)
 
     def _chosen(self, globs: Sequence[str]) -> Bools:
         """Tell which ranges have names that patterns fit."""
         whole = self._whole
-        ranges = whole.profile.ranges
 
         def fits(wanted: Sequence[str]) -> Bools:
-            return self._shapes.fitting(wanted)[ranges.name_id]
+            return self._names.fitting(wanted)[whole.profile.ranges.name_id]
 
         if whole.named is None:
             return fits(globs)
         apart = [glob for glob in globs if glob.startswith(whole.apart)]
-        return fits(globs) & (whole.named | fits(apart)) if apart else fits(globs) & whole.named
+        return fits(globs) & (whole.named | fits(apart))
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
         """Return how often names of ranges occur."""
-        ranges, sampled, chosen = self._whole.profile.ranges, self._whole.sampled, None
-        if sampled is not None and "*" in globs:
-            chosen = sampled
-        name_id = ranges.name_id[self._chosen(globs) if chosen is None else chosen]
-        counts = np.bincount(name_id)
+        sampled = self._whole.sampled if "*" in globs else None
+        chosen = self._chosen(globs) if sampled is None else sampled
+        counts = np.bincount(self._whole.profile.ranges.name_id[chosen])
         found = Counter[str]()
-        for number in np.flatnonzero(counts).tolist():
-            found[ranges.names[number]] += int(counts[number])
+        used = np.flatnonzero(counts)
+        for text, count in zip(self._names.texts(used), counts[used].tolist(), strict=True):
+            found[text] += count
         return found
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> model.Profile:
@@ -179,11 +185,10 @@ class DecodedFile:
         whole = self._whole
         if lacking := whole.lacking or ("" if partial else whole.unlinked):
             raise NothingToAnalyseError(f"{whole.profile.source.path}: {lacking}")
-        ranges = whole.profile.ranges.take(self._chosen(globs))
         # Names that none of these has need not be understood.
-        used, names = distinct(ranges.name_id), Numbering[str]()
-        number = names.numbers(ranges.names[place] for place in used.tolist())
-        name_id = number[found_in(used, ranges.name_id)]
+        ranges = _named(whole.profile.ranges.take(self._chosen(globs)), self._names)
+        names = Numbering[str]()
+        name_id = names.numbers(ranges.names)[ranges.name_id]
         ranges = replace(ranges, name_id=name_id, names=names.values)
         return replace(whole.profile, ranges=ranges)
 

@@ -20,7 +20,7 @@ from bubbleviz.analyses.nccl.profiles import _FAMILY
 from bubbleviz.analyses.pgle import instructions
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in, find_convention, load_convention
-from bubbleviz.conventions.globs import NameShapes, lets_through, loose_regex
+from bubbleviz.conventions.globs import NameShapes, PackedNames, lets_through, loose_regex
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.conventions.range_names import understand
@@ -320,6 +320,15 @@ def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: l
     assert likely is not None
     assert not np.any(np.array(expected, bool) & ~likely)
     assert NameShapes(names).fitting(globs).tolist() == expected
+    packed = PackedNames()
+    # Twice, as names of two parts of a file; in the second no name is packed.
+    for odd in ([row for row, name in enumerate(names) if not name.isascii() or not name], names):
+        rows = np.arange(len(names)) if odd is names else np.array(odd, np.int64)
+        plain = ["" if row in rows else name for row, name in enumerate(names)]
+        given = "".join(plain).encode(), rows, [names[row] for row in rows.tolist()]
+        packed.add(np.array([*map(len, plain)], np.int64), *given)
+    assert packed.fitting(globs).tolist() == 2 * expected
+    assert packed.texts(np.arange(2 * len(names))) == 2 * names
     if not globs:
         assert not likely.any()
 

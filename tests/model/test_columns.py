@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from bubbleviz.model.columns import Ints, Table, compacted, constant, joined
-from bubbleviz.model.grouping import CodedTexts, Key, coded_texts, sorted_rows
+from bubbleviz.model.grouping import CodedTexts, Key, coded_texts, found_in, sorted_rows
 from bubbleviz.native import library as native
 
 # Columns of one value, which take no memory, and columns that are two things.
@@ -159,3 +159,25 @@ def test_any_columns(data: st.DataObject) -> None:
         for elements in data.draw(st.lists(st.sampled_from(of_kind), min_size=1, max_size=4))
     ]
     _check(*keys)
+
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+@given(
+    st.lists(st.integers(-9, 9)).map(sorted),
+    st.lists(st.integers(-12, 12), min_size=1),
+    st.booleans(),
+)
+@example([3, 4, 5], [2, 3, 5, 6, _LEAST, _MOST], False)
+@example([_LEAST, _LEAST + 1], [_MOST, _LEAST, 0], False)
+@example([_MOST - 1, _MOST], [_LEAST, _MOST], False)
+@example([1, 1, 3], [1, 2, 3], False)
+def test_values_are_found_at_their_first_place(
+    ascending: list[int], values: list[int], narrow: bool
+) -> None:
+    of = np.int32 if narrow else np.int64
+    found = found_in(np.array(ascending, of), np.array(values, of))
+
+    expected = [ascending.index(value) if value in ascending else -1 for value in values]
+    assert found.tolist() == expected

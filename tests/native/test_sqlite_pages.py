@@ -10,8 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from bubbleviz.sources.sqlite.pages import UNUSUAL, FileShape, NamedRows, Pages, PageTable
+from bubbleviz.native.library import ended
+from bubbleviz.sources.sqlite.pages import UNUSUAL, FileShape, NamedRows, Pages, PageTable, unpacked
 from tests.support.compiled import compiled_library
 
 PAGE = 512
@@ -46,8 +49,8 @@ def _table(path: Path) -> Iterator[PageTable | None]:
 
 def _decoded(path: Path) -> NamedRows | None:
     with _table(path) as table:
-        parts = None if table is None else table.named(1, ("*",))
-        return parts[0] if parts else None
+        rows = None if table is None else table.named(1, ("*",))
+        return unpacked(rows) if rows else None
 
 
 def _by_sqlite(path: Path) -> list[tuple[int, str]]:
@@ -137,6 +140,57 @@ def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
 
     assert rows is not None
     assert list(zip(rows[0][0].tolist(), rows[1], strict=True)) == _by_sqlite(path)
+
+
+#: Texts, and the one that stands in their JSON; None where SQLite must tell.
+MEMBERS = {
+    '{"message": "forward 1 [~]"}': "forward 1 [~]",
+    '{"message":"F"}': "F",
+    '{"message": " "}': " ",
+    f'{{"message": "{"x" * 2_000}"}}': "x" * 2_000,
+    **dict.fromkeys(
+        (
+            *("", "{}", "null", '"}', '{"message":', '{"message":"}', '{"message": "}'),
+            *('{"message": ""}', '{"message":""}', '{"message": 3}', '{"message": F"}'),
+            *('{"message": "F"} ', ' {"message": "F"}', '{"message":  "F"}', '{"Message": "F"}'),
+            *('{"message": "F", "other": "B"}', '{"message": "F"F"}', r'{"message": "F\n"}'),
+            *('{"message": "\t"}', '{"message": "\x7f"}', '{"message": "é"}', '{"message": "\0"}'),
+        )
+    ),
+}
+
+
+def test_what_stands_in_json_of_one_member(tmp_path: Path) -> None:
+    with _table(_file(tmp_path, [*MEMBERS])) as table:
+        rows = table and table.named(1, (), before='{"message":')
+
+    assert rows
+    assert unpacked(rows)[1] == (*MEMBERS.values(),)
+
+
+_PIECES = ("abc", "bcd", "a", "b", "-", "]", "^", "é", "\U0010ffff", "\n")
+_NAMES = st.lists(st.sampled_from(_PIECES), max_size=6).map("".join)
+_WILD = (*_PIECES, "*", "*", "?", "[", "[a-c]", "[^b", "[c-a", "[]-a]", "[^]", "[é-]")
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(_WILD), max_size=6).map("".join), max_size=5),
+    st.lists(_NAMES, max_size=9),
+)
+@example([f"*abc{n}" for n in range(70)], ["abc", "abc40", "abc69", "abc70", "a abc6"])
+@example(["*abc*bcd*", "*bcd?abc"], ["abcbcd", "abbcabcdbcd", "bcdabc", "bcdéabc", "bcd"])
+def test_patterns_match_as_in_sqlite(globs: list[str], names: list[str]) -> None:
+    texts = [name.encode() for name in names]
+    begin, found = np.cumsum([0, *map(len, texts)]), np.ones(len(names), bool)
+    together = np.frombuffer(b"".join(texts) + b"\0", np.uint8)
+
+    assert not compiled_library().call(
+        "fitting", ended(*globs), len(globs), together, begin, len(names), found
+    )
+
+    with closing(sqlite3.connect(":memory:")) as db:
+        fits = [[db.execute("SELECT ? GLOB ?", (n, g)).fetchone()[0] for g in globs] for n in names]
+    assert found.tolist() == [any(of_name) for of_name in fits]
 
 
 def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:

@@ -353,6 +353,53 @@ def test_texts_that_are_no_json_are_no_names(extra: str, tmp_path: Path) -> None
     assert report.ranks
 
 
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "REPLACE(extdata, ': \"', ':\"')",
+        "SUBSTR(extdata, 1, 13) || '\\u' || PRINTF('%04x', UNICODE(SUBSTR(extdata, 14))) "
+        "|| SUBSTR(extdata, 15)",
+        "REPLACE(extdata, '{', '{\"before\": 1, ')",
+        "CAST(extdata AS BLOB)",
+    ],
+)
+def test_texts_are_read_however_their_json_is_written(extra: str, tmp_path: Path) -> None:
+    path = single(tmp_path)
+    then = document(tmp_path, path)
+    changed = f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra}'
+    change(path, f"{changed} WHERE id % 3 = 0 AND extdata GLOB '*message*'")
+
+    assert document(tmp_path, path) == then
+
+
+def test_odd_texts_are_the_same_without_the_compiled_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = single(tmp_path)
+    message = "JSON_EXTRACT(extdata, '$.message')"
+    for number, extra in enumerate(
+        (
+            f"JSON_OBJECT('message', {message} || ' é')",
+            f"JSON_OBJECT('message', {message} || CHAR(10, 9, 1, 127, 34, 92))",
+            f"CAST('{{\"message\": \"' || {message} || x'e9' || '\"}}' AS TEXT)",
+            f"'{{\"message\": \"' || {message} || '\\u0000\"}}'",
+            f'\'{{"message": "\' || {message} || \'", "message": "F"}}\'',
+            f"extdata || CHAR(0) || {message}",
+            '\'{"message": ""}\'',
+            "3",
+        )
+    ):
+        changed = f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra}'
+        change(path, f"{changed} WHERE id % 23 = {number} AND extdata GLOB '*message*'")
+    outputs = []
+    for switch in "01":
+        monkeypatch.setenv(native.SWITCH, switch)
+        document(tmp_path, path)
+        outputs.append((tmp_path / "report.json").read_bytes())
+
+    assert outputs[0] == outputs[1]
+
+
 def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
     (export,) = exports(tmp_path)
     processes = processes_of(export)

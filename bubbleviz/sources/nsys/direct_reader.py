@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.sources.nsys.export import Named, Selection, joined
+from bubbleviz.sources.nsys.export import Named, Selection
 from bubbleviz.sources.nsys.queries import QUERIES, table_of
 from bubbleviz.sources.sqlite.database import StoredColumns
-from bubbleviz.sources.sqlite.pages import Pages, PageTable
+from bubbleviz.sources.sqlite.pages import Pages, PageTable, unpacked
 from bubbleviz.sources.sqlite.queries import Query
 
 #: Pages of strings that are looked through at once, in some 20 ms, so that Ctrl-C is soon heard.
@@ -120,8 +120,8 @@ class DirectReader:
             table = replace(table, integers=table.integers[[2, 5]])
         text = place["text" if "text" in place else "value"]
         globs = ("*",) if by_time or sampled else selection.globs
-        parts = table.named(text, globs, stretches, **options)
-        if parts is None:
+        rows = table.named(text, globs, stretches, **options)
+        if rows is None:
             self._leave(query)
             return None
-        return joined(parts)
+        return unpacked(rows)

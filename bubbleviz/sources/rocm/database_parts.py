@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.errors import ProfileError, SchemaError
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.sources.sqlite import database as sqlite
-from bubbleviz.sources.sqlite.pages import Pages
+from bubbleviz.sources.sqlite.pages import PackedRows, Pages, PageTable
 from bubbleviz.sources.sqlite.queries import Binds, Queries, lacking
 
 #: What to do where something was not recorded.
@@ -117,13 +117,12 @@ class Part:
             lacks.update(dict.fromkeys(nearest))
         return tuple(lacks)
 
-    def columns(self, name: str, *, table: str = "", ids: Ints | None = None) -> Ints:
+    def columns(self, name: str, *, table: str = "") -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
 
         Args:
             name: of the query.
             table: without which there are no rows; "" for one without which the file is refused.
-            ids: the numbers that it is to give; None for all.
 
         Raises:
             SchemaError: the file lacks what the query needs.
@@ -137,17 +136,27 @@ class Part:
                 f"{self.path}: the file lacks {', '.join(self.lacks(name))}, which "
                 f"{query.path} needs; {query.maker.again}"
             )
-        columns = self._decoded(name)
-        return self._database.columns(query, _binds(ids)) if columns is None else columns
+        stored = self._page_table(name)
+        columns = None if stored is None else stored.columns()
+        return self._database.columns(query) if columns is None else columns
 
-    def _decoded(self, name: str) -> Ints | None:
-        """Return the columns of a query from the pages of its table; None where SQLite must."""
+    def events(self) -> PackedRows:
+        """Return the columns of events, the length of the plain text of each, and these texts.
+
+        A text is plain where the pages of the file hold it as it is read; -1 stands for others.
+        """
+        table = self._page_table("calls/events")
+        if table and (rows := table.named(table.places["extdata"], (), before='{"message":')):
+            return rows
+        return np.pad(self.columns("calls/events"), ((0, 1), (0, 0)), constant_values=NONE), b""
+
+    def _page_table(self, name: str) -> PageTable | None:
+        """Return the table whose pages answer a query; None where SQLite must."""
         view = self._views.get(_DECODED.get(name, ""))
         if self._pages is None or view is None or view.name.rpartition("/")[2] != _WHOLE:
             return None
         base, columns = self._queries.plain_columns(name, self._views)
-        table = self._pages.table(self._stored[base], columns, key="id")
-        return None if table is None else table.columns()
+        return self._pages.table(self._stored[base], columns, key="id")
 
     def rows(self, name: str, whole: int = 0) -> list[tuple[Any, ...]]:
         """Return the rows of a query that holds texts; none where the file lacks what it needs.
@@ -188,27 +197,29 @@ class Part:
             if isinstance(number, int) and text is not None and str(text)
         }
 
-    def texts_of_rows(self, name: str, rows: int) -> tuple[Ints, list[str]]:
+    def texts_of_rows(self, name: str, ids: Ints, *, every: bool) -> tuple[Ints, list[str]]:
         """Return the numbers that a query gives, and the text of each; none where it cannot run.
 
         Args:
             name: of the query.
-            rows: about so many there are.
+            ids: the numbers that are wanted.
+            every: whether it may give all, as these are nearly all that there are.
 
         Raises:
             ProfileError: the file is damaged.
         """
         batch = None
-        if self.has(name):
-            batch = self._database.batch(self._queries.query(name), {}, rows + 1)
+        if len(ids) and self.has(name):
+            binds = _binds(None if every else ids)
+            batch = self._database.batch(self._queries.query(name), binds, len(ids) + 1)
         if batch is None:
             return np.empty(0, np.int64), []
         numbers, texts = batch.columns
         return sqlite.integers_of([numbers])[0], list(map(str, sqlite.texts_of(texts)))
 
 
-def _binds(ids: Ints | None) -> Binds | None:
-    return None if ids is None else {"ids": json.dumps(ids.tolist())}
+def _binds(ids: Ints | None) -> Binds:
+    return {"ids": None if ids is None else json.dumps(ids.tolist())}
 
 
 def tables_in(path: str, queries: Queries) -> Mapping[str, sqlite.StoredColumns]:

@@ -19,7 +19,7 @@ from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.rocm.database_parts import ROCPROF_AGAIN, RPD_AGAIN
-from bubbleviz.sources.rocm.rocpd import RocmRecording, joined_columns, read_recording
+from bubbleviz.sources.rocm.rocpd import Kind, RocmRecording, read_recording
 from bubbleviz.timing import step
 
 #: What records more, by format.
@@ -38,21 +38,24 @@ def _since_start(block: Ints, zero_ns: int) -> Ints:
     Work with a start of 0 or less, and an end, ends before it starts.
     """
     times = block[:2] - zero_ns
-    times[0, block[0] <= 0] = 0
-    times[1, block[0] <= 0] = NONE
+    times[:, block[0] <= 0] = [[0], [NONE]]
     times[:, (block[:2] == 0).all(axis=0)] = 0
     return np.vstack((times, block[2:]))
 
 
-def _sound(blocks: Sequence[Ints], zero_ns: int) -> Ints:
-    """Return calls or ranges whose times can be, since the file's first event."""
-    block = joined_columns(blocks, 5)
-    keep = profile.possible(block[0], block[1])
-    timed = block[0] > 0
+def _sound(blocks: list[Ints], zero_ns: int) -> list[Ints]:
+    """Return the columns of calls or ranges whose times can be, since the file's first event.
+
+    The list is emptied.
+    """
+    none = np.empty((5, 0), np.int64)
+    columns = [np.concatenate(each) for each in zip(none, *blocks, strict=True)]
+    blocks.clear()
+    keep = profile.possible(columns[0], columns[1])
+    timed = columns[0] > 0
     if keep is not None or not timed.all():
-        block = block[:, timed if keep is None else timed & keep]
-    block[:2] -= zero_ns
-    return block
+        columns = [column[timed if keep is None else timed & keep] for column in columns]
+    return [columns[0] - zero_ns, columns[1] - zero_ns, *columns[2:]]
 
 
 def _activities(
@@ -60,8 +63,7 @@ def _activities(
 ) -> tuple[profile.Activities, list[Limitation]]:
     """Return the work of devices, and what is not known of it; ``thread`` is that of each call."""
     path = recording.path
-    blocks = (*recording.kernels, *recording.copies)
-    builder = in_memory.ActivitiesBuilder(_rows(blocks))
+    builder = in_memory.ActivitiesBuilder(_rows((*recording.kernels, *recording.copies)))
     try:
         for kernels in recording.kernels:
             builder.add_kernels(_since_start(kernels, zero_ns))
@@ -95,19 +97,18 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
         ProfileError: it is damaged.
     """
     path, again = recording.path, _AGAIN[recording.format]
-    blocks = (*recording.calls, *recording.kernels, *recording.copies, *recording.ranges)
-    starts = [block[0][block[0] > 0] for block in blocks]
+    rows = (recording.kernels, recording.copies, recording.calls, recording.ranges)
+    *held, calls_held, ranges_held = map(_rows, rows)
+    starts = (block[0][block[0] > 0] for blocks in rows for block in blocks)
     # A nanosecond before the first event of the file began, on the node's clock.
     zero_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
     start_ns, end_ns, thread, ids, name = _sound(recording.calls, zero_ns)
     call_names = tuple(map(encodable, recording.call_names.values))
     calls = in_memory.calls_of(start_ns, end_ns, thread, ids, name, call_names)
     count = len(calls.calls)
-    start_ns, end_ns, thread, started, name = (r.copy() for r in _sound(recording.ranges, zero_ns))
-    range_texts = tuple(recording.range_texts)
-    ranges = replace(
-        in_memory.plain_ranges(start_ns, end_ns, thread, name, range_texts), start_end=started != 0
-    )
+    start_ns, end_ns, thread, kind, name = _sound(recording.ranges, zero_ns)
+    ranges = in_memory.plain_ranges(start_ns, end_ns, thread, name, ())
+    ranges = replace(ranges, start_end=kind == Kind.STARTED)
     work, notes = _activities(recording, zero_ns, calls.calls.thread)
     left_out = [
         f"{note.count} {note.what}"
@@ -132,8 +133,6 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
             f"no ROCTx ranges were recorded; {again}, with ranges switched on in the training "
             "framework"
         )
-    counts = [*map(_rows, (recording.kernels, recording.copies, recording.calls))]
-    counts.append(len(ranges) + recording.nameless)
     none = np.empty(0, np.int64)
     devices = {replace(device, name=encodable(device.name)) for device in recording.devices}
     return in_memory.Decoded(
@@ -151,7 +150,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
             activities=work,
             calls=calls,
             ranges=ranges,
-            every_range=in_memory.InMemoryRanges(ranges),
+            every_range=in_memory.InMemoryRanges(ranges, recording.range_texts),
             overheads=profile.Overheads(none, none.copy(), none.copy()),
             threads=tuple(recording.threads),
             devices=tuple(sorted(devices, key=lambda d: (d.pid or 0, d.device_id, d.name))),
@@ -161,16 +160,17 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
                 *profile.impossible_times(
                     path,
                     {
-                        "HIP API calls": _rows(recording.calls) - count,
-                        "ranges": _rows(recording.ranges) - len(ranges),
+                        "HIP API calls": calls_held - count,
+                        "ranges": ranges_held - len(ranges),
                     },
                 ),
             ),
         ),
-        dict(zip(_WHAT, counts, strict=True)),
+        dict(zip(_WHAT, (*held, calls_held, len(ranges) + recording.nameless), strict=True)),
         # Copies alone are work, too.
         lacking if not len(work) else "",
         lacking or unlinked,
+        names=recording.range_texts,
     )
 
 
@@ -185,11 +185,9 @@ def _losses(
         reason = f"{path} has no text for them"
         yield Limitation("names of ranges", reason, recording.nameless, lost)
     if recording.unnamed_calls:
-        what, reason = (
-            "names of calls, and maybe of ranges",
-            f"{path} has none for them in rocpd_string",
-        )
-        yield Limitation(what, reason, recording.unnamed_calls, lost)
+        reason = f"{path} has none for them in rocpd_string"
+        what, count = "names of calls, and maybe of ranges", recording.unnamed_calls
+        yield Limitation(what, reason, count, lost)
     launches = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
     for what, table, recorded, make, beginnings, kind in (
         (profile.KERNELS, in_tables[0], kernels, "launch", launches, LimitationKind.COSTS),

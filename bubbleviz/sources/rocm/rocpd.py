@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from bubbleviz.conventions.globs import PackedNames
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
@@ -34,7 +35,7 @@ from bubbleviz.model.texts import counted, encodable, listed
 from bubbleviz.progress import Watch
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
 from bubbleviz.sources.sqlite.database import StoredColumns
-from bubbleviz.sources.sqlite.pages import Pages, opened_pages
+from bubbleviz.sources.sqlite.pages import PackedRows, Pages, opened_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
 #: Bits of a thread's number below that of its process, and of a process's below that of its part.
@@ -55,10 +56,10 @@ class RocmRecording:
         kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``.
         copies: the same without a name, of copies and fills.
         calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
-        ranges: start_ns, end_ns, thread, whether it is no push/pop range, row of ``range_texts``.
+        ranges: start_ns, end_ns, thread, :class:`Kind`, row of ``range_texts``.
         kernel_names: distinct names of kernels.
         call_names: distinct names of functions.
-        range_texts: texts of ranges, event by event; of deep ranges nearly all are distinct.
+        range_texts: texts of ranges, event by event.
         copied: how many copies were recorded as such.
         nameless: how many ranges were left out as they have no text.
         unnamed_calls: how many calls and ranges have functions without a name.
@@ -78,7 +79,7 @@ class RocmRecording:
     ranges: list[Ints] = field(default_factory=list)
     kernel_names: Numbering[str] = field(default_factory=Numbering)
     call_names: Numbering[str] = field(default_factory=Numbering)
-    range_texts: list[str] = field(default_factory=list)
+    range_texts: PackedNames = field(default_factory=PackedNames)
     copied: int = 0
     nameless: int = 0
     unnamed_calls: int = 0
@@ -136,20 +137,13 @@ def renumbered(numbering: Numbering[str], texts: Sequence[str], text: Ints) -> I
     return numbers[found_in(used, text)] if len(used) else text
 
 
-def joined_columns(blocks: Sequence[Ints], columns: int) -> Ints:
-    """Return blocks of columns as one, shape (columns, rows)."""
-    return np.concatenate([np.empty((columns, 0), np.int64), *blocks], axis=1)
-
-
 def mapped(values: Ints, table: Mapping[int, int]) -> tuple[Ints, int]:
     """Return what a table gives for each value, itself where it gives nothing, and how often."""
-    keys = np.array(sorted(table), np.int64)
-    results = np.array([table[key] for key in keys.tolist()], np.int64)
-    at = found_in(keys, values)
-    lacking = at == NONE
-    found = values.copy()
-    found[~lacking] = results[at[~lacking]]
-    return found, int((lacking & (values != NONE)).sum())
+    keys, results = np.array([*sorted(table.items()), (0, NONE)], np.int64).T
+    # Behind the last key, where -1 leads, is none.
+    at = found_in(keys[:-1], values)
+    found = np.where(at == NONE, values, results[at])
+    return found, int(((at == NONE) & (values != NONE)).sum())
 
 
 def named(
@@ -360,14 +354,15 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
 
     processes = partial(_processes, recording, pids, parts_of_pid)
     has_events = part.has("calls/events")
-    events = part.columns("calls/events") if has_events else np.empty((4, 0), np.int64)
+    packed = part.events() if has_events else (np.empty((5, 0), np.int64), b"")
+    events = packed[0]
     work, copies = _work(part, agents, tables[0])
     none = np.empty((6, 0), np.int64)
     calls = part.columns("calls/all") if part.has("calls/all") and has_events else none
     process = [processes(columns[2]) for columns in (work, copies, calls)]
     above = [np.where(own == NONE, NONE, own << _TID_BITS) for own in process]
     at = [found_in(events[0], columns[-1]) for columns in (work, copies, calls)]
-    correlations = _correlations(*(_of_events(events[2:], rows, 0) for rows in at))
+    correlations = _correlations(*(_of_events(events[2:4], rows, 0) for rows in at))
     # The number of each agent among the GPUs, its own where that is not known.
     numbers = {own: number for own, number, _ in agents if number != NONE}
     device, lost = mapped(work[3], numbers)
@@ -387,8 +382,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     launching = np.isin(correlations[2], np.concatenate(correlations[:2]))
     launching &= correlations[2] != NONE
     thread = threads_of(process[2], tid)
-    category = _of_events(events[1:2], at[2], NONE)[0]
-    _host_events(recording, part, calls, category, thread, correlations[2], launching)
+    _host_events(recording, part, calls, packed, at[2], thread, correlations[2], launching)
     if rows := [row for row in threads if row[3]]:
         tid, owner = np.array([row[1:3] for row in rows], np.int64).T
         recording.check(tid, maker.again)
@@ -422,8 +416,7 @@ def _kernel_names(
     texts = part.texts("gpu_work/kernel_names")
     lost = int((~np.isin(kernel, np.array(list(texts), np.int64))).sum())
     if lost and part.has("gpu_work/kernel_names"):
-        reason = "has none for some"
-        recording.lose("names of kernels", reason, lost)
+        recording.lose("names of kernels", "has none for some", lost)
     return named(kernel, texts, lambda number: f"<kernel {number}>")
 
 
@@ -480,8 +473,9 @@ def _correlations(work: Ints, copies: Ints, events: Ints) -> tuple[Ints, ...]:
 def _host_events(
     recording: RocmRecording,
     part: Part,
-    events: Ints,
-    category: Ints,
+    calls: Ints,
+    events: PackedRows,
+    event: Ints,
     thread: Ints,
     correlation: Ints,
     launching: Bools,
@@ -491,44 +485,42 @@ def _host_events(
     Args:
         recording: takes them.
         part: its open part.
-        events: the columns of calls/all.sql.
-        category: the number of the kind of each event.
-        thread: of each event.
-        correlation: of each event; -1 none.
+        calls: the columns of calls/all.sql.
+        events: as the part gives them.
+        event: row of the event of each call.
+        thread: of each call.
+        correlation: of each call; -1 none.
         launching: whether each launched something.
     """
-    functions, name = named(events[4], part.texts("calls/names", distinct(events[4])), lambda _: "")
-    categories, category = named(
-        category, part.texts("calls/categories", distinct(category)), lambda _: ""
-    )
+    functions, name = named(calls[4], part.texts("calls/names", distinct(calls[4])), lambda _: "")
+    category = _of_events(events[0][1:2], event, NONE)[0]
+    texts = part.texts("calls/categories", distinct(category))
+    categories, category = named(category, texts, lambda _: "")
     kind = kinds_of(category, name, categories, functions)
     recording.unnamed_calls += int(flags(functions, lambda text: not text)[name].sum())
     is_call = (kind == Kind.CALL) | ((kind == Kind.COLLECTIVE) & launching)
     number = renumbered(recording.call_names, functions, name[is_call])
-    recording.calls.append(
-        np.stack((*events[:2, is_call], thread[is_call], correlation[is_call], number))
-    )
-    rows = np.flatnonzero(
-        np.isin(kind, (Kind.COLLECTIVE, Kind.PUSHED, Kind.STARTED, Kind.FUNCTION))
-    )
-    number = _range_texts(recording.range_texts, part, events[5, rows])
+    launched = correlation[is_call]
+    recording.calls.append(np.stack((*calls[:2, is_call], thread[is_call], launched, number)))
+    rows = np.flatnonzero(kind >= Kind.COLLECTIVE)
+    number = _range_texts(recording.range_texts, part, events, event[rows])
     lacking = number == NONE
     # A function of ROCTx without a text is a range without a name; others name their ranges.
     of_roctx = flags(functions, lambda function: function.startswith("roctx"))[name[rows]]
     nameless = lacking & of_roctx
     recording.nameless += int(nameless.sum())
     by_function = lacking & ~nameless
-    number[by_function] = len(recording.range_texts) + name[rows[by_function]]
-    recording.range_texts.extend(map(encodable, functions))
+    every, names = np.arange(len(functions)), [*map(encodable, functions)]
+    of_name = recording.range_texts.add(np.zeros_like(every), b"", every, names)
+    number[by_function] = of_name[name[rows[by_function]]]
     rows, number = rows[~nameless], number[~nameless]
-    started = (kind[rows] == Kind.STARTED).astype(np.int64)
-    recording.ranges.append(np.stack((*events[:2, rows], thread[rows], started, number)))
+    recording.ranges.append(np.stack((*calls[:2, rows], thread[rows], kind[rows], number)))
 
 
-def _range_texts(texts: list[str], part: Part, event: Ints) -> Ints:
-    """Return the row of each event's text in a list, to which those are added; -1 none."""
-    events, own = part.texts_of_rows("ranges/texts", len(event))
-    place = found_in(events, event)
-    place[place != NONE] += len(texts)
-    texts.extend(own)
-    return place
+def _range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
+    """Return the number of each range's text, -1 for none; ``row`` is that of its event."""
+    (event, *_, length), packed = events
+    own = distinct(row[row != NONE])
+    odd = event[own[length[own] == NONE]]
+    ids, others = part.texts_of_rows("ranges/texts", odd, every=not packed)
+    return texts.add(length, packed, found_in(event, ids), others)[row]

@@ -45,6 +45,8 @@ UNUSUAL, MISSING, DISTINCT = range(3)
 #: Integers of some rows, shape (columns, rows), and a text of each: U+FFFD for what is not UTF-8,
 #: None for NULL.
 NamedRows: TypeAlias = tuple[Ints, tuple[str | None, ...]]
+#: The same with the lengths of texts, -1 for NULL, as a last column; and these one behind another.
+PackedRows: TypeAlias = tuple[Ints, bytes]
 
 
 class FileShape(NamedTuple):
@@ -100,7 +102,7 @@ class PageTable:
         begin, end = np.searchsorted(self.last_row, (first, last)).tolist()
         return begin, min(end + 1, len(self.leaf))
 
-    def pieces(self, most: int) -> Iterator[tuple[int, int]]:
+    def pieces(self, most: int = _PAGES) -> Iterator[tuple[int, int]]:
         """Yield the first and the last row number of so many leaves after the other."""
         first = -(1 << 63)
         for at in range(most - 1, len(self.leaf) + most - 1, most):
@@ -111,7 +113,7 @@ class PageTable:
     def columns(self) -> Ints | None:
         """Return the columns of all rows, shape (columns, rows)."""
         blocks = [np.empty((len(self.integers), 0), np.int64)]
-        for piece in self.pieces(_PAGES):
+        for piece in self.pieces():
             block = self.rows(*piece)
             if block is None:
                 return None
@@ -121,8 +123,8 @@ class PageTable:
     def rows(self, first: int, last: int) -> Ints | None:
         """Return the columns of the rows of some numbers."""
         begin, end = self._around(first, last)
-        # No row takes less than three bytes.
-        room = min(last - first + 1, (end - begin) * self.pages.file.page_bytes // 3)
+        # No row takes less than four bytes of its page, and two that tell where it is.
+        room = min(last - first + 1, (end - begin) * self.pages.file.page_bytes // 6)
         return self._decoded((self.leaf, self.last_row, begin, end, first, last), None, room)
 
     def chosen(self, rows: Ints) -> Ints | None:
@@ -150,19 +152,23 @@ class PageTable:
         self,
         text: int,
         globs: Sequence[str],
-        pieces: Iterable[tuple[int, int]] = (_EVERY_ROW,),
+        pieces: Iterable[tuple[int, int]] | None = None,
         *,
+        before: str = "",
         kinds: Sequence[int] = (0, 0, 0, 0),
         ids: Sequence[int] | None = (),
         threads: Sequence[int] = (),
         **fields: int,
-    ) -> list[NamedRows] | None:
-        """Return the rows of some kinds whose text fits a pattern, or has some number, by piece.
+    ) -> PackedRows | None:
+        """Return the rows of some kinds whose text fits a pattern, or has some number.
 
         Args:
             text: place of the column of texts in the table.
             globs: SQLite's GLOB patterns, of which the text must fit one.
-            pieces: of the table, each the numbers of its first and its last row.
+            pieces: of the table, each the numbers of its first and its last row; None for all.
+            before: how texts begin, such as ``{"message":``: then each row is given, and its text
+                is what stands between the quotes of that one member, if it is plain: printable
+                ASCII without escapes. Others count as NULL.
             kinds: four codes, where the place of their column is given.
             ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
             threads: those wanted, ascending, where rows are selected by time.
@@ -173,12 +179,12 @@ class PageTable:
         """
         if any("\0" in glob for glob in globs):
             return None
-        texts = np.frombuffer(b"".join(glob.encode() + b"\0" for glob in globs), np.uint8)
         absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
         given = absent | dict.fromkeys(("shortest", "since", "until"), 0) | fields
         kind, of_text, start, end, thread, *times = given.values()
         wanted, of_threads = (np.array(some, np.int64) if some else None for some in (ids, threads))
-        selection: tuple[native.Argument, ...] = (texts, len(globs), text, kind, *kinds)
+        selection: tuple[native.Argument, ...] = (native.ended(*globs), len(globs), text)
+        selection += (native.ended(before) if before else None, kind, *kinds)
         selection += (of_text, -1 if ids is None else len(ids), wanted)
         selection += (start, end, thread, len(threads), of_threads, *times)
         lengths = (
@@ -186,31 +192,32 @@ class PageTable:
             *(start, end, times[0] if thread != NONE else NONE),
         )
         call, integers = self.pages.functions.call, self.integers
-        parts = []
-        for bounds in pieces:
+        columns = len(integers) + 1
+        blocks, texts = [np.empty((columns, 0), np.int64)], []
+        for bounds in self.pieces() if pieces is None else pieces:
             stretch = self.leaf, self.last_row, *self._around(*bounds), *bounds
             leaves = *stretch, None, 0, *lengths
             read, result = (integers, len(integers), selection), np.zeros(4, np.int64)
             try:
                 if call("named", self.pages.file, leaves, *read, result):
                     return None
-                parts.append(_named_rows(result, len(integers)))
+                at, text_at, rows, bytes_of_texts = result.tolist()
+                flat = np.frombuffer(native.memory_at(at, rows * columns * 8), np.int64)
+                # Copies, as the memory behind them is freed.
+                blocks.append(np.array(flat.reshape(rows, columns).T, order="C"))
+                texts.append(bytes(native.memory_at(text_at, bytes_of_texts)))
             finally:
                 call("named_free", result)
-        return parts
+        return np.concatenate(blocks, axis=1), b"".join(texts)
 
 
-def _named_rows(result: Ints, columns: int) -> NamedRows:
-    at, text_at, rows, bytes_of_texts = result.tolist()
-    flat = np.frombuffer(native.memory_at(at, rows * (columns + 1) * 8), np.int64)
-    table = flat.reshape(rows, columns + 1)
-    texts = bytes(native.memory_at(text_at, bytes_of_texts))
-    length = table[:, columns].tolist()
-    end = np.cumsum(np.maximum(table[:, columns], 0)).tolist()
-    # A copy, as the memory behind the table is freed.
-    return np.array(table[:, :columns].T, order="C"), tuple(
+def unpacked(rows: PackedRows) -> NamedRows:
+    """Return rows with their texts as strings."""
+    columns, texts = rows
+    end = np.cumsum(np.maximum(columns[-1], 0)).tolist()
+    return columns[:-1], tuple(
         None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
-        for to, bytes_ in zip(end, length, strict=True)
+        for to, bytes_ in zip(end, columns[-1].tolist(), strict=True)
     )
 
 

@@ -1,4 +1,4 @@
--- Texts of ranges, by their events.
+-- Texts of ranges, by their events: of some (a JSON array), or of all (NULL).
 --
 -- requires: events(id, extra)
 SELECT
@@ -6,6 +6,7 @@ SELECT
     CAST(JSON_EXTRACT(event.extra, '$.message') AS TEXT) AS text  -- of the range
 FROM events AS event
 WHERE
-    event.extra GLOB '*"message"*' AND JSON_VALID(event.extra)
+    (:ids IS NULL OR event.id IN (SELECT wanted.value FROM JSON_EACH(:ids) AS wanted))
+    AND event.extra GLOB '*"message"*' AND JSON_VALID(event.extra)
     AND JSON_EXTRACT(event.extra, '$.message') != ''
 ORDER BY event.id
