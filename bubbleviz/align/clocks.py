@@ -273,6 +273,10 @@ def _refuse_other_shapes(
         named: which of them hold all names.
         joined: all of them.
     """
+    rank, forwards, chunks = _whole_iterations(joined.operations, sure=False)
+    if (forwards == forwards[:1]).all() and (chunks == chunks[:1]).all():
+        # Those that are whole for sure are some of these.
+        return
     rank, forwards, chunks = _whole_iterations(joined.operations)
     profile = np.array([rank.profile for rank in joined.ranks], np.int64)[rank]
     kept = named[profile]
@@ -336,7 +340,7 @@ def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> N
                 raise MismatchError(f"{path} and {source.path}: both hold {words}")
 
 
-def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
+def _whole_iterations(operations: RankOperations, *, sure: bool = True) -> tuple[Ints, Ints, Ints]:
     """Return rank, forwards and chunks of the (rank, iteration) that a capture did not cut.
 
     These begin with microbatch 0, every forward has its backward there, and vice versa, and an
@@ -344,26 +348,29 @@ def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
 
     Args:
         operations: of all ranks, in order of these.
+        sure: whether backwards are looked at; else there may be more.
     """
-    parts = (_whole_in(operations.take(rows)) for rows in stretches(operations.rank))
+    parts = (_whole_in(operations.take(rows), sure) for rows in stretches(operations.rank))
     rank, forwards, chunks = (np.concatenate(column) for column in zip(*parts, strict=True))
     return rank, forwards, chunks
 
 
-def _whole_in(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
+def _whole_in(operations: RankOperations, sure: bool) -> tuple[Ints, Ints, Ints]:
     """Return :func:`_whole_iterations` of a stretch of ranks."""
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
     iterations = int(operations.iteration.max(initial=0)) + 1
     cell = operations.rank * iterations + operations.iteration
     cells = int(cell.max(initial=0)) + 1
     forward = np.flatnonzero(first & among(operations.phase, (Phase.F, Phase.FB)))
-    backward = np.flatnonzero(first & among(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
-    both = np.concatenate((forward, backward))
-    microbatch, chunk = forward_and_backward(operations, forward, backward)
-    passes = groups_of(cell[both], microbatch, chunk, operations.sequence[both])
-    ran = np.zeros((2, len(passes)), bool)
-    ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
-    cut = marked(cells, cell[both[passes.first[ran[0] != ran[1]]]])
+    cut = np.zeros(cells, bool)
+    if sure:
+        backward = np.flatnonzero(first & among(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
+        both = np.concatenate((forward, backward))
+        microbatch, chunk = forward_and_backward(operations, forward, backward)
+        passes = groups_of(cell[both], microbatch, chunk, operations.sequence[both])
+        ran = np.zeros((2, len(passes)), bool)
+        ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
+        cut[cell[both[passes.first[ran[0] != ran[1]]]]] = True
     begins = marked(cells, cell[forward[operations.microbatch[forward] == 0]])
     pairs = distinct_rows(cell[forward], operations.chunk[forward])
     followed = marked(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])

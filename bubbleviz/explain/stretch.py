@@ -41,7 +41,7 @@ from bubbleviz.model.phases import COMPUTE, PASSED_ON, WORK, Phase
 from bubbleviz.model.values import dataclass, field, replace
 
 #: About so many operations are explained at a time.
-MOST = 200_000
+MOST = 150_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -62,7 +62,7 @@ class Graph:
     @property
     def collectives(self) -> Bools:
         """Which rows of the work are collectives."""
-        return self.work.communicates & ~np.isin(self.work.role, replayed.POINT_TO_POINT)
+        return self.work.communicates & ~replayed.plays(self.work.role, replayed.POINT_TO_POINT)
 
 
 def graph_of(run: run_work.ReplayedRun, iteration: int) -> Graph:
@@ -390,7 +390,7 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     work, own_ns, delay_ns = graph.work, graph.own_ns, graph.delay_ns
     # Communication that takes no time ends no later than it did.
     at_once_ns = np.minimum(own_ns, 0)
-    transfers = np.isin(work.role, replayed.POINT_TO_POINT)
+    transfers = replayed.plays(work.role, replayed.POINT_TO_POINT)
     moved = {Cause.COMMUNICATION: transfers, Cause.COLLECTIVE: graph.collectives}
     #: Names, what they are, times and delays of all work.
     scenarios = [("measured", "as measured", own_ns, delay_ns)]

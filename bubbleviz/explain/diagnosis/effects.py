@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, median_rows
+from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, median_rows, plays
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, first_of_each, groups_of, numbered, sorted_rows
 from bubbleviz.model.values import dataclass
@@ -154,7 +154,7 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
         gap_ns: how long no kernel ran inside each row; None for no time.
     """
     length_ns = work.end_ns - work.start_ns
-    rows = np.flatnonzero(np.isin(work.role, _TIMED) & (length_ns > 0))
+    rows = np.flatnonzero(plays(work.role, _TIMED) & (length_ns > 0))
     kind, stage, rank = work.kind[rows], work.stage[rows], work.rank[rows]
     iteration, microbatch = work.iteration[rows], work.microbatch[rows]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects, group_medians, others_medians, quantile_of
-from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, link_of
+from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, link_of, plays
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows
 from bubbleviz.model.intervals import group_sum
@@ -183,7 +183,7 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
     effects, work = seen.effects, seen.work
     size = np.bincount(effects.stage_of_compute, minlength=len(effects.stage_kind))
     roles = np.array([kind.role for kind in work.kinds], np.int64)[effects.stage_kind]
-    out = effects.stands_out(effects.stage_effect, size) & np.isin(roles, COMPUTING)
+    out = effects.stands_out(effects.stage_effect, size) & plays(roles, COMPUTING)
 
     def fault(kind: str, name: str, stages: list[int]) -> Fault:
         slow = out & np.isin(effects.stage_number, stages)
@@ -394,7 +394,7 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
     replica = work.replica[rows]
     links = groups_of(sender[rows], receiver[rows], replica)
     length_ns = work.end_ns[rows] - work.start_ns[rows]
-    shows = np.isin(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > seen.own_ns[rows])
+    shows = plays(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > seen.own_ns[rows])
     moved_ns = seen.own_ns[rows[shows]].astype(np.float64)
     link_ns = group_medians(links.of_row[shows], len(links), moved_ns)
     known = np.flatnonzero(~np.isnan(link_ns))

@@ -25,6 +25,7 @@ from bubbleviz.explain.slowdown.replay import (
     POINT_TO_POINT,
     Replay,
     Role,
+    plays,
     replay_of,
     scenarios_at_once,
 )
@@ -304,7 +305,7 @@ def _eased(run: run_work.ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fa
     rows = run_work.computing_rows(run.operations, run.averaged)
     late, late_ns = run_work.queued_collectives(run, work, rows)
     if len(row) or len(late):
-        queued = np.isin(order.after, row) & np.isin(work.role[order.before], POINT_TO_POINT)
+        queued = np.isin(order.after, row) & plays(work.role[order.before], POINT_TO_POINT)
         free = replay_of(work, order.take(~queued))
         if len(free.iterations) == len(scenarios.replay.iterations):
             yield (

@@ -411,6 +411,7 @@ def pipelines_of(
     placed = {p: max(known) + 1 for p, known in stages.items() if min(known) >= 0}
     usual = _usual(list(placed.values()))
     devices = {p: max(placed[p], usual) if p in placed else len(of) for p, of in stages.items()}
+    alike: dict[tuple[object, ...], tuple[tuple[object, ...], PipelineOrders, list[int]]] = {}
     for part in parts:
         cells: dict[int, list[int]] = {}
         rank_of = part.rank.tolist()
@@ -422,15 +423,20 @@ def pipelines_of(
             places = [stage_of[rank_of[cell]] for cell in own]
             if min(places) < 0:
                 places = [-1] * len(own)
-            pairs = list(zip(places, [part.pattern[cell] for cell in own], strict=True))
-            counted = Counter(pairs)
-            members = sorted(counted)
-            replicas = tuple(counted[pair] for pair in members)
-            orders = tuple(patterns[pattern] for _, pattern in members)
-            ran = PipelineOrders(devices[p], tuple(place for place, _ in members), orders, replicas)
-            number = {pair: place for place, pair in enumerate(members)}
-            key: tuple[object, ...] = devices[p], replicas, tuple(members)
-            pipelines.append((key, ran, own, [number[pair] for pair in pairs]))
+            pairs = tuple(zip(places, [part.pattern[cell] for cell in own], strict=True))
+            # Most pipelines run alike, in all iterations.
+            if (devices[p], pairs) not in alike:
+                counted = Counter(pairs)
+                members = sorted(counted)
+                replicas = tuple(counted[pair] for pair in members)
+                orders = tuple(patterns[pattern] for _, pattern in members)
+                of_orders = tuple(place for place, _ in members)
+                ran = PipelineOrders(devices[p], of_orders, orders, replicas)
+                number = {pair: place for place, pair in enumerate(members)}
+                shared = devices[p], replicas, tuple(members)
+                alike[devices[p], pairs] = shared, ran, [number[pair] for pair in pairs]
+            key, ran, ran_by = alike[devices[p], pairs]
+            pipelines.append((key, ran, own, ran_by))
         if pipelines:
             yield part, pipelines
 

@@ -12,14 +12,14 @@ over several scenarios at a time. Semantics as in the published ``analyzer/simul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, scattered
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, marked, scattered
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.values import dataclass, field
@@ -61,6 +61,11 @@ class Role(IntEnum):
 COMPUTING = (Role.FORWARD, Role.BACKWARD, Role.COMPUTE)
 #: Communication between two ranks.
 POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
+
+
+def plays(role: Ints, roles: Sequence[Role]) -> Bools:
+    """Return which rows have some roles; -1 (none) is not."""
+    return marked(len(Role) + 1, list(roles))[role]
 
 
 @dataclass(frozen=True)
@@ -152,8 +157,8 @@ def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
     return rows
 
 
-#: Times that are replayed at once, over all scenarios: 64 MB of them.
-_AT_ONCE = 1 << 23
+#: Times that are replayed at once, over all scenarios: 32 MB of them.
+_AT_ONCE = 1 << 22
 
 
 #: Rows that start together, and those that end once these have started: the rows as places in the
@@ -391,8 +396,8 @@ def slack_of(work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
 def link_of(work: Work) -> tuple[Ints, Ints]:
     """Return the stages that each row moves data from and to; -1 where it is no transfer."""
     role = work.role
-    sends = np.isin(role, (Role.SEND_F, Role.SEND_B))
-    paired = np.flatnonzero(np.isin(role, POINT_TO_POINT) & (work.meeting != NONE))
+    sends = plays(role, (Role.SEND_F, Role.SEND_B))
+    paired = np.flatnonzero(plays(role, POINT_TO_POINT) & (work.meeting != NONE))
     pairs = groups_of(work.meeting[paired])
     stages = np.full((2, len(pairs)), NONE, np.int64)
     for end, rows in enumerate((paired[sends[paired]], paired[~sends[paired]])):

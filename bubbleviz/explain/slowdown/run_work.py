@@ -433,7 +433,7 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
     of_link = groups_of(place, *replay.link_of(work)).of_row
     streams = (np.flatnonzero(role == own) for own in replay.POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
-    receives = np.isin(role[rows], RECEIVES)
+    receives = replay.plays(role[rows], RECEIVES)
     taken, taken_by = rows[receives], compute[receives]
     directed = np.flatnonzero((role == replay.Role.FORWARD) | (role == replay.Role.BACKWARD))
     after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
@@ -706,7 +706,7 @@ def run_order(
         late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
         ahead = late & work.communicates[row]
         # One that does so where data is there early does so where it waits, too.
-        shows = ~work.communicates[before] & np.isin(work.role[row], RECEIVES)
+        shows = ~work.communicates[before] & replay.plays(work.role[row], RECEIVES)
         early = shows & (sent_ns[row] + CLOCK_NS < work.end_ns[before])
         if 2 * ahead[early].sum() > early.sum():
             ahead |= shows
@@ -737,14 +737,18 @@ def queued_transfers(work: replay.Work, order: Dependencies) -> Pairs:
         work: of all ranks.
         order: what its sends follow.
     """
-    role, transfers = work.role, np.flatnonzero(np.isin(work.role, replay.POINT_TO_POINT))
-    sends = transfers[np.isin(role[transfers], _SENDS)]
+    role, transfers = work.role, np.flatnonzero(replay.plays(work.role, replay.POINT_TO_POINT))
+    sends = transfers[replay.plays(role[transfers], _SENDS)]
     meetings = int(work.meeting.max(initial=NONE)) + 1
     sent_ns, made_ns = np.full(meetings, NEVER), np.full(len(work), NEVER)
     sent_ns[work.meeting[sends]] = work.start_ns[sends]
-    made = np.isin(role[order.after], _SENDS) & np.isin(role[order.before], replay.COMPUTING)
+    made = replay.plays(role[order.after], _SENDS) & replay.plays(
+        role[order.before], replay.COMPUTING
+    )
     made_ns[order.after[made]] = work.end_ns[order.before[made]]
-    ready_ns = np.where(np.isin(role, RECEIVES), np.append(sent_ns, NEVER)[work.meeting], made_ns)
+    ready_ns = np.where(
+        replay.plays(role, RECEIVES), np.append(sent_ns, NEVER)[work.meeting], made_ns
+    )
     row, before = _in_turn(work, _waiting(work), transfers)
     idle_ns = work.start_ns[row] - work.end_ns[before]
     queued = (idle_ns >= 0) & (idle_ns <= CLOCK_NS)
@@ -754,7 +758,7 @@ def queued_transfers(work: replay.Work, order: Dependencies) -> Pairs:
 
 def _waiting(work: replay.Work) -> Ints:
     """Return the sends and receives that waited for their peer."""
-    transfers = np.flatnonzero(np.isin(work.role, replay.POINT_TO_POINT))
+    transfers = np.flatnonzero(replay.plays(work.role, replay.POINT_TO_POINT))
     meetings, start_ns = groups_of(work.meeting[transfers]), work.start_ns[transfers]
     met_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
     return transfers[met_ns[meetings.of_row] > start_ns + CLOCK_NS]
@@ -888,5 +892,5 @@ def early_starts(work: replay.Work, order: Dependencies) -> Ints:
     Operations can begin with work that needs no input; any other row starts no earlier.
     """
     early_ns = np.minimum(delays_of(work, order), 0)
-    early_ns[~np.isin(work.role, replay.COMPUTING)] = 0
+    early_ns[~replay.plays(work.role, replay.COMPUTING)] = 0
     return early_ns
