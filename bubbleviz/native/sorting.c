@@ -184,3 +184,49 @@ EXPORTED int64_t bubbleviz_numbered(const int64_t *code, int64_t rows, int64_t b
         of_row[row] = number[code[row]];
     return made;
 }
+
+/* --- levels --------------------------------------------------------------------------------- */
+
+/* Rows in lists, one behind the other, and where that of each group begins. */
+struct lists {
+    const int64_t *rows;
+    const int64_t *begin; /* one more: the end */
+};
+
+/* Number the levels in which rows start and end: each starts in the level behind the last one that
+ * a row it follows ends in, and ends in that in which the last row of its meeting starts.
+ *
+ *     row      0   1   2   3     1 and 2 follow 0, and 3 follows 1; 2 and 3 meet
+ *     starts   0   1   1   2
+ *     ends     0   1   2   2
+ *
+ * missing: by meeting, how many of its rows have not started; waiting: by row, how many rows that
+ * it follows have not ended; both are used up. queue has room for all rows.
+ */
+EXPORTED int64_t bubbleviz_levels(int64_t rows, const int64_t *meeting, int64_t *missing,
+                                  int64_t *waiting, const struct lists *members,
+                                  const struct lists *followers, int64_t *queue, int64_t *starts,
+                                  int64_t *ends)
+{
+    int64_t done = 0, ready = 0;
+
+    for (int64_t row = 0; row < rows; row++)
+        if (!waiting[row])
+            queue[ready++] = row;
+    for (int64_t level = 0; done < ready; level++) {
+        for (int64_t end = ready; done < end; done++) {
+            int64_t of = meeting[queue[done]];
+            starts[queue[done]] = level;
+            if (--missing[of])
+                continue;
+            for (int64_t i = members->begin[of]; i < members->begin[of + 1]; i++) {
+                int64_t row = members->rows[i];
+                ends[row] = level;
+                for (int64_t j = followers->begin[row]; j < followers->begin[row + 1]; j++)
+                    if (!--waiting[followers->rows[j]])
+                        queue[ready++] = followers->rows[j];
+            }
+        }
+    }
+    return 0;
+}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, marked, sc
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.values import dataclass, field
+from bubbleviz.native.library import library
 
 # Work: what ranks did in iterations, independent of how it was recorded.
 #
@@ -298,6 +300,10 @@ def _levels(meeting: Ints, order: Dependencies) -> tuple[Ints, Ints]:
     members, member_first = _listed(meeting, np.arange(count), len(missing))
     followers, follower_first = _listed(order.before, order.after, count)
     started, ended = np.full((2, count), NONE, np.int64)
+    if native := library():
+        lists = (members, member_first), (followers, follower_first), np.empty(count, np.int64)
+        native.call("levels", count, meeting, missing, waiting, *lists, started, ended)
+        return started, ended
     ready, level = np.flatnonzero(waiting == 0), 0
     while len(ready):
         started[ready] = level
@@ -330,26 +336,38 @@ def _by_level(
     order: Dependencies,
 ) -> Iterator[Level]:
     """Yield the levels of rows that stand in their order."""
-    count = int(started[rows].max(initial=NONE)) + 1
-    first = np.searchsorted(started[rows], np.arange(count + 1)).tolist()
+    level = started[rows]
+    size = np.bincount(level)
+    count, first = len(size), np.cumsum(size) - size
     followed, followed_first = _listed(order.after, place[order.before], len(place))
-    follows = followed_first[1:] - followed_first[:-1]
+    own, past = followed_first[rows], followed_first[rows + 1]
+    most = np.ones(count, np.int64)
+    np.maximum.at(most, level, past - own)
+    # What rows follow, level by level: the first of each row, then the second, and so on.
+    ends = np.cumsum(most * size)
+    before = np.full(ends[-1] if count else 0, len(rows) + 1, np.int64)
+    at = (ends - most * size - first)[level] + np.arange(len(rows))
+    before[at[own == past]] = len(rows)
+    row, entry = expanded(own, past)
+    before[at[row] + (entry - own[row]) * size[level[row]]] = followed[entry]
     met = rows[meets[rows]]
     met = met[sorted_rows(ended[met], meeting[met])]
-    met_first = np.searchsorted(ended[met], np.arange(count + 1)).tolist()
-    for level in range(count):
-        own = rows[first[level] : first[level + 1]]
-        before = np.full((max(1, int(follows[own].max())), len(own)), len(rows) + 1, np.int64)
-        before[0, follows[own] == 0] = len(rows)
-        for number in range(len(before)):
-            more = follows[own] > number
-            before[number, more] = followed[followed_first[own[more]] + number]
-        members = met[met_first[level] : met_first[level + 1]]
-        bounds = heads(meeting[members])
-        sizes = np.diff(bounds, append=len(members))
-        alone = first[level] + int((~meets[own]).sum())
-        places = slice(first[level], first[level + 1]), slice(first[level], alone)
-        yield (*places, before, place[members], bounds, sizes)
+    bounds = heads(ended[met], meeting[met])
+    sizes, members = np.diff(bounds, append=len(met)), place[met]
+    met_first = np.searchsorted(ended[met], np.arange(count + 1))
+    alone = first + np.bincount(level[~meets[rows]], minlength=count)
+    places = np.stack((first, first + size, alone, most, ends - most * size, ends), axis=1)
+    meetings = pairwise(met_first.tolist()), pairwise(np.searchsorted(bounds, met_first).tolist())
+    for numbers, of_met, of_bounds in zip(places.tolist(), *meetings, strict=True):
+        begin, end, lone, width, low, high = numbers
+        yield (
+            slice(begin, end),
+            slice(begin, lone),
+            before[low:high].reshape(width, end - begin),
+            members[slice(*of_met)],
+            bounds[slice(*of_bounds)] - of_met[0],
+            sizes[slice(*of_bounds)],
+        )
 
 
 # Slack: how much later work can end without a longer iteration, all else as measured.
