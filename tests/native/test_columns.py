@@ -260,7 +260,8 @@ def replayed(meeting: list[int], following: list[tuple[int, int]]) -> list[Any]:
     """Return in which order and when rows of meetings end that follow others, maybe in a circle."""
     zeros, count = np.zeros(len(meeting), np.int64), len(meeting)
     kinds = (Kind("F", Role.FORWARD, "F"),)
-    work = Work(*([zeros] * 10), np.array(meeting, np.int64), kinds)
+    columns: list[Any] = [*[zeros] * 10, np.array(meeting, np.int64), kinds]
+    work = Work(*columns)
     after, before = (np.array(following, np.int64).reshape(-1, 2) % max(count, 1)).T
     replay = replay_of(
         work, Dependencies(after[: len(after) * count], before[: len(after) * count])
