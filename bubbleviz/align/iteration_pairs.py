@@ -21,6 +21,7 @@ from bubbleviz.model.grouping import (
     distinct_rows,
     found_in,
     groups_of,
+    heads,
     looked_up,
     sorted_rows,
     without,
@@ -159,16 +160,21 @@ def _neighbours(order: Ints, pipeline: Ints, stage: Ints) -> _Neighbours:
 
 def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:
     """Pair by name; a post-validation carries the number of the iteration that it validates."""
-    owners = groups_of(operations.rank, operations.iteration)
-    group, rows = owners.of_row, np.flatnonzero(counted)
-    of_counted, owner = named[rows], group[rows]
-    _, number = group_extents(owner, len(owners), of_counted, of_counted)
+    # Most operations are as the one before.
+    rows = heads(operations.rank, operations.iteration, named, counted)
+    lengths = np.diff(rows, append=len(named))
+    rank, iteration = operations.rank[rows], operations.iteration[rows]
+    named, counted = named[rows], counted[rows]
+    owners = groups_of(rank, iteration)
+    group = owners.of_row
+    of_counted = named[counted]
+    _, number = group_extents(group[counted], len(owners), of_counted, of_counted)
     idle = np.ones(len(owners), bool)
-    idle[owner] = False
-    rest = (operations.iteration >= 0) & idle[group]
+    idle[group[counted]] = False
+    rest = (iteration >= 0) & idle[group]
     np.maximum.at(number, group[rest], named[rest])
-    used = np.flatnonzero((~idle | (number >= 0)) & (operations.iteration[owners.first] >= 0))
-    anchor, away = _between(operations.rank[owners.first[used]], number[used])
+    used = np.flatnonzero((~idle | (number >= 0)) & (iteration[owners.first] >= 0))
+    anchor, away = _between(rank[owners.first[used]], number[used])
     pairs = groups_of(anchor, away)
     of_owner = scattered(len(owners), used, pairs.of_row)
     working = marked(len(pairs), of_owner[~idle & (of_owner >= 0)])
@@ -176,8 +182,8 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     first = pairs.first[present]
     names = tuple(map(_name, anchor[first].tolist(), away[first].tolist()))
     number = found_in(present, of_owner)
-    own = operations.rank[owners.first], operations.iteration[owners.first], number
-    return Pairing(number[group], names, known=True, own=own)
+    own = rank[owners.first], iteration[owners.first], number
+    return Pairing(np.repeat(number[group], lengths), names, known=True, own=own)
 
 
 def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
