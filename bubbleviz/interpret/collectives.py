@@ -25,7 +25,9 @@ from bubbleviz.model.columns import (
     Table,
     constant,
     flags_of,
+    is_constant,
     joined,
+    scattered,
     widened,
 )
 from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, places_in
@@ -71,9 +73,9 @@ def told_operations(
     of_record = [] if collectives is None else [operation_of(name) for name in collectives.names]
     of_range = [operation_of_range(name) for name in ranges.names]
     names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))
+    operation = constant(NONE, len(activities))
     if len(rows) == 0:
-        return constant(NONE, len(activities)), names
-    operation = np.full(len(activities), NONE, np.int64)
+        return operation, names
     number = {"": NONE} | {name: place for place, name in enumerate(names)}
     if profile.launches_known:
         # The innermost range around each launch that names one.
@@ -84,7 +86,8 @@ def told_operations(
             launches = linked.links.calls_of(launched, profile.calls)
             around = ThreadRanges(ranges, named).around(launches)
             inside = around != NONE
-            operation[launched[inside]] = of_name[ranges.name_id[around[inside]]]
+            told = of_name[ranges.name_id[around[inside]]]
+            operation = scattered(len(activities), launched[inside], told)
     if collectives is not None:
         of_name = np.array([number[name] for name in of_record], np.int64)
         recorded = _recorded(collectives, of_name, len(activities))
@@ -123,9 +126,9 @@ def named_as_told(linked: LinkedProfile) -> Activities:
     if collectives is not None:
         collectives = sound_collectives(collectives, linked.sound)
     operation, told_names = told_operations(collectives, linked)
-    rows = np.flatnonzero(operation != NONE)
-    if len(rows) == 0:
+    if is_constant(operation):  # of no kernel, as in most runs
         return activities
+    rows = np.flatnonzero(operation != NONE)
     named = operation[rows] + len(activities.names)
     name_id: Codes = widened(activities.name_id.copy(), named)
     name_id[rows] = named
