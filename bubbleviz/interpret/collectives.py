@@ -126,9 +126,9 @@ def named_as_told(linked: LinkedProfile) -> Activities:
     if collectives is not None:
         collectives = sound_collectives(collectives, linked.sound)
     operation, told_names = told_operations(collectives, linked)
-    if is_constant(operation):  # of no kernel, as in most runs
+    # Mostly nothing tells of any.
+    if is_constant(operation) or len(rows := np.flatnonzero(operation != NONE)) == 0:
         return activities
-    rows = np.flatnonzero(operation != NONE)
     named = operation[rows] + len(activities.names)
     name_id: Codes = widened(activities.name_id.copy(), named)
     name_id[rows] = named
