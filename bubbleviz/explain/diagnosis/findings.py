@@ -135,7 +135,10 @@ def diagnosis_of(
                         time_ns = time_ns * fault.scale
                     own_ns[fault.rows, number] = np.rint(np.maximum(time_ns, 0))
                     delay_ns[fault.delayed, number] -= fault.late_ns
-            lengths.append(replay.lengths_ns(own_ns, delay_ns))
+            # One after the other, so that neither is held twice for long.
+            own_ns = own_ns[replay.rows]
+            delay_ns = delay_ns[replay.rows]
+            lengths.append(replay.lengths_ns(own_ns, delay_ns, placed=True))
         return np.concatenate(lengths, axis=1)
 
     whole_ns = run_work.measured_ns(seen.work, replay.iterations)

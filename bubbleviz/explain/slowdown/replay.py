@@ -159,8 +159,9 @@ def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
     return rows
 
 
-#: Times that are replayed at once, over all scenarios: 32 MB of them.
-_AT_ONCE = 1 << 22
+#: Times that are replayed at once, over all scenarios: 8 MB of them, or up to 32 MB where fewer
+#: scenarios would be together than a line of the processor's cache holds.
+_AT_ONCE, _MOST_AT_ONCE, _TOGETHER = 1 << 20, 1 << 22, 8
 
 
 #: Rows that start together, and those that end once these have started: the rows as places in the
@@ -256,7 +257,8 @@ class Replay:
 
 def scenarios_at_once(rows: int) -> int:
     """Return how many scenarios of so many rows are replayed together."""
-    return max(1, _AT_ONCE // (rows + 1))
+    together = min(_TOGETHER, _MOST_AT_ONCE // (rows + 1))
+    return max(1, _AT_ONCE // (rows + 1), together)
 
 
 def replay_of(work: Work, order: Dependencies) -> Replay:
