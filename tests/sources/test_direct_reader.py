@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.direct_reader import DirectReader
-from bubbleviz.sources.nsys.export import EVERY_ROW, Export, Selection
+from bubbleviz.sources.nsys.export import Export, Selection
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
 from bubbleviz.sources.nsys.sqlite_export import SqliteExport, opened
+from bubbleviz.sources.sqlite.queries import EVERY_ROW
 from tests.support.command_line import CommandLine
 from tests.support.compiled import compiled_library
 from tests.support.edited_databases import change

@@ -34,7 +34,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export, queries
 from bubbleviz.sources.nsys.files import files_of
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
-from bubbleviz.sources.sqlite.queries import ABSENT, Binds, PlainColumn
+from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn
 from bubbleviz.sources.tables.files import values_of
 
 _ResultT = TypeVar("_ResultT")
@@ -374,7 +374,7 @@ class ColumnarExport(export.Export):
         self,
         name: str,
         selection: export.Selection,
-        stretches: Sequence[tuple[int, int]] = (export.EVERY_ROW,),
+        stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
         if name == "strings/matching":

@@ -26,7 +26,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query
-from bubbleviz.sources.sqlite.queries import Binds, Schema, lacking
+from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds, Schema, lacking
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -49,8 +49,6 @@ BOUNDS = {
 _SHORT = 1 << 13
 #: How many parts of columns more than threads may be read before the first of them is used.
 _AHEAD = 2
-#: The numbers of all rows that a table can have.
-EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 
 #: Integers of some rows, shape (columns, rows), and a text of each; None for NULL.
 Named: TypeAlias = tuple[Ints, Sequence[str | None]]

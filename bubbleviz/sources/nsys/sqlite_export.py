@@ -23,7 +23,7 @@ from bubbleviz.sources.nsys.direct_reader import DirectReader
 from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import opened_pages
-from bubbleviz.sources.sqlite.queries import Binds
+from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 
 #: What queries call the number of a row; a column of this name would stand for it.
 _ROW_NUMBER = "_rowid_"
@@ -125,7 +125,7 @@ class SqliteExport(export.Export):
         self,
         name: str,
         selection: export.Selection,
-        stretches: Sequence[tuple[int, int]] = (export.EVERY_ROW,),
+        stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
         if isinstance(self.direct, DirectReader):

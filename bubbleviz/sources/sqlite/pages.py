@@ -20,7 +20,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.values import dataclass
 from bubbleviz.native import library as native
 from bubbleviz.sources.sqlite.database import HEADER_BYTES, StoredColumns, files_beside, page_counts
-from bubbleviz.sources.sqlite.queries import ABSENT, PlainColumn
+from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, PlainColumn
 
 _MAGIC = b"SQLite format 3\0"
 #: Fractions of a page that overflow; the format fixes them.
@@ -33,8 +33,6 @@ _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Pages that are decoded at once: room is made for as many rows as they may hold.
 _PAGES = 512
-#: The numbers of all rows that a table can have.
-_EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 #: What is not noted of how long rows last, nor selected by.
 _UNTIMED = (None, NONE, NONE, NONE)
 
@@ -131,7 +129,7 @@ class PageTable:
         """Return the columns of some rows by their numbers (distinct, ascending)."""
         at = distinct(np.searchsorted(self.last_row, rows))
         at = at[at < len(self.leaf)]
-        leaves = self.leaf[at], self.last_row[at], 0, len(at), *_EVERY_ROW
+        leaves = self.leaf[at], self.last_row[at], 0, len(at), *EVERY_ROW
         return self._decoded(leaves, rows, len(rows))
 
     def _decoded(

@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 from bubbleviz.model.values import dataclass
 
+#: The numbers of all rows that a table can have.
+EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 #: Values of a query's parameters.
 Binds: TypeAlias = Mapping[str, int | str | None]
 #: Tables by name, each with its columns.
