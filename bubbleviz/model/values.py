@@ -47,28 +47,39 @@ else:
 
 
 def _init(self: Any, /, *values: Any, **named: Any) -> None:
-    """Set the fields."""
-    held = self.__dict__
-    if values:
-        held.update(zip(self.__match_args__, values, strict=False))
-    if named:
-        held.update(named)
-    if held.keys() == self.__wanted__ and len(held) == len(values) + len(named):
+    """Set the fields, one by one, so that the values of a class share their names."""
+    put, names = object.__setattr__, self.__match_args__
+    if not named and len(values) == len(names) == len(self.__wanted__):
+        for name, value in zip(names, values, strict=True):
+            put(self, name, value)
         return
-    fits = held.keys() <= self.__wanted__ and len(held) == len(values) + len(named)
-    for name in self.__wanted__ - held.keys():
-        part = self.__dataclass_fields__[name]
+    given = named if not values and named.keys() == self.__wanted__ else _given(self, values, named)
+    for name, value in given.items():
+        put(self, name, value)
+
+
+def _given(made: Any, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """Return the value of each field, defaults among them.
+
+    Raises:
+        TypeError: one lacks, or is given twice, or there is none of a name.
+    """
+    given = dict(zip(made.__match_args__, values, strict=False), **named)
+    fits = len(given) == len(values) + len(named) and given.keys() <= made.__wanted__
+    for name in made.__wanted__ - given.keys():
+        part = made.__dataclass_fields__[name]
         if part.default is not dataclasses.MISSING:
-            held[name] = part.default
+            given[name] = part.default
         elif part.default_factory is not dataclasses.MISSING:
-            held[name] = part.default_factory()
+            given[name] = part.default_factory()
         else:
             fits = False
     if not fits:
         raise TypeError(
-            f"{type(self).__qualname__}() takes {', '.join(self.__dataclass_fields__)}; it was "
+            f"{type(made).__qualname__}() takes {', '.join(made.__dataclass_fields__)}; it was "
             f"given {len(values)} values, and {', '.join(named) or 'none'} by name"
         )
+    return given
 
 
 def _checked_init(self: Any, /, *values: Any, **named: Any) -> None:
