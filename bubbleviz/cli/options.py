@@ -96,7 +96,7 @@ LOWERED = {"comms": "that with sends and receives (.comms.csv)"}
 
 def jobs_or_cores(jobs: int | None) -> int:
     """Return the number of jobs: that given, or as many as there are cores."""
-    from bubbleviz.interpret.fleet.run_recordings import cores
+    from bubbleviz.native.library import cores
 
     return jobs or cores()
 

@@ -150,13 +150,13 @@ def marked(count: int | tuple[int, ...], rows: Any) -> Bools:
 
 
 def flags_of(codes: Codes, flags: Bools) -> Bools:
-    """Return the flag of each code. Where some are -1 (none), the last flag is theirs: not set.
+    """Return the flag of each code; that of -1 (none) is not set.
 
     Few codes whose flag is set are compared one by one, as an index of narrow codes is made first.
     """
     chosen = np.flatnonzero(flags).tolist()
     if len(chosen) > _FEW:
-        return flags.take(codes)
+        return np.append(flags, False).take(codes)
     column = np.zeros(len(codes), bool)
     for code in chosen:
         column |= codes == code

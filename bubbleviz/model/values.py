@@ -9,53 +9,77 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import asdict, astuple, field, fields, is_dataclass, replace
+from operator import attrgetter
+from threading import RLock
 from typing import TYPE_CHECKING, Any
-
-__all__ = ["asdict", "astuple", "dataclass", "field", "fields", "is_dataclass", "replace"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
-else:
+    from inspect import Signature
 
-    def dataclass(cls: type | None = None, /, **options: bool) -> Any:
-        """Make a class a dataclass, with the options of the standard library."""
-        if not options.get("frozen") or options.get("order"):
-            return dataclasses.dataclass(cls, **options)
+__all__ = ["asdict", "astuple", "dataclass", "field", "fields", "is_dataclass", "replace"]
 
-        def made(cls: type) -> type:
-            # There, frozen classes derive from frozen ones alone, and have code of their own.
-            bases = [vars(base).get("__dataclass_params__") for base in cls.__mro__[1:]]
-            frozen = [base for base in bases if base and base.frozen]
-            for base in frozen:
-                base.frozen = False
-            without = dict.fromkeys(("frozen", "init", "repr", "eq"), False)
-            dataclasses.dataclass(cls, **options | without)
-            cls.__wanted__ = frozenset(part.name for part in fields(cls) if part.init)
-            for made_frozen in (*frozen, cls.__dataclass_params__):
-                made_frozen.frozen = True
-            methods = {"__setattr__": _refuse, "__delattr__": _refuse}
-            methods["__init__"] = _checked_init if hasattr(cls, "__post_init__") else _init
-            if options.get("eq", True):
-                methods |= {"__eq__": _equal, "__hash__": _hash}
-            if options.get("repr", True):
-                methods["__repr__"] = _repr
-            for name in methods.keys() - vars(cls).keys():
-                setattr(cls, name, methods[name])
-            return cls
+#: What is made here; classes with other options are left to the standard library.
+_OPTIONS = {"frozen", "eq", "repr", "kw_only"}
+_MAKING = RLock()
 
-        return made
+
+def _dataclass(cls: type | None = None, /, **options: bool) -> Any:
+    """Make a class a dataclass. A frozen one knows no ``InitVar``, nor factories outside init."""
+    if not options.get("frozen") or options.keys() - _OPTIONS:
+        return dataclasses.dataclass(cls, **options)
+
+    def made(cls: type) -> type:
+        params = [vars(base).get("__dataclass_params__") for base in cls.__mro__[1:]]
+        bases = [base for base in params if base is not None]
+        if not all(base.frozen for base in bases):
+            return dataclasses.dataclass(**options)(cls)  # refuses it
+        # There, frozen classes derive from frozen ones alone, and have code of their own.
+        with _MAKING:
+            try:
+                for base in bases:
+                    base.frozen = False
+                without = dict.fromkeys(("frozen", "init", "repr", "eq"), False)
+                dataclasses.dataclass(**options | without)(cls)
+            finally:
+                for base in bases:
+                    base.frozen = True
+        known: Any = cls
+        known.__dataclass_params__.frozen = True
+        known.__wanted__ = dict.fromkeys(part.name for part in fields(known) if part.init)
+        compared = [part.name for part in fields(known) if part.compare]
+        known.__compared__ = attrgetter(*compared) if compared else lambda _: ()
+        methods: dict[str, Any] = {"__setattr__": _set, "__delattr__": _delete}
+        methods |= {"__init__": _checked_init if hasattr(cls, "__post_init__") else _init}
+        methods |= {"__signature__": _Signature()}
+        if options.get("eq", True):
+            methods |= {"__eq__": _equal, "__hash__": _hash}
+        if options.get("repr", True):
+            methods |= {"__repr__": _repr}
+        for name, method in methods.items():
+            # Who defines equality alone is made to have no hash.
+            if vars(cls).get(name) is None:
+                setattr(cls, name, method)
+        return cls
+
+    return made if cls is None else made(cls)
+
+
+if not TYPE_CHECKING:
+    dataclass = _dataclass
 
 
 def _init(self: Any, /, *values: Any, **named: Any) -> None:
-    """Set the fields, one by one, so that the values of a class share their names."""
-    put, names = object.__setattr__, self.__match_args__
-    if not named and len(values) == len(names) == len(self.__wanted__):
-        for name, value in zip(names, values, strict=True):
+    """Set the fields one by one and in their order, so that values of a class share the names."""
+    put, wanted = object.__setattr__, self.__wanted__
+    if not named and len(values) == len(self.__match_args__) == len(wanted):
+        for name, value in zip(wanted, values, strict=True):
             put(self, name, value)
         return
-    given = named if not values and named.keys() == self.__wanted__ else _given(self, values, named)
-    for name, value in given.items():
-        put(self, name, value)
+    whole = not values and named.keys() == wanted.keys()
+    given = named if whole else _given(self, values, named)
+    for name in wanted:
+        put(self, name, given[name])
 
 
 def _given(made: Any, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -64,21 +88,22 @@ def _given(made: Any, values: tuple[Any, ...], named: dict[str, Any]) -> dict[st
     Raises:
         TypeError: one lacks, or is given twice, or there is none of a name.
     """
-    given = dict(zip(made.__match_args__, values, strict=False), **named)
-    fits = len(given) == len(values) + len(named) and given.keys() <= made.__wanted__
-    for name in made.__wanted__ - given.keys():
+    given, wanted = dict(zip(made.__match_args__, values, strict=False), **named), made.__wanted__
+    what = f"{type(made).__qualname__}() takes {', '.join(wanted) or 'nothing'}"
+    if len(given) < len(values) + len(named) or given.keys() - wanted.keys():
+        by_name = f", and {', '.join(named)} by name" if named else ""
+        raise TypeError(f"{what}; it was given {len(values)} by place{by_name}")
+    lacking = []
+    for name in wanted.keys() - given.keys():
         part = made.__dataclass_fields__[name]
         if part.default is not dataclasses.MISSING:
             given[name] = part.default
         elif part.default_factory is not dataclasses.MISSING:
             given[name] = part.default_factory()
         else:
-            fits = False
-    if not fits:
-        raise TypeError(
-            f"{type(made).__qualname__}() takes {', '.join(made.__dataclass_fields__)}; it was "
-            f"given {len(values)} values, and {', '.join(named) or 'none'} by name"
-        )
+            lacking.append(name)
+    if lacking:
+        raise TypeError(f"{what}; it was not given {', '.join(sorted(lacking))}")
     return given
 
 
@@ -88,17 +113,33 @@ def _checked_init(self: Any, /, *values: Any, **named: Any) -> None:
     self.__post_init__()
 
 
-def _compared(value: Any) -> tuple[Any, ...]:
-    return tuple(getattr(value, part.name) for part in fields(value) if part.compare)
+class _Signature:
+    """Gives the signature of a class, which ``help`` and editors show, where it is asked for."""
+
+    def __get__(self, _: object, cls: Any) -> Signature:
+        from inspect import Parameter, Signature
+
+        if cls.__init__ not in (_init, _checked_init):
+            raise AttributeError("__signature__")  # it has one of its own
+        parameters = []
+        for part in map(cls.__dataclass_fields__.__getitem__, cls.__wanted__):
+            kind = Parameter.KEYWORD_ONLY if part.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+            made = part.default_factory is not dataclasses.MISSING
+            default = ... if made else part.default
+            default = Parameter.empty if default is dataclasses.MISSING else default
+            parameters.append(Parameter(part.name, kind, default=default, annotation=part.type))
+        return Signature(sorted(parameters, key=lambda parameter: parameter.kind))
 
 
-def _equal(self: Any, other: object) -> bool:
+def _equal(self: Any, other: Any) -> Any:
     """Tell whether both are of one class, and equal field by field."""
-    return _compared(self) == _compared(other) if type(self) is type(other) else NotImplemented
+    if type(self) is not type(other):
+        return NotImplemented
+    return self.__compared__(self) == self.__compared__(other)
 
 
 def _hash(self: Any) -> int:
-    return hash(_compared(self))
+    return hash(self.__compared__(self))
 
 
 def _repr(self: Any) -> str:
@@ -106,5 +147,17 @@ def _repr(self: Any) -> str:
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
-def _refuse(self: Any, name: str, *_: object) -> None:
-    raise dataclasses.FrozenInstanceError(f"{type(self).__qualname__}.{name} cannot change")
+def _set(self: Any, name: str, value: object) -> None:
+    _refuse(self, name)
+    object.__setattr__(self, name, value)
+
+
+def _delete(self: Any, name: str) -> None:
+    _refuse(self, name)
+    object.__delattr__(self, name)
+
+
+def _refuse(value: Any, name: str) -> None:
+    """Refuse to change a field; a class that derives from it may have other attributes."""
+    if "__dataclass_fields__" in vars(type(value)) or name in value.__dataclass_fields__:
+        raise dataclasses.FrozenInstanceError(f"{type(value).__qualname__}.{name} cannot change")

@@ -142,6 +142,13 @@ def _set_memory(*parameters: tuple[int, int]) -> ctypes.CDLL | None:
     return system
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def library() -> Library | None:
     """Return the compiled part; None where it was not built, or is switched off."""
     return None if os.environ.get(SWITCH) == "0" else _loaded()

@@ -410,8 +410,8 @@ class ActivitiesBuilder:
 
 def _translate(codes: Codes, to: Ints) -> None:
     """Replace codes in place; piece by piece, as memory is short."""
-    known = to[to != NONE]
-    if np.array_equal(known, np.arange(len(known))):
+    own = to[:-1] if len(to) and to[-1] == NONE else to
+    if np.array_equal(own, np.arange(len(own))):
         return
     for at in range(0, len(codes), 1 << 16):
         piece = slice(at, at + (1 << 16))

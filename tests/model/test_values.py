@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import pickle
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
@@ -144,6 +145,58 @@ def test_the_standard_library_derives_from_it() -> None:
         dataclass(type("Open", (Pickled,), {"__annotations__": {"open": "int"}}))
 
 
+def test_fields_stand_in_their_order_however_they_are_given() -> None:
+    for value in (Pickled(name="a", number=1), Pickled(1), Pickled(1, name="b")):
+        assert [*vars(value)] == ["number", "name"]
+
+
+def test_the_signature_is_that_of_the_fields() -> None:
+    class Own(Pickled):
+        def __init__(self, text: str) -> None:
+            super().__init__(len(text), text)
+
+    class Open(Pickled):
+        pass
+
+    assert str(inspect.signature(Pickled)) == "(number: 'int', name: 'str' = '')"
+    assert inspect.signature(Open) == inspect.signature(Pickled)
+    assert str(inspect.signature(OURS[1])) == str(inspect.signature(THEIRS[1])).replace(
+        "<factory>", "Ellipsis"
+    ).removesuffix(" -> None")
+    assert str(inspect.signature(Own)) == "(text: 'str') -> 'None'"
+    other: Any = Own("abc")
+    other.seen = True
+    assert (other.number, other.seen) == (3, True)
+    with pytest.raises(FrozenInstanceError):
+        other.number = 4
+
+
+def test_a_class_that_is_refused_leaves_its_base_as_it_was() -> None:
+    with pytest.raises(ValueError, match="mutable default"):
+
+        @values.dataclass(frozen=True)
+        class Listed(Pickled):
+            rows: list[int] = []  # noqa: RUF012 -- what is refused
+
+    @dataclass(frozen=True)
+    class Derived(Pickled):
+        rank: int = 0
+
+    assert Derived(1, rank=2).rank == 2
+
+
+def test_who_defines_equality_has_the_hash_of_fields() -> None:
+    @values.dataclass(frozen=True)
+    class Name:  # noqa: PLW1641 -- it is given one
+        text: str
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Name) and self.text.lower() == other.text.lower()
+
+    assert Name("A") == Name("a")
+    assert {Name("A"): 1}[Name("A")] == 1
+
+
 def test_what_changes_or_has_an_order_is_left_to_the_standard_library() -> None:
     @values.dataclass
     class Counter:
@@ -153,6 +206,11 @@ def test_what_changes_or_has_an_order_is_left_to_the_standard_library() -> None:
     class Place:
         row: int
 
+    @values.dataclass(frozen=True, slots=True)
+    class Slotted:
+        row: int
+
+    assert not hasattr(Slotted(1), "__dict__")
     counter = Counter()
     counter.count += 1
     assert counter == Counter(1)

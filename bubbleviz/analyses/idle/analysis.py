@@ -27,7 +27,7 @@ from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile, Ranges, pid_of
 from bubbleviz.model.values import dataclass, replace
-from bubbleviz.model.window import Window
+from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.paths import find_profiles, read_each
@@ -87,7 +87,7 @@ def idle(
     shortest_us: float = choices.SHORTEST_US,
     activities: str | Path | None = None,
     convention: str | Path | Sequence[str | Path] = (),
-    window: Window | None = None,
+    window: str | Window | None = None,
     keep_export: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -103,7 +103,7 @@ def idle(
         convention: conventions whose lists of communication kernels extend the built-in one: names,
             or paths of TOML files.
         window: the part of the run to analyse, of steps by their numbers, or of time on each
-            profile's own clock; None for all.
+            profile's own clock, as the option ``--window`` has it; None for all.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         jobs: threads that read a profile.
         progress: receives how much of each profile has been read.
@@ -113,6 +113,7 @@ def idle(
     """
     if not 0 <= shortest_us < 1e12:
         raise UsageError(f"--shortest {shortest_us:g}: give microseconds, 0 or more")
+    window = parse_window(window) if isinstance(window, str) else window
     builtin = known.default_activities()
     options = IdleOptions(
         shortest_ns=round(shortest_us * 1000),

@@ -20,6 +20,7 @@ from bubbleviz.analyses.watch.measurement import RankPace, Sight, WatchedIterati
 from bubbleviz.errors import BubblevizError, OutputError, UsageError
 from bubbleviz.model import private_names, texts
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.texts import shell_word
 from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.sources.paths import find_profiles
 
@@ -313,9 +314,8 @@ def waiting(folder: str) -> str:
         return f"{folder}: does not exist yet; waiting for it"
     with suppress(BubblevizError):
         if not any(file.path.endswith(SUFFIX) for file in find_profiles([folder])):
-            return (
-                f"{folder}: no recording yet; {READ}; give profiles to bubbleviz analyze {folder}"
-            )
+            analyze = f"bubbleviz analyze {shell_word(folder)}"
+            return f"{folder}: no recording yet; {READ}; give profiles to {analyze}"
     return f"{folder}: no whole iteration yet; it is written when the next one begins"
 
 

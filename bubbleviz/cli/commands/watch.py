@@ -21,6 +21,7 @@ from bubbleviz.cli.options import command, limit_beginnings
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.model.texts import shell_word
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.watch.measurement import Sight, Watcher
@@ -69,7 +70,7 @@ def watch(
     from bubbleviz.sources.paths import profiles_among
 
     if Path(folder).exists() and not Path(folder).is_dir():
-        other = f", or bubbleviz analyze {folder}" if profiles_among([folder]) else ""
+        other = f", or bubbleviz analyze {shell_word(folder)}" if profiles_among([folder]) else ""
         raise InputError(
             f"{folder}: is not a directory, and {READ}; give the one that they record into{other}"
         )

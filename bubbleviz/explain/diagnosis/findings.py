@@ -341,15 +341,20 @@ def _delayed_ns(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints, cau
     operations, explained, work = run.operations, run.explained(), scenarios.work
     bubbles = explained.bubbles
     bubbles = bubbles.take((bubbles.cause == cause) & (bubbles.after >= 0))
-    if run_kind(operations.phase) == INFERENCE:
-        # In a run that only goes forward, what a rank waits for its input has the causes of the
-        # idle time of the ranks before. It is over where the input is ready.
+    since_ns = bubbles.start_ns
+    if cause == Cause.PROFILER or run_kind(operations.phase) == INFERENCE:
         after, before = explained.dependencies.after, explained.dependencies.before
         ready_ns = group_latest(after, len(operations), operations.end_ns[before], NEVER)
-        bubbles = bubbles.take(bubbles.start_ns >= ready_ns[bubbles.after])
+        if cause == Cause.PROFILER:
+            # What the profiler does meanwhile delays nothing before the input is ready.
+            since_ns = np.clip(ready_ns[bubbles.after], since_ns, bubbles.end_ns)
+        else:
+            # In a run that only goes forward, what a rank waits for its input has the causes of
+            # the idle time of the ranks before. It is over where the input is ready.
+            since_ns = np.where(since_ns >= ready_ns[bubbles.after], since_ns, bubbles.end_ns)
     # Where windows overlap, an idle interval is in both.
-    bubbles = bubbles.take(bubbles.iteration == operations.iteration[bubbles.after])
-    of_operation = group_sum(bubbles.after, len(operations), bubbles.end_ns - bubbles.start_ns)
+    own = bubbles.iteration == operations.iteration[bubbles.after]
+    of_operation = group_sum(bubbles.after[own], len(operations), (bubbles.end_ns - since_ns)[own])
     late_ns = np.zeros(len(work), np.int64)
     late_ns[: len(rows)] = of_operation[rows]
     if cause == Cause.HOST:

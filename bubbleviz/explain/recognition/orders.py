@@ -399,6 +399,10 @@ class PipelineOrders:
 Pipeline = tuple[tuple[object, ...], PipelineOrders, list[int], list[int]]
 
 
+#: So many orders of pipelines are kept, to be looked up.
+_MOST_ALIKE = 4096
+
+
 def pipelines_of(
     ranks: Sequence[Rank], parts: Sequence[IterationOrders], patterns: Sequence[Ints]
 ) -> Iterator[tuple[IterationOrders, list[Pipeline]]]:
@@ -426,6 +430,8 @@ def pipelines_of(
             pairs = tuple(zip(places, [part.pattern[cell] for cell in own], strict=True))
             # Most pipelines run alike, in all iterations.
             if (devices[p], pairs) not in alike:
+                if len(alike) > _MOST_ALIKE:
+                    alike.clear()
                 counted = Counter(pairs)
                 members = sorted(counted)
                 replicas = tuple(counted[pair] for pair in members)

@@ -33,13 +33,6 @@ _HEAD_BYTES = 1 << 16
 _BLOCK = 64
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 # What is done with a file, by whichever process, on whichever machine.
 
 #: The recording of a profile and the steps of reading it, or why there is none.

@@ -17,6 +17,7 @@ import numpy as np
 from bubbleviz.conventions.globs import binds_of
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
+from bubbleviz.native.library import cores
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.direct_reader import DirectReader
@@ -191,7 +192,9 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
                     f"{path}: {relation} {odd}, which no export of nsys has; {EXPORT_AGAIN}"
                 )
         columns = [row for row in stored if row[4] is not None]
-        export = SqliteExport(database, columns, jobs, watch)
+        # Who waits for threads reads, too, and more of all these than cores hinder each other.
+        threads = max(1, min(jobs, cores() - 1))
+        export = SqliteExport(database, columns, threads, watch)
         with export.opened_files, opened_pages(path) as pages:
             export.direct = (
                 pages if isinstance(pages, str) else DirectReader(pages, columns, export.views)

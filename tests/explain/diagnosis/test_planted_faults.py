@@ -216,3 +216,15 @@ def test_the_json_lists_what_saves_most_first() -> None:
     assert savings == sorted(savings, reverse=True)
     assert written["advice"][0]["ranks"] == [6]
     assert written["advice"][0]["stage"] == 2
+
+
+def test_the_profiler_delays_what_does_not_wait_for_its_input() -> None:
+    """It is planted in half of the longest gap of each rank, which mostly waits for its input."""
+    base = replace(APART, jitter=0.0)
+    late = replace(base, late_optimizer=0, late_optimizer_ns=9_000_000)
+
+    assert first_thing(_report(replace(base, overhead=True))) == first_thing(_report(base))
+    profiler, launch = advice_of(_report(replace(late, overhead=True)))
+    assert profiler.text.startswith("Record less")
+    assert profiler.saving_ns == pytest.approx(late.late_optimizer_ns / 2, rel=0.01)
+    assert launch.saving_ns == pytest.approx(late.late_optimizer_ns / 2, rel=0.01)
