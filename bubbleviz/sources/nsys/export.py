@@ -56,6 +56,8 @@ _RowsT = TypeVar("_RowsT")
 _MadeT = TypeVar("_MadeT")
 #: Reads what follows of a table: numbers of rows, and these; None where there is nothing left.
 Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
+#: Makes something of the numbers of rows and their columns.
+_Make: TypeAlias = Callable[[range, Ints], Any]
 #: What threads will have read, and what they read it with.
 _Ahead: TypeAlias = deque[tuple[Future[Any], Part[Any]]]
 
@@ -125,7 +127,7 @@ class Export(ABC):
         self.path, self.schema, self.views = path, schema, QUERIES.views_of(schema)
         self.jobs, self._watch = jobs, watch
         self._bounds: dict[str, tuple[int, int]] = {}
-        self._begun: dict[str, tuple[_Ahead, Iterator[Part[Any]]]] = {}
+        self._begun: dict[tuple[str, _Make | None], tuple[_Ahead, Iterator[Part[Any]]]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._all = self._read = 0
 
@@ -264,12 +266,13 @@ class Export(ABC):
         self.begin("gpu_work/kernels")
         return pool
 
-    def begin(self, name: str) -> None:
-        """Begin with the first parts of a query's columns, which are used later."""
-        if self.has(name) and name not in self._begun:
-            parts = self._parts(name, None)
+    def begin(self, name: str, make: _Make | None = None) -> None:
+        """Begin with the first parts of a query's columns, or what is made of them: for later."""
+        if self.has(name) and (name, make) not in self._begun:
+            parts = self._made(name, make)
             ahead = islice(parts, self.jobs + _AHEAD)
-            self._begun[name] = deque((self._handed(name, part), part) for part in ahead), parts
+            of_parts = deque((self._handed(name, part), part) for part in ahead)
+            self._begun[name, make] = of_parts, parts
 
     def stream(self, name: str) -> Iterator[tuple[range, Ints]]:
         """Yield the int64 columns of a query in parts, with the numbers of rows; none if it lacks.
@@ -279,23 +282,23 @@ class Export(ABC):
         Raises:
             ProfileError: the file is damaged.
         """
-        if not self.has(name):
-            return iter(())
-        begun = self._begun.pop(name, None) or (deque(), self._parts(name, None))
-        return self._each(name, *begun, self.jobs + _AHEAD)
+        return self._stream(name, None)
 
     def made_stream(
         self, name: str, make: Callable[[range, Ints], _MadeT]
     ) -> Iterator[tuple[range, _MadeT]]:
         """Yield what is made of the parts of a query, where they are read; see :meth:`stream`."""
+        return self._stream(name, make)
 
-        def made(part: Part[Ints]) -> tuple[range, _MadeT] | None:
-            read = part()
-            return None if read is None else (read[0], make(*read))
+    def _stream(self, name: str, make: _Make | None) -> Iterator[tuple[range, Any]]:
+        if not self.has(name):
+            return iter(())
+        begun = self._begun.pop((name, make), None) or (deque(), self._made(name, make))
+        return self._each(name, *begun, self.jobs + _AHEAD)
 
-        has = self.has(name)
-        parts = (partial(made, part) for part in self._parts(name, None)) if has else iter(())
-        return self._each(name, deque(), parts, self.jobs + _AHEAD)
+    def _made(self, name: str, make: _Make | None) -> Iterator[Part[Any]]:
+        parts = self._parts(name, None)
+        return parts if make is None else (partial(_read_and_made, p, make) for p in parts)
 
     def named_stream(self, name: str, selection: Selection) -> Iterator[Named]:
         """Yield the selected rows of all parts, in order; see :meth:`stream`."""
@@ -340,6 +343,11 @@ class Export(ABC):
                 # Parts that follow one another must not be read by a thread that starts later.
                 self._pool = None
         return _done(part)
+
+
+def _read_and_made(part: Part[Ints], make: _Make) -> tuple[range, Any] | None:
+    read = part()
+    return None if read is None else (read[0], make(*read))
 
 
 def _done(part: Part[Any]) -> Future[Any]:

@@ -70,7 +70,7 @@ class ExportedCalls:
         Raises:
             ProfileError: the export is damaged.
         """
-        blocks = self.export.made_stream("calls/all", self._block)
+        blocks = self.export.made_stream("calls/all", self.block)
         while True:
             with step("read calls") as rows:
                 numbers, calls = next(blocks, (range(0), None))
@@ -79,7 +79,8 @@ class ExportedCalls:
                 return
             yield calls
 
-    def _block(self, numbers: range, columns: Ints) -> Calls:
+    def block(self, numbers: range, columns: Ints) -> Calls:
+        """Return the calls of some columns of calls/all.sql, and of the numbers of their rows."""
         if columns.shape[1] == len(numbers):
             return _calls(np.arange(numbers.start, numbers.stop), columns)
         # Where numbers are left out there may be very many of them.

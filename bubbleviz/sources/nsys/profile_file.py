@@ -210,9 +210,9 @@ class NsysFile:
         called = export.has("calls/all") and export.rows("calls/any")
         calls = gpu_work.ExportedCalls(export, names.call_names) if called else no_calls()
         if not partial:
-            if not called:
+            if not isinstance(calls, gpu_work.ExportedCalls):
                 raise _nothing(export, RUNTIME)
-            export.begin("calls/all")
+            export.begin("calls/all", calls.block)
 
         def last_ns() -> int:
             latest = 0
