@@ -423,14 +423,10 @@ def numbered_together(tables: Sequence[TableT], **columns: Sequence[str]) -> Tab
 class BlockNumbering:
     """Numbers integers that come in blocks, as columns."""
 
-    #: Values from 0 up to this are looked up in a table, 4 bytes each.
-    _TABLE = 1 << 24
-
     def __init__(self) -> None:
         self.values: Ints = np.empty(0, np.int64)
         self._sorted: Ints = self.values
         self._code: Codes = np.empty(0, np.int32)
-        self._table: Codes = np.empty(0, np.int32)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -445,25 +441,6 @@ class BlockNumbering:
             found, values = np.empty(len(values), np.int32), np.asarray(values, np.int64)
             if native.call("numbers", self.known(), values, len(values), found):
                 return found
-        if len(values) == 0:
-            return np.empty(0, np.int32)
-        low, high = values.min(), values.max()
-        if low == high:
-            return np.full(len(values), self._searched(values[:1])[0], np.int32)
-        if low < 0 or high >= self._TABLE:
-            return self._searched(values)
-        if high >= len(self._table):
-            room = np.full(int(high) + 1 + len(self._table) // 2, NONE, np.int32)
-            room[: len(self._table)] = self._table
-            self._table = room
-        code = self._table[values]
-        unknown = np.flatnonzero(code == NONE)
-        if len(unknown):
-            self._table[values[unknown]] = self._searched(values[unknown])
-            code = self._table[values]
-        return code
-
-    def _searched(self, values: Ints) -> Codes:
         known = self._sorted
         at = np.minimum(np.searchsorted(known, values), max(len(known) - 1, 0))
         if len(known) == 0 or not np.array_equal(known[at], values):

@@ -15,13 +15,13 @@ def among(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
     A look into a table of all, for each: ``np.isin`` sorts, which takes longer than all else where
     there are a few hundred rows.
     """
-    return _chosen(tuple(phases))[phase]
+    return chosen_of(len(Phase), tuple(phases))[phase]
 
 
 @cache
-def _chosen(phases: tuple[Phase, ...]) -> Bools:
-    """Return for each code whether it is chosen, and in the last place that none is not."""
-    return marked(len(Phase) + 1, list(phases))
+def chosen_of(codes: int, some: tuple[int, ...]) -> Bools:
+    """Return for each of so many codes whether it is chosen, and in the last place False (none)."""
+    return marked(codes + 1, list(some))
 
 
 # The kind of a run: whether it trains, or only goes forward, as serving and evaluation do.

@@ -20,9 +20,10 @@ import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, marked, scattered
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, scattered
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.phase_masks import chosen_of
 from bubbleviz.model.values import dataclass, field
 from bubbleviz.native.library import library
 
@@ -67,7 +68,7 @@ POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
 
 def plays(role: Ints, roles: Sequence[Role]) -> Bools:
     """Return which rows have some roles; -1 (none) is not."""
-    return marked(len(Role) + 1, list(roles))[role]
+    return chosen_of(len(Role), tuple(roles))[role]
 
 
 @dataclass(frozen=True)
