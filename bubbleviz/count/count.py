@@ -370,7 +370,9 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
         if i.complete and (i.kind == INFERENCE or (i.kind == TRAINING and i.microbatches == usual))
     }
     iterations = tuple(
-        replace(i, averaged=i.index in averaged) if is_inside else replace(i, ranks=i.ranks.none)
+        replace(i, averaged=i.index in averaged)
+        if is_inside
+        else replace(i, ranks=i.ranks.of(i.ranks.rank[:0]))
         for i, is_inside in zip(iterations, inside.tolist(), strict=True)
     )
     headline, reason = choose_headline(iterations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar, overload
 
@@ -17,7 +17,8 @@ from bubbleviz.model.grouping import heads
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import dataclass, fields, replace
 
-_PHASES = tuple(phase.label for phase in COMPUTE)
+#: Labels of the phases of ``phase_ns``.
+PHASES = tuple(phase.label for phase in COMPUTE)
 
 
 @dataclass(frozen=True)
@@ -156,16 +157,35 @@ class RankIterations(Sequence[RankIteration]):
     def __init__(self, columns: RankColumns, iteration: int, rank: Ints) -> None:
         self.columns, self.iteration, self.rank = columns, iteration, rank
 
-    @property
-    def none(self) -> RankIterations:
-        """The same without any rank."""
-        return RankIterations(self.columns, self.iteration, self.rank[:0])
+    def of(self, rank: Ints) -> RankIterations:
+        """Return the same for some of the ranks."""
+        return RankIterations(self.columns, self.iteration, rank)
 
     def __len__(self) -> int:
         return len(self.rank)
 
     def __iter__(self) -> Iterator[RankIteration]:
-        return self._made(self.rank)
+        names = [name for name in self.columns.accounts if has_account(self, name)]
+        numbers = {n: [account_column(self, n, c).tolist() for c in _ACCOUNT] for n in names}
+        accounts = {name: list(map(Account, *columns)) for name, columns in numbers.items()}
+        ratios = {name: own_ratios(self, name) for name in self.columns.accounts}
+        bounds = {name: own_intervals(self, name) for name in names}
+        phase_ns, missing = rank_column(self, "phase_ns").tolist(), lacking(self)
+        times = zip(*(rank_column(self, name).tolist() for name in _OF_RANK), strict=True)
+        for at, (rank, values) in enumerate(zip(self.rank.tolist(), times, strict=True)):
+            yield RankIteration(
+                rank=rank,
+                busy_ns=dict(zip(PHASES, phase_ns[at], strict=True)),
+                accounts={name: of_ranks[at] for name, of_ranks in accounts.items()},
+                bubble_ratio={name: of_ranks[at] for name, of_ranks in ratios.items()},
+                bubble_interval={
+                    name: bound
+                    for name, of_ranks in bounds.items()
+                    if (bound := of_ranks[at]) is not None
+                },
+                missing=missing[at],
+                **dict(zip(_OF_RANK, values, strict=True)),
+            )
 
     @overload
     def __getitem__(self, at: int) -> RankIteration: ...
@@ -175,8 +195,8 @@ class RankIterations(Sequence[RankIteration]):
 
     def __getitem__(self, at: int | slice) -> RankIteration | tuple[RankIteration, ...]:
         if isinstance(at, slice):
-            return tuple(self._made(self.rank[at]))
-        return next(self._made(self.rank[np.arange(len(self.rank))[at]][None]))
+            return tuple(self.of(self.rank[at]))
+        return next(iter(self.of(self.rank[np.arange(len(self.rank))[at]][None])))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (RankIterations, tuple)):
@@ -192,41 +212,6 @@ class RankIterations(Sequence[RankIteration]):
     def __deepcopy__(self, memo: object) -> RankIterations:
         """Return it as it is: its columns are those of all iterations, and nobody changes them."""
         return self
-
-    def _made(self, rank: Ints) -> Iterator[RankIteration]:
-        """Yield the values of some ranks."""
-        columns, k = self.columns, self.iteration
-
-        def listed(table: AccountColumns | RankColumns, names: Iterable[str]) -> list[list[int]]:
-            return [getattr(table, name)[k][rank].tolist() for name in names]
-
-        known = {name: a for name, a in columns.accounts.items() if a.known[k]}
-        accounts = {n: list(map(Account, *listed(a, _ACCOUNT))) for n, a in known.items()}
-        work_ns = {name: listed(a, ("work_ns",))[0] for name, a in known.items()}
-        unknown: dict[str, float | None] = dict.fromkeys(columns.accounts)
-        rows = zip(rank.tolist(), *listed(columns, ("phase_ns", "missing", *_OF_RANK)), strict=True)
-        for at, (index, phase_ns, code, *values) in enumerate(rows):
-            missing = columns.reasons[code]
-            own = {name: of_ranks[at] for name, of_ranks in accounts.items()}
-            work = {name: of_ranks[at] for name, of_ranks in work_ns.items()} if not missing else {}
-            ratios = {
-                name: ratio_of(time_ns, own[name].window_ns) for name, time_ns in work.items()
-            }
-            # Where clocks of several hosts bound it.
-            bounds = {
-                name: bounded.ratio_interval(k, time_ns, 1)
-                for name, time_ns in work.items()
-                if (bounded := known[name].bounds) is not None and bounded.across[k]
-            }
-            yield RankIteration(
-                rank=index,
-                busy_ns=dict(zip(_PHASES, phase_ns, strict=True)),
-                accounts=own,
-                bubble_ratio={**unknown, **ratios},
-                bubble_interval={n: bound for n, bound in bounds.items() if bound is not None},
-                missing=missing,
-                **dict(zip(_OF_RANK, values, strict=True)),
-            )
 
 
 def indices_of(ranks: RankIterations) -> list[int]:
@@ -273,6 +258,18 @@ def own_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
     shares = (window_ns - account_column(ranks, ratio, "work_ns")) / np.maximum(window_ns, 1)
     values = zip(shares.tolist(), known.tolist(), strict=True)
     return [share if is_known else None for share, is_known in values]
+
+
+def own_intervals(ranks: RankIterations, ratio: str) -> list[tuple[float, float] | None]:
+    """Return the bounds of each rank's own ratio that clocks of several hosts allow, if any."""
+    bounds, k = ranks.columns.accounts[ratio].bounds, ranks.iteration
+    if bounds is None or not bounds.across[k]:
+        return [None] * len(ranks)
+    work_ns = account_column(ranks, ratio, "work_ns").tolist()
+    return [
+        None if why else bounds.ratio_interval(k, time_ns, 1)
+        for time_ns, why in zip(work_ns, lacking(ranks), strict=True)
+    ]
 
 
 def lacking(ranks: RankIterations) -> list[str | None]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,23 @@ import numpy as np
 
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import RankIteration, has_account, indices_of
+from bubbleviz.count.rank_iterations import (
+    PHASES,
+    RankIterations,
+    account_column,
+    has_account,
+    indices_of,
+    lacking,
+    own_intervals,
+    own_ratios,
+    rank_column,
+)
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.explain.what_if import microbatch_lengths
 from bubbleviz.model import limitations
-from bubbleviz.model.columns import NONE, Floats
+from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import bubbles
@@ -42,8 +52,10 @@ _OF_RANK = "index global_rank label host pid device_id uuid gpu pci stage pipeli
 #: What a prompt takes in chunks as long as each other, and in chunks that take as long.
 _OF_EVEN_CHUNKS = ("virtual_stage", "tokens", "equal_ns", "even_ns")
 _OF_ACCOUNT = (
-    "start_ns end_ns compute_ns optimizer_ns overlap_ns unattributed_ns bubble_ns window_ns"
+    *("start_ns", "end_ns", "compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns"),
+    *("bubble_ns", "window_ns"),
 )
+_OF_TIMES = ("compute_ns", "active_ns", "kernel_ns", "gap_ns")
 
 
 def render(report: Report, _: View) -> str:
@@ -86,7 +98,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "iterations": [
             {
                 **_iteration(report, iteration),
-                "ranks": rank_entries(report, iteration, iteration.ranks) if by_rank else [],
+                "ranks": rank_entries(report, iteration.index, iteration.ranks) if by_rank else [],
             }
             for iteration in report.iterations
         ],
@@ -192,37 +204,53 @@ def _advice(advice: Advice) -> dict[str, Any]:
     return entry | {"ranks": entry.pop("indices")}
 
 
-def rank_entries(
-    report: Report, iteration: Iteration, ranks: Sequence[RankIteration]
-) -> list[dict[str, Any]]:
-    """Return the entries of some ranks of an iteration.
+def rank_entries(report: Report, iteration: int, ranks: RankIterations) -> list[dict[str, Any]]:
+    """Return the entries of ranks of an iteration.
 
     The plain sums are those of the window of ``schedule``.
     """
     causes, communication = report.explanation.causes, report.explanation.communication
+    kinds = [field.name for field in fields(communication)]
+    names = [name for name in ranks.columns.accounts if has_account(ranks, name)]
+    windows = {name: _rows(_OF_ACCOUNT, partial(account_column, ranks, name)) for name in names}
+    idle_ns = {name: causes.of_ranks(name, iteration, ranks.rank) for name in names}
+    ratios = {name: own_ratios(ranks, name) for name in ranks.columns.accounts}
+    bounds = {name: own_intervals(ranks, name) for name in names}
+    columns = zip(
+        indices_of(ranks),
+        rank_column(ranks, "phase_ns").tolist(),
+        _rows(_OF_TIMES, partial(rank_column, ranks)),
+        _rows(kinds, lambda kind: getattr(communication, kind)[iteration][ranks.rank]),
+        lacking(ranks),
+        strict=True,
+    )
     entries = []
-    for rank in ranks:
-        schedule, at = rank.accounts.get("schedule"), (iteration.index, rank.rank)
+    for at, (rank, phase_ns, times, communicated, missing) in enumerate(columns):
+        own = {name: of_ranks[at] for name, of_ranks in windows.items()}
+        schedule = own.get("schedule", {})
         entries.append(
             {
-                "rank": rank.rank,
-                "busy_ns": dict(rank.busy_ns),
-                **_attributes(rank, "compute_ns active_ns kernel_ns gap_ns"),
-                "unattributed_ns": schedule.unattributed_ns if schedule else None,
-                "overlap_ns": schedule.overlap_ns if schedule else None,
-                "bubble_ns": {name: own.bubble_ns for name, own in rank.accounts.items()},
-                "bubble_ratio": dict(rank.bubble_ratio),
-                "bubble_interval": _intervals(rank.bubble_interval),
-                "missing": rank.missing,
-                "windows": {n: _attributes(own, _OF_ACCOUNT) for n, own in rank.accounts.items()},
-                "cause_ns": {name: causes.of_rank(name, *at) for name in rank.accounts},
-                "communication": {
-                    field.name: int(getattr(communication, field.name)[at])
-                    for field in fields(communication)
-                },
+                "rank": rank,
+                "busy_ns": dict(zip(PHASES, phase_ns, strict=True)),
+                **times,
+                "unattributed_ns": schedule.get("unattributed_ns"),
+                "overlap_ns": schedule.get("overlap_ns"),
+                "bubble_ns": {name: window["bubble_ns"] for name, window in own.items()},
+                "bubble_ratio": {name: of_ranks[at] for name, of_ranks in ratios.items()},
+                "bubble_interval": _intervals({n: of_ranks[at] for n, of_ranks in bounds.items()}),
+                "missing": missing,
+                "windows": own,
+                "cause_ns": {name: of_ranks[at] for name, of_ranks in idle_ns.items()},
+                "communication": communicated,
             }
         )
     return entries
+
+
+def _rows(names: Sequence[str], column: Callable[[str], Ints]) -> list[dict[str, int]]:
+    """Return the rows of some columns."""
+    rows = np.stack([column(name) for name in names], axis=1).tolist()
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _attributes(value: object, names: str) -> dict[str, Any]:
@@ -360,9 +388,9 @@ def files_of(report: Report) -> Iterator[tuple[str, str]]:
         iterations = []
         for iteration in report.iterations:
             # Ranks of an iteration ascend.
-            ranks = indices_of(iteration.ranks)
-            some = iteration.ranks[bisect_left(ranks, first) : bisect_left(ranks, last)]
-            entries = rank_entries(report, iteration, some)
+            rank = iteration.ranks.rank
+            some = iteration.ranks.of(rank[slice(*np.searchsorted(rank, (first, last)))])
+            entries = rank_entries(report, iteration.index, some)
             iterations.append({"index": iteration.index, "ranks": entries})
         own = {
             "schema": PART_SCHEMA,

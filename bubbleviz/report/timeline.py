@@ -20,7 +20,6 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.values import dataclass
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import no_timeline, saved_timeline
 
 #: The columns of each table, in their order.
 _COLUMNS = {
@@ -189,6 +188,9 @@ def restored(path: str, document: Mapping[str, Any]) -> Timeline:
     Raises:
         InputError: columns are missing, or contradict each other.
     """
+    # Reports are written without what checks those that are read.
+    from bubbleviz.report.saved import no_timeline, saved_timeline
+
     nothing = {table: dict.fromkeys(named.split(), ()) for table, named in _COLUMNS.items()}
     given = document.get("timeline") or {"base_ns": 0, "names": (), "tables": nothing}
     known = saved_timeline(path, given)

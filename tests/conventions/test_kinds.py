@@ -191,7 +191,7 @@ def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> No
     assert not any("look like communication" in note.what for note in after.limitations)
     # Exposed collectives stand under exposed, and in the table.
     communication = after.explanation.communication
-    collective = after.explanation.causes.of_rank(after.bubbles.ratio, 0, 0)["collective"]
+    collective = after.explanation.causes.of_iteration(after.bubbles.ratio, 0)["collective"]
     assert int(communication.exposed_ns[0, 0]) == collective == 80
     assert list(sections(after, View()))
     assert bubbleviz.inspect(file, convention=ours).analysable

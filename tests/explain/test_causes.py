@@ -133,7 +133,8 @@ def test_causes_add_up_to_the_bubble_of_every_window_and_bubbles_to_those_of_the
         for own in iteration.ranks:
             assert own.accounts
             for ratio, account in own.accounts.items():
-                causes = report.explanation.causes.of_rank(ratio, iteration.index, own.rank)
+                times = report.explanation.causes.idle_ns[ratio][iteration.index, own.rank]
+                causes = {cause.label: ns for cause, ns in zip(Cause, times.tolist(), strict=True)}
                 assert sum(causes.values()) == account.bubble_ns
                 assert min(causes.values()) >= 0
                 if ratio == report.bubbles.ratio:

@@ -23,10 +23,8 @@ def report_of(folder: Path, run: Serving) -> Report:
 def causes_of(report: Report) -> list[dict[str, int]]:
     """Return the idle time of each rank by cause, without those that did not occur."""
     times = report.explanation.causes
-    return [
-        {name: ns for name, ns in times.of_rank("schedule", 0, rank.rank).items() if ns}
-        for rank in report.iteration(0).ranks
-    ]
+    by_rank = times.of_ranks("schedule", 0, report.iteration(0).ranks.rank)
+    return [{name: ns for name, ns in own.items() if ns} for own in by_rank]
 
 
 def test_one_chunk_waits_for_nothing_but_the_others(tmp_path: Path) -> None:
@@ -141,6 +139,6 @@ def test_causes_add_up_and_shares_are_those_of_slow_code(
     for rank in report.iteration(0).ranks:
         assert rank.bubble_ratio["schedule"] == pytest.approx(expected[rank.rank], abs=1e-12)
         for name, account in rank.accounts.items():
-            causes = report.explanation.causes.of_rank(name, 0, rank.rank)
-            assert sum(causes.values()) == account.bubble_ns
-            assert min(causes.values()) >= 0
+            idle_ns = report.explanation.causes.idle_ns[name][0, rank.rank]
+            assert idle_ns.sum() == account.bubble_ns
+            assert idle_ns.min() >= 0

@@ -178,21 +178,21 @@ class CauseTimes:
 
     idle_ns: Mapping[str, Ints]
 
-    def of_rank(self, ratio: str, iteration: int, rank: int) -> dict[str, int]:
-        """Return nanoseconds by cause of a rank in an iteration's window."""
-        return _by_label(self.idle_ns[ratio][iteration, rank])
+    def of_ranks(self, ratio: str, iteration: int, rank: Ints) -> list[dict[str, int]]:
+        """Return nanoseconds by cause of some ranks in an iteration's window."""
+        return list(map(_by_label, self.idle_ns[ratio][iteration][rank].tolist()))
 
     def of_iteration(self, ratio: str, iteration: int) -> dict[str, int]:
         """Return nanoseconds by cause, summed over the ranks."""
-        return _by_label(self.idle_ns[ratio][iteration].sum(axis=0))
+        return _by_label(self.idle_ns[ratio][iteration].sum(axis=0).tolist())
 
     def of_iterations(self, ratio: str, iterations: Ints) -> dict[str, int]:
         """Return nanoseconds by cause, summed over ranks and some iterations."""
-        return _by_label(self.idle_ns[ratio][iterations].sum(axis=(0, 1)))
+        return _by_label(self.idle_ns[ratio][iterations].sum(axis=(0, 1)).tolist())
 
 
-def _by_label(idle_ns: Ints) -> dict[str, int]:
-    return dict(zip(_LABELS, idle_ns.tolist(), strict=True))
+def _by_label(idle_ns: list[int]) -> dict[str, int]:
+    return dict(zip(_LABELS, idle_ns, strict=True))
 
 
 def causes_of(
