@@ -437,7 +437,7 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     own_ns, delay_ns = (np.stack([scenario[n] for scenario in scenarios], axis=1) for n in (2, 3))
     # From the first forward to the last backward.
     ends_ns, makespans_ns = np.zeros_like(own_ns), np.zeros(len(scenarios), np.int64)
-    ends_ns[graph.replay.rows] = graph.replay.ends_ns(own_ns, delay_ns)[: len(graph.replay.rows)]
+    ends_ns[graph.replay.rows] = graph.replay.ends_ns(own_ns, delay_ns)
     ends_ns, own_ns = ends_ns[graph.works], own_ns[graph.works]
     if len(ends_ns):
         makespans_ns = ends_ns.max(axis=0) - (ends_ns - own_ns).min(axis=0)

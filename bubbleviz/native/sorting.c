@@ -230,3 +230,52 @@ EXPORTED int64_t bubbleviz_levels(int64_t rows, const int64_t *meeting, int64_t 
     }
     return 0;
 }
+
+/* How long rows take, and how long after all that they follow each starts; of each row there is a
+ * number for each scenario, of delays maybe one for all. */
+struct times {
+    int64_t scenarios;
+    const int64_t *own;
+    int64_t delays;
+    const int64_t *delay;
+};
+
+static void latest(int64_t *into, const int64_t *other, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        into[i] = into[i] < other[i] ? other[i] : into[i];
+}
+
+/* Set when rows end that stand level by level: each starts once all that it follows have ended, and
+ * ends its own time after the last row of its meeting has started.
+ *
+ * level: by level, the first row and the first meeting that it completes; ends: when each row
+ * starts at the earliest, and behind the last row when those end that nothing comes before. */
+EXPORTED int64_t bubbleviz_replayed(int64_t levels, const int64_t (*level)[2],
+                                    const struct lists *followed, const struct lists *members,
+                                    const struct times *times, int64_t *ends)
+{
+    const int64_t count = times->scenarios;
+
+    for (; levels; levels--, level++) {
+        for (int64_t row = level[0][0]; row < level[1][0]; row++) {
+            const int64_t *delay = times->delay + row * times->delays;
+            int64_t *here = ends + row * count;
+            for (int64_t i = followed->begin[row]; i < followed->begin[row + 1]; i++)
+                latest(here, ends + followed->rows[i] * count, count);
+            for (int64_t i = 0; i < count; i++)
+                here[i] += delay[times->delays > 1 ? i : 0];
+        }
+        for (int64_t meeting = level[0][1]; meeting < level[1][1]; meeting++) {
+            const int64_t begin = members->begin[meeting], end = members->begin[meeting + 1];
+            int64_t *last = ends + members->rows[begin] * count;
+            for (int64_t i = begin + 1; i < end; i++)
+                latest(last, ends + members->rows[i] * count, count);
+            /* The first comes last: until then it holds when they start. */
+            for (int64_t i = end - 1; i >= begin; i--)
+                for (int64_t k = 0, at = members->rows[i] * count; k < count; k++)
+                    ends[at + k] = last[k] + times->own[at + k];
+        }
+    }
+    return 0;
+}

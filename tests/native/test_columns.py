@@ -266,7 +266,7 @@ def replayed(meeting: list[int], following: list[tuple[int, int]]) -> list[Any]:
     replay = replay_of(
         work, Dependencies(after[: len(after) * count], before[: len(after) * count])
     )
-    ends_ns = replay.ends_ns(1 + np.arange(count)[:, None], zeros)[: len(replay.rows)]
+    ends_ns = replay.ends_ns(1 + np.arange(count)[:, None], zeros)
     return [replay.rows.tolist(), replay.unordered.tolist(), ends_ns.tolist()]
 
 

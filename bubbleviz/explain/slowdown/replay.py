@@ -12,15 +12,15 @@ over several scenarios at a time. Semantics as in the published ``analyzer/simul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, scattered
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, constant, scattered
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.phase_masks import chosen_of
@@ -165,20 +165,26 @@ def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
 _AT_ONCE, _MOST_AT_ONCE, _TOGETHER = 1 << 20, 1 << 22, 8
 
 
-#: Rows that start together, and those that end once these have started: the rows as places in the
-#: order of levels, and those of them that meet nobody; places of the rows that each follows, shape
-#: (followed, rows); members of the meetings that these rows complete, meeting by meeting, the first
-#: member of each meeting among these, and the number of its members.
-Level = tuple[slice, slice, Ints, Ints, Ints, Ints]
+#: Rows of the replay that start together, and what they follow; meetings that these rows complete,
+#: and the members of these.
+Level = tuple[slice, slice, slice, slice]
 
 
 @dataclass(frozen=True)
 class Replay:
     """Work in the order in which it is replayed.
 
+    Rows are given by their places in this order. All follow something: those that nothing comes
+    before follow a place behind the last one, which ends at 0. A row that meets nobody is a meeting
+    of its own.
+
     Attributes:
         rows: of the work table, level by level.
-        levels: of these.
+        levels: row and meeting that begin each level, and the ends; shape (levels + 1, 2).
+        followed: places that rows follow, row by row.
+        followed_first: the first of these of each row, and the end.
+        members: places of the members of meetings, level by level and meeting by meeting.
+        members_first: the first of these of each meeting, and the end.
         iterations: number of each iteration, ascending.
         closing: places of the rows that end iterations, iteration by iteration.
         first_closing: the first of these of each iteration, as a place in ``closing``.
@@ -186,11 +192,46 @@ class Replay:
     """
 
     rows: Ints
-    levels: tuple[Level, ...]
+    levels: Ints
+    followed: Ints
+    followed_first: Ints
+    members: Ints
+    members_first: Ints
     iterations: Ints
     closing: Ints
     first_closing: Ints
     unordered: Ints
+
+    def by_level(self) -> list[Level]:
+        """Return what each level is made of."""
+        rows, meetings = self.levels.T
+        bounds = rows, self.followed_first[rows], meetings, self.members_first[meetings]
+        slices = (starmap(slice, pairwise(column.tolist())) for column in bounds)
+        return list(zip(*slices, strict=True))
+
+    def _run(self, ends: Ints, own_ns: Ints, delay_ns: Ints) -> None:
+        """Set when each row ends.
+
+        Args:
+            ends: when each starts at the earliest, and at last what those end at that nothing comes
+                before; shape (rows + 1, scenarios).
+            own_ns: see :meth:`ends_ns`, in the order of :attr:`rows`.
+            delay_ns: likewise.
+        """
+        if native := library():
+            lists = (self.followed, self.followed_first), (self.members, self.members_first)
+            times = (ends.shape[1], own_ns, delay_ns.shape[1], delay_ns)
+            native.call("replayed", len(self.levels) - 1, self.levels, *lists, times, ends)
+            return
+        for rows, entries, meetings, met in self.by_level():
+            first = self.followed_first[rows] - entries.start
+            latest = np.maximum.reduceat(ends[self.followed[entries]], first, axis=0)
+            ends[rows] = np.maximum(ends[rows], latest) + delay_ns[rows]
+            members, first = self.members[met], self.members_first[meetings] - met.start
+            if len(members):
+                latest = np.maximum.reduceat(ends[members], first, axis=0)
+                sizes = np.diff(first, append=len(members))
+                ends[members] = np.repeat(latest, sizes, axis=0) + own_ns[members]
 
     def ends_ns(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
         """Return when each row ends, in ns from the start of its iteration.
@@ -202,25 +243,15 @@ class Replay:
             placed: whether both stand in the order of :attr:`rows`, and not of the work.
 
         Returns:
-            In the order of :attr:`rows`, shape (rows, scenarios); two more rows are meaningless.
+            In the order of :attr:`rows`, shape (rows, scenarios).
         """
         if not placed:
             own_ns, delay_ns = own_ns[self.rows], delay_ns[self.rows]
         count = len(self.rows)
-        ends = np.empty((count + 2, own_ns.shape[1]), np.int64)
-        ends[count], ends[count + 1] = 0, NEVER
-        delay_ns = delay_ns.reshape(count, delay_ns.size // max(count, 1))
-        for rows, alone, followed, met, first, sizes in self.levels:
-            starts = ends[followed[0]]
-            for before in followed[1:]:
-                np.maximum(starts, ends[before], out=starts)
-            starts += delay_ns[rows]
-            ends[rows] = starts
-            ends[alone] += own_ns[alone]
-            if len(met):
-                latest = np.maximum.reduceat(ends[met], first, axis=0)
-                ends[met] = np.repeat(latest, sizes, axis=0) + own_ns[met]
-        return ends
+        ends = np.full((count + 1, own_ns.shape[1]), NEVER)
+        ends[count] = 0
+        self._run(ends, own_ns, delay_ns.reshape(count, delay_ns.size // max(count, 1)))
+        return ends[:count]
 
     def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
         """Return how long iterations take, shape (iterations, scenarios).
@@ -240,17 +271,10 @@ class Replay:
             group: of each row.
         """
         count, own = len(self.rows), group[self.rows]
-        # The smallest and, negative, the largest group that each row follows.
-        groups = np.empty((count + 2, 2), np.int64)
-        groups[count:] = np.iinfo(np.int64).max
-        groups[:count, 0], groups[:count, 1] = own, -own
-        for rows, _, followed, met, first, sizes in self.levels:
-            here = groups[rows]
-            for before in followed:
-                np.minimum(here, groups[before], out=here)
-            if len(met):
-                least = np.minimum.reduceat(groups[met], first, axis=0)
-                groups[met] = np.repeat(least, sizes, axis=0)
+        # The largest and, negative, the smallest group that each row follows.
+        groups = np.append(np.stack((own, -own), axis=1), [[NEVER, NEVER]], axis=0)
+        nothing = np.zeros((count, 2), np.int64)
+        self._run(groups, nothing, nothing)
         mixed = np.zeros(len(group), bool)
         mixed[self.rows] = groups[:count, 0] != -groups[:count, 1]
         return mixed
@@ -277,17 +301,27 @@ def replay_of(work: Work, order: Dependencies) -> Replay:
     # What cannot be ordered takes its whole iteration along.
     left_out = np.isin(work.iteration, distinct(work.iteration[unordered]))
     kept = np.flatnonzero(~left_out)
-    meets = np.bincount(meeting)[meeting] > 1
-    rows = kept[sorted_rows(started[kept], meets[kept])]
-    place = scattered(len(work), rows, np.arange(len(rows)))
-    levels = tuple(_by_level(rows, place, started, ended, meeting, meets, order))
+    rows = kept[sorted_rows(started[kept])]
+    count, place = len(rows), scattered(len(work), rows, np.arange(len(rows)))
+    after, before = place[order.after], place[order.before]
+    known = (after != NONE) & (before != NONE)
+    first_ones = np.flatnonzero(np.bincount(after[known], minlength=count) == 0)
+    after = np.append(after[known], first_ones)
+    before = np.append(before[known], constant(count, len(first_ones)))
+    met = kept[sorted_rows(ended[kept], meeting[kept])]
+    first_met = heads(ended[met], meeting[met])
+    level = np.append(distinct(started[kept]), len(work))
+    begins = (np.searchsorted(own, level) for own in (started[rows], ended[met[first_met]]))
+    levels = np.stack(tuple(begins), axis=1)
+    members = place[met], np.append(first_met, len(met))
     optimizes, of_rank = work.role[rows] == Role.OPTIMIZER, work.rank_iteration[rows]
     some = np.bincount(of_rank, optimizes) > 0
     closing = np.flatnonzero(optimizes | ~some[of_rank]) if len(rows) else rows
     closing = closing[sorted_rows(work.iteration[rows[closing]])]
     iterations = work.iteration[rows[closing]]
     first = heads(iterations)
-    return Replay(rows, levels, iterations[first], closing, first, unordered)
+    followed = _listed(after, before, count)
+    return Replay(rows, levels, *followed, *members, iterations[first], closing, first, unordered)
 
 
 def _levels(meeting: Ints, order: Dependencies) -> tuple[Ints, Ints]:
@@ -329,50 +363,6 @@ def _listed(group: Ints, values: Ints, groups: int) -> tuple[Ints, Ints]:
     return values[sorted_rows(group)], np.append(0, np.cumsum(counts))
 
 
-def _by_level(
-    rows: Ints,
-    place: Ints,
-    started: Ints,
-    ended: Ints,
-    meeting: Ints,
-    meets: Bools,
-    order: Dependencies,
-) -> Iterator[Level]:
-    """Yield the levels of rows that stand in their order."""
-    level = started[rows]
-    size = np.bincount(level)
-    count, first = len(size), np.cumsum(size) - size
-    followed, followed_first = _listed(order.after, place[order.before], len(place))
-    own, past = followed_first[rows], followed_first[rows + 1]
-    most = np.ones(count, np.int64)
-    np.maximum.at(most, level, past - own)
-    # What rows follow, level by level: the first of each row, then the second, and so on.
-    ends = np.cumsum(most * size)
-    before = np.full(ends[-1] if count else 0, len(rows) + 1, np.int64)
-    at = (ends - most * size - first)[level] + np.arange(len(rows))
-    before[at[own == past]] = len(rows)
-    row, entry = expanded(own, past)
-    before[at[row] + (entry - own[row]) * size[level[row]]] = followed[entry]
-    met = rows[meets[rows]]
-    met = met[sorted_rows(ended[met], meeting[met])]
-    bounds = heads(ended[met], meeting[met])
-    sizes, members = np.diff(bounds, append=len(met)), place[met]
-    met_first = np.searchsorted(ended[met], np.arange(count + 1))
-    alone = first + np.bincount(level[~meets[rows]], minlength=count)
-    places = np.stack((first, first + size, alone, most, ends - most * size, ends), axis=1)
-    meetings = pairwise(met_first.tolist()), pairwise(np.searchsorted(bounds, met_first).tolist())
-    for numbers, of_met, of_bounds in zip(places.tolist(), *meetings, strict=True):
-        begin, end, lone, width, low, high = numbers
-        yield (
-            slice(begin, end),
-            slice(begin, lone),
-            before[low:high].reshape(width, end - begin),
-            members[slice(*of_met)],
-            bounds[slice(*of_bounds)] - of_met[0],
-            sizes[slice(*of_bounds)],
-        )
-
-
 # Slack: how much later work can end without a longer iteration, all else as measured.
 #
 # From the last level of a replay backwards: what follows a row has to start in time, and so have
@@ -392,22 +382,24 @@ def slack_of(work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
         delay_ns: how long each row starts after all that it follows has ended.
     """
     count = len(replay.rows)
-    ends_ns = replay.ends_ns(own_ns[:, None], delay_ns)[:count, 0]
+    ends_ns = replay.ends_ns(own_ns[:, None], delay_ns)[:, 0]
     own_ns, delay_ns = own_ns[replay.rows], delay_ns[replay.rows]
     iteration = found_in(replay.iterations, work.iteration[replay.rows])
     closing = ends_ns[replay.closing]
     whole_ns = group_extents(iteration[replay.closing], len(replay.iterations), closing, closing)[1]
-    # What ends after its iteration does cannot end later; two more places stand for no row.
-    latest_ns = np.append(np.maximum(whole_ns[iteration], ends_ns), (0, 0))
+    # What ends after its iteration does cannot end later; one more place stands for no row.
+    latest_ns = np.append(np.maximum(whole_ns[iteration], ends_ns), 0)
     starts_ns = np.zeros(count, np.int64)
-    for rows, alone, followed, met, first, sizes in reversed(replay.levels):
-        if len(met):
-            latest = np.minimum.reduceat(latest_ns[met] - own_ns[met], first)
-            starts_ns[met] = np.repeat(latest, sizes)
-        starts_ns[alone] = latest_ns[alone] - own_ns[alone]
-        ready_ns = starts_ns[rows] - delay_ns[rows]
-        for before in followed:
-            np.minimum.at(latest_ns, before, ready_ns)
+    for rows, entries, meetings, met in reversed(replay.by_level()):
+        members, first = replay.members[met], replay.members_first[meetings] - met.start
+        if len(members):
+            latest = np.minimum.reduceat(latest_ns[members] - own_ns[members], first)
+            starts_ns[members] = np.repeat(latest, np.diff(first, append=len(members)))
+        ready_ns = np.repeat(
+            starts_ns[rows] - delay_ns[rows],
+            np.diff(replay.followed_first[rows], append=entries.stop),
+        )
+        np.minimum.at(latest_ns, replay.followed[entries], ready_ns)
     return scattered(len(work), replay.rows, latest_ns[:count] - ends_ns)
 
 

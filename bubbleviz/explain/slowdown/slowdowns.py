@@ -167,9 +167,8 @@ class Scenarios:
         group = np.where(label == NONE, len(values), found_in(values, label))
         own_ns = np.where(label == NONE, self.ideal_ns, self.own_ns)
         ends_ns = np.empty((len(work), 2), np.int64)
-        ends_ns[replay.rows] = replay.ends_ns(
-            np.stack((own_ns, self.ideal_ns), axis=1), self.early_ns
-        )[: len(replay.rows)]
+        times_ns = np.stack((own_ns, self.ideal_ns), axis=1)
+        ends_ns[replay.rows] = replay.ends_ns(times_ns, self.early_ns)
         mixed = replay.mixed(group)
         # What ends iterations; of what follows a single group, that which is last.
         closing = replay.rows[replay.closing]
