@@ -32,26 +32,25 @@ Key = npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | npt.NDArray[np.floa
 Words = npt.NDArray[np.uint64]
 #: Fewer rows are sorted before the compiled part would have been called.
 _FEW = 512
-#: Words lie below this.
-_ROOM = 1 << 64
+#: Words lie below this, and integers at most here.
+_ROOM, _MOST = 1 << 64, (1 << 63) - 1
 
 
 def sorted_rows(*keys: Key) -> Ints:
     """Return the rows in the order of some columns, the first one first; the others break ties.
 
-    Rows that agree in all of them keep their order, and what is no number comes last. Integers are
+    Rows that agree in all of them keep their order, and what is no number comes last. Columns are
     packed into one word, digit by digit, which the compiled part sorts several times as fast as
     numpy sorts columns; where they do not fit, into several, from the last to the first.
 
     Args:
         keys: columns, equally long, at least one.
     """
-    whole = all(key.dtype == np.bool_ or np.issubdtype(key.dtype, np.integer) for key in keys)
-    native = library() if whole and len(keys[0]) > _FEW else None
+    native = library() if len(keys[0]) > _FEW else None
     if native is None:
         return np.lexsort(keys[::-1])
     order: Ints = np.arange(len(keys[0]))
-    columns = tuple(key.astype(np.int64, copy=False) for key in keys)
+    columns = tuple(map(_whole, keys))
     if native.call("in_order", columns, len(columns), len(order)):
         return order
     for word in _words(columns):
@@ -59,6 +58,17 @@ def sorted_rows(*keys: Key) -> Ints:
             # Memory is short.
             return np.lexsort(keys[::-1])
     return order
+
+
+def _whole(key: Key) -> Ints:
+    """Return integers in the order of a column, of floats their bits."""
+    if not np.issubdtype(key.dtype, np.floating):
+        return key.astype(np.int64, copy=False)
+    # Zeros are equal, whatever their sign, and the bits of negative numbers ascend as they sink.
+    bits = (key.astype(np.float64) + 0.0).view(np.int64)
+    bits = np.where(bits < 0, bits ^ _MOST, bits)
+    bits[np.isnan(key)] = _MOST
+    return bits
 
 
 def _words(columns: Sequence[Ints]) -> Iterator[Words]:
