@@ -27,7 +27,6 @@ from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import Report
 from bubbleviz.report import report as measured
 from bubbleviz.report.report import assemble, schedule_ran, with_schedule
-from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.sources.paths import missing_files
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
@@ -101,7 +100,11 @@ def analyze(
     limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     memory = memory or limit is not None
     work = None if flops is None else _flops(flops)
-    planned = None if plan is None else read_file(str(plan)).plan
+    planned = None
+    if plan is not None:
+        from bubbleviz.schedules.communication.torch_csv import read_file
+
+        planned = read_file(str(plan)).plan
     watched = progress or Unwatched()
     with _fleet(jobs, dask) as fleet:
         with step("find profiles"):

@@ -8,7 +8,7 @@ clock, which is the first profile's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
+from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -399,7 +399,7 @@ def _measured(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Ra
             ratios[index] += [] if ratio is None else [ratio]
     known = zip(ranks, ratios, strict=True)
     return records(
-        (replace(rank, bubble_ratio=fmean(of) if of else None) for rank, of in known),
+        (replace(rank, bubble_ratio=fsum(of) / len(of) if of else None) for rank, of in known),
         {own.name: _KINDS[str(own.type).partition(" ")[0]] for own in fields(tables.Rank)},
     )
 

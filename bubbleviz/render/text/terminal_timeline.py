@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import floor, log10
-from statistics import fmean, median
 from typing import TypeAlias
 
 import numpy as np
@@ -185,6 +184,8 @@ def _grouped(
     ratios = [ratio for ratio, _ in row_ratios(report, selection)]
     if size == 1:
         return list(zip(rows, labels, ratios, strict=True))
+    from statistics import fmean, median
+
     known = [ratio for ratio in ratios if ratio is not None]
     middle = median(known) if known else 0.0
     groups: list[_Labelled] = []
