@@ -16,7 +16,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-enum { SHORT_OF_MEMORY = -1, DIGIT = 11, BUCKETS = 1 << DIGIT, DIGITS = (64 + DIGIT - 1) / DIGIT };
+enum { SHORT_OF_MEMORY = -1, DIGIT = 11, BUCKETS = 1 << DIGIT };
 
 struct row {
     uint64_t key;
@@ -45,37 +45,36 @@ EXPORTED int64_t bubbleviz_sort(const uint64_t *key, int64_t rows, int64_t *orde
 {
     size_t count = (size_t)rows;
     struct row *from = malloc(count * sizeof *from), *to = malloc(count * sizeof *to);
-    size_t (*begin)[BUCKETS] = calloc(DIGITS, sizeof *begin);
+    uint64_t used = 0;
 
-    if (!from || !to || !begin) {
-        free(from), free(to), free(begin);
+    if (!from || !to) {
+        free(from), free(to);
         return SHORT_OF_MEMORY;
     }
     for (size_t i = 0; i < count; i++) {
-        uint64_t value = key[order[i]];
-        from[i] = (struct row){value, order[i]};
-        for (int digit = 0; digit < DIGITS; digit++)
-            begin[digit][value >> (digit * DIGIT) & (BUCKETS - 1)]++;
+        from[i] = (struct row){key[order[i]], order[i]};
+        used |= from[i].key;
     }
-    for (int digit = 0; digit < DIGITS; digit++) {
-        size_t *place = begin[digit], sum = 0;
-        int shift = digit * DIGIT;
-        /* All keys have this digit in common. */
-        if (place[from[0].key >> shift & (BUCKETS - 1)] == count)
+    for (int shift = 0; shift < 64; shift += DIGIT) {
+        size_t begin[BUCKETS] = {0}, sum = 0;
+        struct row *sorted = to;
+        /* No key has such a digit. */
+        if (!(used >> shift & (BUCKETS - 1)))
             continue;
+        for (size_t i = 0; i < count; i++)
+            begin[from[i].key >> shift & (BUCKETS - 1)]++;
         for (size_t bucket = 0; bucket < BUCKETS; bucket++) {
-            size_t held = place[bucket];
-            place[bucket] = sum;
+            size_t held = begin[bucket];
+            begin[bucket] = sum;
             sum += held;
         }
         for (size_t i = 0; i < count; i++)
-            to[place[from[i].key >> shift & (BUCKETS - 1)]++] = from[i];
-        struct row *sorted = to;
+            to[begin[from[i].key >> shift & (BUCKETS - 1)]++] = from[i];
         to = from, from = sorted;
     }
     for (size_t i = 0; i < count; i++)
         order[i] = from[i].number;
-    free(from), free(to), free(begin);
+    free(from), free(to);
     return 0;
 }
 
