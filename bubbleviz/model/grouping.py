@@ -104,15 +104,15 @@ def in_groups(group: Codes, columns: list[npt.NDArray[Any]]) -> Iterator[npt.NDA
     """
     native = library() if group.dtype == np.int16 else None
     order = np.argsort(group, kind="stable") if native is None else None
-    groups = int(group.max(initial=NONE)) + 1
+    places = np.full(int(group.max(initial=NONE)) + 1, NONE, np.int64)
     while columns:
         column = columns.pop(0)
         if native is None:
             yield column[order]
             continue
-        ordered, begin = np.empty_like(column), np.empty(groups, np.int64)
+        ordered = np.empty_like(column)
         values = column, column.itemsize, ordered
-        native.call("grouped", group, len(group), begin, groups, *values)
+        native.call("grouped", group, len(group), places, len(places), *values)
         del column, values
         yield ordered
 

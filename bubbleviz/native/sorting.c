@@ -93,21 +93,21 @@ static inline __attribute__((always_inline)) void place(const int16_t *group, in
  *     group  1 0 1 0
  *     from   a b c d    to  b d a c
  *
- * next: room for as many as there are groups, from 0 on. bytes: of a value, 2, 4 or 8. Returns 0.
+ * next: room for as many as there are groups, from 0 on; -1 first of all, or where the last column
+ * of the same rows left it: at the ends of groups. bytes: of a value, 2, 4 or 8. Returns 0.
  */
 EXPORTED int64_t bubbleviz_grouped(const int16_t *group, int64_t rows, int64_t *next, int64_t groups,
                                    const void *from, int64_t bytes, void *to)
 {
-    int64_t sum = 0;
-
-    memset(next, 0, (size_t)groups * sizeof *next);
-    for (int64_t row = 0; row < rows; row++)
-        next[group[row]]++;
-    for (int64_t i = 0; i < groups; i++) {
-        int64_t held = next[i];
-        next[i] = sum;
-        sum += held;
+    if (groups > 0 && next[0] < 0) {
+        memset(next, 0, (size_t)groups * sizeof *next);
+        for (int64_t row = 0; row < rows; row++)
+            next[group[row]]++;
+        for (int64_t i = 1; i < groups; i++)
+            next[i] += next[i - 1];
     }
+    for (int64_t i = groups - 1; i >= 0; i--)
+        next[i] = i ? next[i - 1] : 0;
     if (bytes == 8)
         place(group, rows, next, from, 8, to);
     else if (bytes == 4)
