@@ -353,9 +353,11 @@ def found_in(ascending: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.int
         return np.full(len(values), NONE, np.int64)
     many = len(ascending) < 16 * len(values) and values.dtype == ascending.dtype == np.int64
     gapless = many and int(ascending[-1]) - int(ascending[0]) == len(ascending) - 1
-    if gapless and (np.diff(ascending) == 1).all():
-        at = values - ascending[0]
-        return np.where((at >= 0) & (at < len(ascending)), at, NONE)
+    if gapless and (ascending[1:] > ascending[:-1]).all():
+        at: Ints = values - ascending[0]
+        # Below 0 is above all that can be without a sign.
+        at[at.view(np.uint64) >= len(ascending)] = NONE
+        return at
     at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
     return np.where(ascending[at] == values, at, NONE)
 

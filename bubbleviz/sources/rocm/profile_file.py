@@ -43,19 +43,20 @@ def _since_start(block: Ints, zero_ns: int) -> Ints:
     return np.vstack((times, block[2:]))
 
 
-def _sound(blocks: list[Ints], zero_ns: int) -> list[Ints]:
+def _sound(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
     """Return the columns of calls or ranges whose times can be, since the file's first event.
 
     The list is emptied.
     """
-    none = np.empty((5, 0), np.int64)
-    columns = [np.concatenate(each) for each in zip(none, *blocks, strict=True)]
+    columns = [np.concatenate(each) for each in zip(*blocks, strict=True)]
     blocks.clear()
     keep = profile.possible(columns[0], columns[1])
     timed = columns[0] > 0
     if keep is not None or not timed.all():
         columns = [column[timed if keep is None else timed & keep] for column in columns]
-    return [columns[0] - zero_ns, columns[1] - zero_ns, *columns[2:]]
+    columns[0] -= zero_ns
+    columns[1] -= zero_ns
+    return columns
 
 
 def _activities(
@@ -98,7 +99,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
     """
     path, again = recording.path, _AGAIN[recording.format]
     rows = (recording.kernels, recording.copies, recording.calls, recording.ranges)
-    *held, calls_held, ranges_held = map(_rows, rows)
+    *held, calls_held, ranges_held = (_rows(blocks) for blocks in rows)
     starts = (block[0][block[0] > 0] for blocks in rows for block in blocks)
     # A nanosecond before the first event of the file began, on the node's clock.
     zero_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
@@ -198,8 +199,8 @@ def _losses(
             yield Limitation(what, reason, kind=kind)
 
 
-def _rows(blocks: Sequence[Ints]) -> int:
-    return sum(block.shape[1] for block in blocks)
+def _rows(blocks: Sequence[Ints | tuple[Ints, ...]]) -> int:
+    return sum(len(block[0]) for block in blocks)
 
 
 @contextmanager

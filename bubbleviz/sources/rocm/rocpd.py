@@ -27,7 +27,7 @@ import numpy as np
 from bubbleviz.conventions.globs import PackedNames
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
+from bubbleviz.model.grouping import Groups, Numbering, distinct, found_in, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import counted, encodable, listed
@@ -75,8 +75,8 @@ class RocmRecording:
     format: str
     kernels: list[Ints] = field(default_factory=list)
     copies: list[Ints] = field(default_factory=list)
-    calls: list[Ints] = field(default_factory=list)
-    ranges: list[Ints] = field(default_factory=list)
+    calls: list[tuple[Ints, ...]] = field(default_factory=list)
+    ranges: list[tuple[Ints, ...]] = field(default_factory=list)
     kernel_names: Numbering[str] = field(default_factory=Numbering)
     call_names: Numbering[str] = field(default_factory=Numbering)
     range_texts: PackedNames = field(default_factory=PackedNames)
@@ -101,14 +101,14 @@ class RocmRecording:
 
         Args:
             work: start_ns, end_ns, device, process, correlation id.
-            names: distinct names.
+            names: of kernels.
             name: row of them of each kernel.
         """
         blit = flags(names, lambda text: text.startswith(BLIT_KERNELS))
         number = np.full(len(names), NONE, np.int64)
         number[~blit] = self.kernel_names.numbers(np.array(names, object)[~blit].tolist())
-        self.kernels.append(np.vstack((work, number[name]))[:, ~blit[name]])
-        self.copies.append(work[:, blit[name]])
+        self.kernels.append(np.vstack((work, number[name])).compress(~blit[name], axis=1))
+        self.copies.append(work.compress(blit[name], axis=1))
 
     def check(self, numbers: Ints, again: str) -> None:
         """Raise ProfileError where processes or threads have numbers that none can have."""
@@ -124,38 +124,13 @@ def flags(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
     return np.array([bool(test(text)) for text in texts], bool)
 
 
-def renumbered(numbering: Numbering[str], texts: Sequence[str], text: Ints) -> Ints:
-    """Return the number of each row's text in a numbering, to which those are added.
-
-    Args:
-        numbering: of texts.
-        texts: distinct ones.
-        text: row of them of each row.
-    """
-    used = distinct(text)
-    numbers = numbering.numbers(texts[place] for place in used.tolist())
-    return numbers[found_in(used, text)] if len(used) else text
-
-
-def mapped(values: Ints, table: Mapping[int, int]) -> tuple[Ints, int]:
-    """Return what a table gives for each value, itself where it gives nothing, and how often."""
+def mapped(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
+    """Return what a table gives for each value, itself where nothing, and where that is so."""
     keys, results = np.array([*sorted(table.items()), (0, NONE)], np.int64).T
     # Behind the last key, where -1 leads, is none.
     at = found_in(keys[:-1], values)
-    found = np.where(at == NONE, values, results[at])
-    return found, int(((at == NONE) & (values != NONE)).sum())
-
-
-def named(
-    ids: Ints, texts: Mapping[int, str], unknown: Callable[[int], str]
-) -> tuple[tuple[str, ...], Ints]:
-    """Return distinct names, and the row of each id's name among them."""
-    values = distinct(ids)
-    numbering = Numbering[str]()
-    number = numbering.numbers(
-        texts[value] if value in texts else unknown(value) for value in values.tolist()
-    )
-    return numbering.values, number[found_in(values, ids)] if len(values) else ids
+    unknown = at == NONE
+    return np.where(unknown, values, results[at]), unknown & (values != NONE)
 
 
 def threads_of(process: Ints, tid: Ints) -> Ints:
@@ -163,17 +138,15 @@ def threads_of(process: Ints, tid: Ints) -> Ints:
     return np.where(process == NONE, NONE, (process << _TID_BITS) + (tid & PID_MASK))
 
 
-def narrowed(*columns: Ints) -> tuple[Ints, ...]:
+def narrowed(column: Ints) -> Ints:
     """Return ids (0 for none) that fit into 32 bits, with -1 for none; equal ones stay equal."""
-    together = np.concatenate(columns)
-    ids = np.where(together > 0, together, NONE)
+    ids = np.where(column > 0, column, NONE)
     if ids.max(initial=0) >= _MOST_IDS:
         groups = groups_of(ids)
         # The lowest is that of none, where there is one.
         ids = groups.of_row + (0 if (ids == NONE).any() else 1)
-        ids[together <= 0] = NONE
-    ends = np.cumsum([len(column) for column in columns])[:-1]
-    return tuple(np.split(ids, ends))
+        ids[column <= 0] = NONE
+    return ids
 
 
 # Host events of rocpd: which are calls, which are ranges, and what these are named.
@@ -204,21 +177,6 @@ class Kind(IntEnum):
     PUSHED = 3  # a range of ROCTx
     STARTED = 4  # one that need not nest
     FUNCTION = 5  # a range that is named as the function
-
-
-def kinds_of(category: Ints, name: Ints, categories: Sequence[str], names: Sequence[str]) -> Ints:
-    """Return what each event is, shape (events,).
-
-    Args:
-        category: row of ``categories`` of each event.
-        name: row of ``names`` of each event.
-        categories: names of kinds of events.
-        names: of functions.
-    """
-    groups = groups_of(category, name)
-    pairs = zip(category[groups.first].tolist(), name[groups.first].tolist(), strict=True)
-    kinds = [_kind(categories[of], names[number]) for of, number in pairs]
-    return np.array(kinds, np.int64)[groups.of_row]
 
 
 def _kind(category: str, name: str) -> Kind:
@@ -359,30 +317,34 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     work, copies = _work(part, agents, tables[0])
     none = np.empty((6, 0), np.int64)
     calls = part.columns("calls/all") if part.has("calls/all") and has_events else none
-    process = [processes(columns[2]) for columns in (work, copies, calls)]
+    at = found_in(events[0], np.concatenate([columns[-1] for columns in (work, copies, calls)]))
+    kernels, launched = work.shape[1], work.shape[1] + copies.shape[1]
+    correlation, launching = _correlations(events[2:4], at, launched)
+    # Calls differ in little beside their times.
+    at, own = at[launched:], correlation[launched:]
+    alike = groups_of(calls[4], _of_events(events[1], at, NONE), *calls[2:4])
+    process = [processes(own) for own in (work[2], copies[2], calls[2, alike.first])]
     above = [np.where(own == NONE, NONE, own << _TID_BITS) for own in process]
-    at = [found_in(events[0], columns[-1]) for columns in (work, copies, calls)]
-    correlations = _correlations(*(_of_events(events[2:4], rows, 0) for rows in at))
     # The number of each agent among the GPUs, its own where that is not known.
     numbers = {own: number for own, number, _ in agents if number != NONE}
     device, lost = mapped(work[3], numbers)
-    if part.has("target/agents") and work.shape[1] and not agents:
+    if part.has("target/agents") and kernels and not agents:
         lose("GPU models", "has none in rocpd_info_agent")
-    elif lost and agents:
-        lose("GPU ids", "has none for some kernels in rocpd_info_agent", lost)
-    block = np.stack((work[0], work[1], device, above[0], correlations[0]))
+    elif agents and lost.any():
+        lose("GPU ids", "has none for some kernels in rocpd_info_agent", int(lost.sum()))
+    block = np.stack((*work[:2], device, above[0], correlation[:kernels]))
     recording.add_work(block, *_kernel_names(recording, part, work[4]))
     device, _ = mapped(copies[3], numbers)
     recording.copied += copies.shape[1]
-    recording.copies.append(np.stack((copies[0], copies[1], device, above[1], correlations[1])))
-    tid, unknown = mapped(calls[3], {number: tid for number, tid, *_ in threads})
-    if unknown and threads:
-        lose("thread ids", "has none for some calls in rocpd_info_thread", unknown)
+    launcher = correlation[kernels:launched]
+    recording.copies.append(np.stack((*copies[:2], device, above[1], launcher)))
+    tid, unknown = mapped(calls[3, alike.first], {number: tid for number, tid, *_ in threads})
+    if threads and unknown.any():
+        lost = unknown[alike.of_row]
+        lose("thread ids", "has none for some calls in rocpd_info_thread", int(lost.sum()))
     recording.check(tid, maker.again)
-    launching = np.isin(correlations[2], np.concatenate(correlations[:2]))
-    launching &= correlations[2] != NONE
     thread = threads_of(process[2], tid)
-    _host_events(recording, part, calls, packed, at[2], thread, correlations[2], launching)
+    _host_events(recording, part, calls, packed, at, alike, thread, own, launching)
     if rows := [row for row in threads if row[3]]:
         tid, owner = np.array([row[1:3] for row in rows], np.int64).T
         recording.check(tid, maker.again)
@@ -402,22 +364,22 @@ def _processes(
     Above its id stands the number of the parts before that had it, too.
     """
     pid, unknown = mapped(own, pids)
-    if unknown and pids:
+    if pids and unknown.any():
         recording.lose("process ids", "has none for some rows in rocpd_info_process")
     recording.check(pid, _FORMATS[recording.format][0].again)
     before, _ = mapped(pid, {p: parts_of_pid.get(p, 0) for p in distinct(pid).tolist()})
     return np.where(pid == NONE, NONE, (before << _PID_BITS) + pid)
 
 
-def _kernel_names(
-    recording: RocmRecording, part: Part, kernel: Ints
-) -> tuple[tuple[str, ...], Ints]:
-    """Return distinct names of kernels, and the row of each kernel's name among them."""
-    texts = part.texts("gpu_work/kernel_names")
-    lost = int((~np.isin(kernel, np.array(list(texts), np.int64))).sum())
+def _kernel_names(recording: RocmRecording, part: Part, kernel: Ints) -> tuple[list[str], Ints]:
+    """Return names of kernels, and the row of each kernel's name among them."""
+    texts, used = part.texts("gpu_work/kernel_names"), distinct(kernel)
+    names = [texts.get(number, f"<kernel {number}>") for number in used.tolist()]
+    row = found_in(used, kernel)
+    lost = int((~np.isin(used, np.array([*texts], np.int64)))[row].sum())
     if lost and part.has("gpu_work/kernel_names"):
         recording.lose("names of kernels", "has none for some", lost)
-    return named(kernel, texts, lambda number: f"<kernel {number}>")
+    return names, row
 
 
 def _devices(agents: _Rows, pids: Sequence[int], used: set[int]) -> Iterator[Device]:
@@ -428,10 +390,10 @@ def _devices(agents: _Rows, pids: Sequence[int], used: set[int]) -> Iterator[Dev
             yield from (Device(pid, shown, str(name), None) for pid in pids)
 
 
-def _of_events(columns: Ints, at: Ints, missing: int) -> Ints:
-    """Return columns of events by their rows, of which -1 is none."""
+def _of_events(column: Ints, at: Ints, missing: int) -> Ints:
+    """Return a column of events by their rows, of which -1 is none."""
     # A value behind the last row stands for it.
-    return np.pad(columns, ((0, 0), (0, 1)), constant_values=missing)[:, at]
+    return np.append(column, missing)[at]
 
 
 def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints]:
@@ -441,33 +403,42 @@ def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints]:
     none of any.
     """
     work = part.columns("gpu_work/kernels", table=table)
-    work = work[:, np.argsort(work[0], kind="stable")]
+    # Unlike an index, this gives columns one behind the other.
+    work = work.take(np.argsort(work[0], kind="stable"), axis=1)
     if not part.has("gpu_work/copies"):
         return work, np.empty((5, 0), np.int64)
     copied = part.columns("gpu_work/copies")
     gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else distinct(work[3])
     into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
     copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
-    copies = copies[:, into | out_of]
-    return work, copies[:, np.argsort(copies[0], kind="stable")]
+    copies = copies.compress(into | out_of, axis=1)
+    return work, copies.take(np.argsort(copies[0], kind="stable"), axis=1)
 
 
-def _correlations(work: Ints, copies: Ints, events: Ints) -> tuple[Ints, ...]:
-    """Return what kernels, copies and events of the host share where one launched the other.
+def _correlations(events: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
+    """Return what work and calls share where one launched the other, and which calls did.
 
     Args:
-        work: stack and correlation ids of kernels, shape (2, kernels).
-        copies: the same of copies.
-        events: the same of events.
+        events: stack and correlation ids of events, shape (2, events).
+        at: the event of each kernel and copy, then of each call; -1 none.
+        launched: how many kernels and copies there are.
 
     These are stack ids; where none of these fits, correlation ids, if no two calls share one.
     """
-    launched = np.concatenate((work, copies), axis=1)
-    of_calls = events[1][events[1] > 0]
-    stacked = np.isin(launched[0], events[0][events[0] > 0]).any()
+    by_stack, launching = _launching(events[0], at, launched)
+    if launching.any():
+        return by_stack, launching
+    by_tool, of_tool = _launching(events[1], at, launched)
+    of_calls = by_tool[launched:][by_tool[launched:] != NONE]
     alone = len(distinct(of_calls)) == len(of_calls)
-    by = 1 if not stacked and alone and np.isin(launched[1], of_calls).any() else 0
-    return narrowed(work[by], copies[by], events[by])
+    return (by_tool, of_tool) if alone and of_tool.any() else (by_stack, launching)
+
+
+def _launching(ids: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
+    """Return such ids of events for work and calls, and which calls share one with work."""
+    of_rows = narrowed(_of_events(ids, at, 0))
+    of_calls = of_rows[launched:]
+    return of_rows, np.isin(of_calls, of_rows[:launched]) & (of_calls != NONE)
 
 
 def _host_events(
@@ -476,6 +447,7 @@ def _host_events(
     calls: Ints,
     events: PackedRows,
     event: Ints,
+    alike: Groups,
     thread: Ints,
     correlation: Ints,
     launching: Bools,
@@ -488,33 +460,38 @@ def _host_events(
         calls: the columns of calls/all.sql.
         events: as the part gives them.
         event: row of the event of each call.
-        thread: of each call.
+        alike: calls of one thread, category and function.
+        thread: of each group of these.
         correlation: of each call; -1 none.
         launching: whether each launched something.
     """
-    functions, name = named(calls[4], part.texts("calls/names", distinct(calls[4])), lambda _: "")
-    category = _of_events(events[0][1:2], event, NONE)[0]
+    category, number = _of_events(events[0][1], event[alike.first], NONE), calls[4, alike.first]
+    texts = part.texts("calls/names", distinct(number))
+    functions = [texts.get(name, "") for name in number.tolist()]
     texts = part.texts("calls/categories", distinct(category))
-    categories, category = named(category, texts, lambda _: "")
-    kind = kinds_of(category, name, categories, functions)
-    recording.unnamed_calls += int(flags(functions, lambda text: not text)[name].sum())
-    is_call = (kind == Kind.CALL) | ((kind == Kind.COLLECTIVE) & launching)
-    number = renumbered(recording.call_names, functions, name[is_call])
-    launched = correlation[is_call]
-    recording.calls.append(np.stack((*calls[:2, is_call], thread[is_call], launched, number)))
+    categories = [texts.get(name, "") for name in category.tolist()]
+    group = alike.of_row
+    recording.unnamed_calls += int(flags(functions, lambda text: not text)[group].sum())
+    kind = np.array([*map(_kind, categories, functions)], np.int64)[group]
+    rows = np.flatnonzero((kind == Kind.CALL) | ((kind == Kind.COLLECTIVE) & launching))
+    used = distinct(group[rows])
+    number[used] = recording.call_names.numbers(functions[place] for place in used.tolist())
+    of_row = group[rows]
+    times = calls[:2].take(rows, axis=1)
+    recording.calls.append((*times, thread[of_row], correlation[rows], number[of_row]))
     rows = np.flatnonzero(kind >= Kind.COLLECTIVE)
-    number = _range_texts(recording.range_texts, part, events, event[rows])
+    of_row, number = group[rows], _range_texts(recording.range_texts, part, events, event[rows])
     lacking = number == NONE
     # A function of ROCTx without a text is a range without a name; others name their ranges.
-    of_roctx = flags(functions, lambda function: function.startswith("roctx"))[name[rows]]
-    nameless = lacking & of_roctx
+    nameless = lacking & flags(functions, lambda name: name.startswith("roctx"))[of_row]
     recording.nameless += int(nameless.sum())
-    by_function = lacking & ~nameless
     every, names = np.arange(len(functions)), [*map(encodable, functions)]
     of_name = recording.range_texts.add(np.zeros_like(every), b"", every, names)
-    number[by_function] = of_name[name[rows[by_function]]]
-    rows, number = rows[~nameless], number[~nameless]
-    recording.ranges.append(np.stack((*calls[:2, rows], thread[rows], kind[rows], number)))
+    number = np.where(lacking, of_name[of_row], number)
+    if nameless.any():
+        rows, of_row, number = (column[~nameless] for column in (rows, of_row, number))
+    times = calls[:2].take(rows, axis=1)
+    recording.ranges.append((*times, thread[of_row], kind[rows], number))
 
 
 def _range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:

@@ -121,8 +121,10 @@ class PageTable:
     def rows(self, first: int, last: int) -> Ints | None:
         """Return the columns of the rows of some numbers."""
         begin, end = self._around(first, last)
-        # No row takes less than four bytes of its page, and two that tell where it is.
-        room = min(last - first + 1, (end - begin) * self.pages.file.page_bytes // 6)
+        # Of its page a row takes two bytes that tell where it is, one or more that tell how long it
+        # is, its number and the length of its header, and there one for each column.
+        least = 6 + int(self.integers[:, 0].max(initial=0))
+        room = min(last - first + 1, (end - begin) * self.pages.file.page_bytes // least)
         return self._decoded((self.leaf, self.last_row, begin, end, first, last), None, room)
 
     def chosen(self, rows: Ints) -> Ints | None:
