@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.native import library as native
 from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.rocm.rocpd import read_recording
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import planted_runs
@@ -245,6 +247,24 @@ def test_a_merge_of_two_hosts_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ProfileError, match=r"merges processes of 2 hosts \(node0, node1\)"):
         bubbleviz.analyze([path])
+
+
+@pytest.mark.parametrize("suffixed", [True, False])
+def test_a_merge_is_opened_once_however_many_processes_it_holds(
+    suffixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What SQLite learns of a file as it opens it grows with the processes, too.
+    (path,) = merged(exports(tmp_path)[0], tmp_path, suffixed=suffixed)
+    (alone, *_) = apart(exports(tmp_path)[0], tmp_path)
+    connect = Mock(wraps=sqlite3.connect)
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    counts = []
+    for each in (alone, path):
+        connect.reset_mock()
+        read_recording(str(each), "rocpd", unwatched)
+        counts.append(connect.call_count)
+
+    assert counts == [1, 1]
 
 
 def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> None:

@@ -51,8 +51,9 @@ class SqliteExport(export.Export):
     ) -> None:
         columns = sqlite.columns_of_tables(stored)
         super().__init__(database.path, columns, "an SQLite database", jobs, watch)
-        views = (f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items())
-        database.create_views(list(views))
+        database.create_views(
+            {name: f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items()}
+        )
         # Reads the largest tables faster; or the reason why nothing does.
         self.direct: DirectReader | str = ""
         self.opened_files = ExitStack()

@@ -53,10 +53,10 @@ _DIGITS = 16
 
 
 class Part:
-    """The open tables of one part of a file.
+    """The tables of one part of a file, which no other part of it is read beside.
 
     Args:
-        path: of the file.
+        database: the open file.
         queries: of its maker.
         names: of the tables in the file, by what queries call them.
         stored: the columns of each table, by its name in the file.
@@ -66,14 +66,14 @@ class Part:
 
     def __init__(
         self,
-        path: str,
+        database: sqlite.Database,
         queries: Queries,
         names: Mapping[str, str],
         stored: Mapping[str, sqlite.StoredColumns],
         guid: str = "",
         pages: Pages | None = None,
     ) -> None:
-        self.path, self._queries = path, queries
+        self.path, self._database, self._queries = database.path, database, queries
         self._stored = {base: stored[table] for base, table in names.items()}
         self._pages = None if guid else pages
         self.schema = {
@@ -81,23 +81,21 @@ class Part:
             for base, columns in self._stored.items()
         }
         self._views = queries.views_of(self.schema)
-        statements = []
+        # The one view that differs between parts of the same tables.
+        quoted = guid.replace("'", "''")
+        statements = {"part": f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid"}
         for base, table in names.items():
             wanted = sorted(queries.columns_read[base] & self.schema[base])
             given = ", ".join(f'"{column}"' for column in wanted) or "NULL AS nothing"
-            of_guid = ""
-            if guid and "guid" in self.schema[base]:
-                of_guid = f" WHERE guid = '{guid.replace(chr(39), chr(39) * 2)}'"
+            of_guid = guid and "guid" in self.schema[base]
+            where = " WHERE guid = (SELECT guid FROM part)" if of_guid else ""
             # The name that queries have for the table.
-            statements.append(
-                f'CREATE TEMP VIEW {base} AS SELECT {given} FROM main."{table}"{of_guid}'
+            statements[base] = (
+                f'CREATE TEMP VIEW {base} AS SELECT {given} FROM main."{table}"{where}'
             )
-        views = (f"CREATE TEMP VIEW {n} AS\n{view.text}" for n, view in self._views.items())
-        self._database = sqlite.Database(path, queries, [*statements, *views])
-
-    def close(self) -> None:
-        """Close the file."""
-        self._database.close()
+        for name, view in self._views.items():
+            statements[name] = f"CREATE TEMP VIEW {name} AS\n{view.text}"
+        database.create_views(statements)
 
     def has(self, name: str) -> bool:
         """Tell whether the tables hold what a query needs."""
@@ -222,17 +220,16 @@ def _binds(ids: Ints | None) -> Binds:
     return {"ids": None if ids is None else json.dumps(ids.tolist())}
 
 
-def tables_in(path: str, queries: Queries) -> Mapping[str, sqlite.StoredColumns]:
-    """Return the columns of each table of a file, by its name there.
+def tables_in(database: sqlite.Database) -> Mapping[str, sqlite.StoredColumns]:
+    """Return the columns of each table of an open file, by its name there.
 
     Raises:
-        ProfileError: it is being written, damaged, or no SQLite file.
+        ProfileError: it is damaged, or no SQLite file.
     """
     stored: dict[str, list[tuple[object, ...]]] = {}
-    with sqlite.opened_database(path, queries) as database:
-        for row in sqlite.stored_columns(database):
-            if row[1] and row[4] is not None:
-                stored.setdefault(str(row[0]), []).append(row)
+    for row in sqlite.stored_columns(database):
+        if row[1] and row[4] is not None:
+            stored.setdefault(str(row[0]), []).append(row)
     return stored
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from enum import IntEnum
 from functools import partial
 from typing import Any
@@ -34,7 +33,7 @@ from bubbleviz.model.texts import counted, encodable, listed
 from bubbleviz.model.values import dataclass, field
 from bubbleviz.progress import Watch
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
-from bubbleviz.sources.sqlite.database import StoredColumns
+from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.pages import PackedRows, Pages, opened_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
@@ -228,27 +227,29 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         SchemaError: it lacks a table or a column that is needed.
     """
     maker, tables = _FORMATS[kind]
-    stored = tables_in(path, maker)
-    every = parts_in(stored, maker)
-    if not every or (kind == "rpd" and not any({*tables} & {*names} for names in every)):
-        raise ProfileError(
-            f"{path}: an SQLite database, but no {maker.noun}: it has none of the tables "
-            f"{', '.join(tables)}; {maker.again}"
-        )
-    recording = RocmRecording(path, kind)
-    # How many parts so far had a process id; names and ids of machines; versions of the schema.
-    parts_of_pid: dict[int, int] = {}
-    hosts: dict[tuple[str, str], None] = {}
-    versions: dict[str, None] = {}
-    parts = _parts(path, stored, maker, every)
-    with opened_pages(path) as opened:
+    with opened_database(path, maker) as database, opened_pages(path) as opened:
+        stored = tables_in(database)
+        every = parts_in(stored, maker)
+        if not every or (kind == "rpd" and not any({*tables} & {*names} for names in every)):
+            raise ProfileError(
+                f"{path}: an SQLite database, but no {maker.noun}: it has none of the tables "
+                f"{', '.join(tables)}; {maker.again}"
+            )
+        recording = RocmRecording(path, kind)
+        # How many parts so far had a process id; names and ids of machines; versions of the schema.
+        parts_of_pid: dict[int, int] = {}
+        hosts: dict[tuple[str, str], None] = {}
+        versions: dict[str, None] = {}
         pages = opened if isinstance(opened, Pages) else None
-        for number, (names, guid) in enumerate(parts):
-            with closing(Part(path, maker, names, stored, guid, pages)) as part:
-                versions.update({str(v): None for (v,) in part.rows("target/metadata")})
-                hosts.update(_hosts(part))
-                _read_part(recording, part, parts_of_pid)
-            watch((number + 1) / len(parts))
+        for number, names in enumerate(every):
+            part = Part(database, maker, names, stored, pages=pages)
+            versions.update({str(v): None for (v,) in part.rows("target/metadata")})
+            guids = _guids(part, maker.again)
+            for place, guid in enumerate(guids, 1):
+                own = Part(database, maker, names, stored, guid) if guid else part
+                hosts.update(_hosts(own))
+                _read_part(recording, own, parts_of_pid)
+                watch((number + place / len(guids)) / len(every))
     if len(hosts) > 1:
         # Of several hosts, whose clocks differ.
         told = listed(sorted(host or "without a name" for host, _ in hosts), _NAMED)
@@ -266,26 +267,19 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
     return recording
 
 
-def _parts(
-    path: str, stored: Mapping[str, StoredColumns], maker: Queries, every: Sequence[dict[str, str]]
-) -> list[tuple[dict[str, str], str]]:
-    """Return the tables and the GUID of each part, of which tables without one may hold several."""
-    parts = []
-    for names in every:
-        with closing(Part(path, maker, names, stored)) as part:
-            guids = [str(guid) for (guid,) in part.rows("target/guids")]
-        if len(guids) < 2:
-            parts.append((names, ""))
-            continue
-        lacking = [base for base, own in part.schema.items() if "guid" not in own]
-        lacking = [base for base in lacking if base != "rocpd_metadata"]
-        if lacking:
-            raise ProfileError(
-                f"{path}: holds {counted(len(guids), 'process', 'processes')} in one table, and "
-                f"{lacking[0]} lacks the column guid, so rows cannot be told apart; {maker.again}"
-            )
-        parts.extend((names, guid) for guid in guids)
-    return parts
+def _guids(part: Part, again: str) -> Sequence[str]:
+    """Return the GUIDs of the processes whose rows one set of tables holds; "" for all its rows."""
+    guids = [str(guid) for (guid,) in part.rows("target/guids")]
+    if len(guids) < 2:
+        return ("",)
+    lacking = [base for base, own in part.schema.items() if "guid" not in own]
+    lacking = [base for base in lacking if base != "rocpd_metadata"]
+    if lacking:
+        raise ProfileError(
+            f"{part.path}: holds {counted(len(guids), 'process', 'processes')} in one table, and "
+            f"{lacking[0]} lacks the column guid, so rows cannot be told apart; {again}"
+        )
+    return guids
 
 
 def _hosts(part: Part) -> Mapping[tuple[str, str], None]:

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -111,11 +111,11 @@ class Database:
     Args:
         path: as given.
         maker: of such files.
-        views: statements that create the temporary views which queries read.
+        views: statements that create the temporary views which queries read, by the views' names.
     """
 
-    def __init__(self, path: str, maker: Queries, views: Sequence[str] = ()) -> None:
-        self.path, self._maker, self.views = path, maker, tuple(views)
+    def __init__(self, path: str, maker: Queries, views: Mapping[str, str] | None = None) -> None:
+        self.path, self._maker, self.views = path, maker, views or {}
         self._opened = ExitStack()
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Database:
         self._opened.callback(connection.close)
         # Text that is not UTF-8 is read as far as it is.
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        for statement in self.views:
+        for statement in self.views.values():
             connection.execute(statement)
         return connection, _Signals(connection)
 
@@ -151,13 +151,7 @@ class Database:
                 stack.callback(_close, database)
                 connection = adbc.AdbcConnection(database)
                 stack.callback(_close, connection)
-                for text in self.views:
-                    statement = adbc.AdbcStatement(connection)
-                    try:
-                        statement.set_sql_query(text)
-                        statement.execute_update()
-                    finally:
-                        statement.close()
+                _execute(connection, self.views.values())
             except adbc.Error as error:
                 # The driver's reason is not the real one.
                 raise ProfileError(
@@ -172,11 +166,19 @@ class Database:
         """More rows than fit into the file; a row of any table that is read takes more bytes."""
         return Path(self.path).stat().st_size // _ROW_BYTES + 1
 
-    def create_views(self, statements: Sequence[str]) -> None:
-        """Create the temporary views which queries read."""
+    def create_views(self, views: Mapping[str, str]) -> None:
+        """Create the temporary views which queries read, in place of those that there are.
+
+        An open connection keeps what it knows of a file: that takes long where tables are many.
+        """
+        kept = self.views.items() & views.items()
+        dropped = [f"DROP VIEW temp.{view[0]}" for view in self.views.items() if view not in kept]
+        statements = [*dropped, *(view[1] for view in views.items() if view not in kept)]
         for statement in statements:
             self._small[0].execute(statement)
-        self.views = (*self.views, *statements)
+        if "connection" in vars(self):
+            _execute(self.connection, statements)
+        self.views = views
 
     def rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Return the rows of a query; text, and what a blob holds, is read as far as it is UTF-8.
@@ -328,6 +330,19 @@ def texts_of(column: Array) -> list[object]:
 def _decoded(value: object) -> object:
     """Return a value; a blob as the text that it holds."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
+    """Run statements without a result."""
+    import adbc_driver_manager as adbc
+
+    for text in texts:
+        statement = adbc.AdbcStatement(connection)
+        try:
+            statement.set_sql_query(text)
+            statement.execute_update()
+        finally:
+            statement.close()
 
 
 def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
