@@ -50,6 +50,19 @@ _HOMES = {
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
 }
+#: What annotations of these mention, which no analysis needs.
+_MENTIONED = {
+    "Report": {
+        "Alternatives": "bubbleviz.explain.alternatives",
+        "RunMemory": "bubbleviz.report.memory",
+    },
+    "compare": {
+        "Comparison": "bubbleviz.report.comparison",
+        "SavedReport": "bubbleviz.report.saved",
+    },
+    "load": {"SavedReport": "bubbleviz.report.saved"},
+    "simulate": {"Estimate": "bubbleviz.schedules.ideal", "Ideal": "bubbleviz.schedules.ideal"},
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -60,12 +73,16 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    from bubbleviz.model.texts import in_python
+    from bubbleviz.model.arguments import public
 
     found = getattr(importlib.import_module(_HOMES[name]), name)
+    taker = found.__mro__[-2] if isinstance(found, type) else found
+    for mentioned, home in _MENTIONED.get(name, {}).items():
+        known = vars(importlib.import_module(taker.__module__))
+        known[mentioned] = getattr(importlib.import_module(home), mentioned)
     # The command line takes its functions from their modules, and tells of options.
     if not isinstance(found, type):
-        found = in_python()(found)
+        found = public(found)
         # Pickled by this name, for processes that analyze many runs.
         found.__module__ = __name__
     return globals().setdefault(name, found)

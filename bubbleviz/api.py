@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import inf
@@ -96,6 +96,8 @@ def analyze(
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
     one_of(align, ALIGNMENTS, "--align")
+    if skip < 0:
+        raise UsageError(f"--skip {skip}: must be 0 or more")
     part = parse_window(window) if isinstance(window, str) else window
     limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     memory = memory or limit is not None
@@ -124,7 +126,7 @@ def analyze(
             # What is held of operations would otherwise be held twice.
             del read
         with step("merge ranks"):
-            run = merge(held.pop(), RunHints(order, parallel, same_clock, align))
+            run = merge(held.pop(), RunHints(tuple(order), parallel, same_clock, align))
         with step("count"):
             counts = count(run, skip=skip, window=part)
         with step("explain"):
@@ -195,13 +197,13 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
         runs: reports, measured or loaded, or paths of saved reports and of profiles.
 
     Raises:
-        UsageError: there are fewer than two, or one is something else.
+        UsageError: there are fewer than two.
         InputError: a path cannot be read.
     """
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
     from bubbleviz.report import comparison
-    from bubbleviz.report.saved import SavedReport, looks_saved
+    from bubbleviz.report.saved import looks_saved
 
     compared = []
     for number, given in enumerate(runs, 1):
@@ -212,10 +214,8 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
             from bubbleviz.render.json_document import saved_of
 
             compared.append(comparison.ComparedRun(title, title, saved_of(run), run))
-        elif isinstance(run, SavedReport):
-            compared.append(comparison.ComparedRun(title, title, run))
         else:
-            raise UsageError(f"{run!r:.60}: neither a report nor a path; compare takes these")
+            compared.append(comparison.ComparedRun(title, title, run))
     return comparison.compare(compared)
 
 
@@ -261,8 +261,6 @@ def simulate(
     elif report is not None:
         run = read_pipeline(str(report))
     given = schedule, stages, microbatches
-    if any(isinstance(own, (list, tuple, range)) for own in given):
-        raise UsageError("simulate takes one schedule and one size of each, not several")
     sizes, times = sizes_and_times(run, given, tf, tb, tw, tcomm)
     named, p, m = sizes
     if named is None or p is None or m is None:
@@ -295,12 +293,5 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
 
 
 def _texts(given: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return one or several names as texts.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    if not all(isinstance(name, (str, Path)) for name in names):
-        raise UsageError(f"{given!r:.60}: not a path; give the path of a profile, or several")
-    return [str(name) for name in names]
+    """Return one or several names as texts."""
+    return [str(given)] if isinstance(given, (str, Path)) else [*map(str, given)]

@@ -15,10 +15,6 @@ A message is one sentence: what, where, what to do next. ``str(error)`` is that 
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C is taken
-    from typing import ClassVar
-
 #: What to do with a file that cannot be read.
 EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
 
@@ -26,7 +22,7 @@ EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
 class BubblevizError(Exception):
     """Anything that bubbleviz refuses; its text is fit to be shown to a user."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code = 1
 
 
 class InputError(BubblevizError):
@@ -60,4 +56,4 @@ class AnnotationError(BubblevizError, RuntimeError):
 class UsageError(BubblevizError):
     """An option whose value names nothing, or that contradicts another."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code = 2

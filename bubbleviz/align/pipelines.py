@@ -18,6 +18,7 @@ from bubbleviz.align.waits import Arrivals, usual_waits
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import grouping
+from bubbleviz.model.arguments import refuse_strange
 from bubbleviz.model.columns import NONE, Ints, Table, scattered
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -48,6 +49,7 @@ class Parallel:
 
     def __post_init__(self) -> None:
         """Refuse sizes that no run has."""
+        refuse_strange(Parallel, vars(self))
         if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MOST_RANKS:
             raise UsageError(
                 f"--parallel tp={self.tp},pp={self.pp},dp={self.dp}: not the sizes of a run of 1 "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -52,8 +52,20 @@ class ArrowTable(ABC):
     def __iter__(self) -> Iterator[Any]:
         """Yield the rows as named tuples, which pandas makes a frame of; None for what is null."""
         columns = self.arrow_columns()
-        row = namedtuple("Row", columns)  # type: ignore[misc]  # its names are those of the table
+        row = row_type("Row", (*columns,))
         yield from map(row._make, zip(*(c.to_pylist() for c in columns.values()), strict=True))
+
+
+@cache
+def row_type(name: str, columns: tuple[str, ...]) -> Any:
+    """Return the type of named tuples with these columns, which can be pickled."""
+    row = namedtuple(name, columns)  # type: ignore[misc]  # its names are those of the table
+    reduced = {"__reduce__": lambda own: (_row, (name, columns, tuple(own)))}
+    return type(name, (row,), {"__slots__": (), **reduced})
+
+
+def _row(name: str, columns: tuple[str, ...], values: tuple[object, ...]) -> object:
+    return row_type(name, columns)._make(values)
 
 
 ValueT = TypeVar("ValueT")

@@ -6,7 +6,7 @@ their stage.
 
 from __future__ import annotations
 
-from collections import defaultdict, namedtuple
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +21,7 @@ from bubbleviz.count.rank_iterations import (
     rank_column,
 )
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.arrow import Kind, Records, records
+from bubbleviz.model.arrow import Kind, Records, records, row_type
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
@@ -116,7 +116,7 @@ def stages_of(report: Report) -> Records[Any]:
     columns |= {name: column for name, column in idle_ns.items() if column.any()}
     for rank in report.ranks:
         members[NONE if rank.stage is None else rank.stage].append(rank.index)
-    stage = namedtuple("Stage", ("stage", "ranks", *columns))  # type: ignore[misc]  # of this run
+    stage = row_type("Stage", ("stage", "ranks", *columns))
     rows = []
     for number, own in sorted(members.items()):
         known = [column[own][~np.isnan(column[own])] for column in columns.values()]

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from subprocess import run
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas
 import polars
 import polars.selectors
@@ -98,12 +100,23 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: own.save("x.svg", "x.md"), "'x.md': is no bubbleviz.View; save takes"),
         (lambda own, to: own.save(to / "x.foo"), "x.foo: its suffix is not one of "),
         (lambda own, _: own.plot(rows="x")._repr_svg_(), "rows 'x': not one of"),
-        (lambda own, _: bubbleviz.compare(own, 3), "3: neither a report nor a path"),  # type: ignore[arg-type]  # as people do
-        (lambda *_: bubbleviz.analyze(None), "None: not a path; give the path of a profile"),  # type: ignore[arg-type]  # as people do
+        (lambda own, _: bubbleviz.compare(own, 3), "not of the type measured.Report | SavedReport"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze(None), "paths=None: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
-        (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "takes one schedule"),  # type: ignore[arg-type]  # as people do
-        (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8, 16]), "not several"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "not of the type str | None"),  # type: ignore[arg-type]  # as people do
+        (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8]), "not of the type int"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", align="y"), "align 'y': not one of"),
+        (lambda *_: bubbleviz.analyze("x", skip=-1), "skip -1: must be 0 or more"),
+        (lambda *_: bubbleviz.analyze("x", skip="y"), "skip='y': not of the type int"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", order="ab"), "order='ab': not of the type"),  # type: ignore[arg-type]  # as people do
+        (
+            lambda *_: bubbleviz.analyze("x", same_clock=("ab",)),
+            "same_clock=('ab',): not of the type",
+        ),
+        (lambda *_: bubbleviz.idle(None), "paths=None: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.inspect(None), "path=None: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.load(3), "not of the type str | Path; see help(bubbleviz.load)"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.Parallel("x"), "tp='x': not of the type int; see help(bubbleviz.P"),  # type: ignore[arg-type]  # as people do
     ],
 )
 def test_wrong_arguments_end_in_a_sentence_on_python(
@@ -116,7 +129,24 @@ def test_wrong_arguments_end_in_a_sentence_on_python(
     assert not re.search(r"(^|\s)--?[a-z]", str(refused.value))
 
 
+@pytest.mark.parametrize("name", sorted({*bubbleviz.__all__} - {"__version__"}))
+def test_annotations_of_what_is_public_are_types(name: str) -> None:
+    # In a process of its own, where nothing else has loaded what they name.
+    asked = f"import bubbleviz, typing; typing.get_type_hints(bubbleviz.{name})"
+
+    run([sys.executable, "-c", asked], check=True)
+
+
+def test_numbers_and_sequences_of_numpy_are_arguments() -> None:
+    numbers: dict[str, Any] = {"skip": np.int64(1), "order": np.arange(4)}
+    skipped = bubbleviz.analyze(FIXTURES / "1f1b", **numbers)
+
+    assert skipped.summary.iterations == example(skip=1).summary.iterations
+
+
 def test_a_report_and_what_is_read_of_it_are_pickled(tmp_path: Path) -> None:
+    for rows in (example().stages, [*example().operations][:3]):
+        assert pickle.loads(pickle.dumps(rows)) == rows
     for window in (None, "iteration:1-1"):
         report = example(window=window)
         again = pickle.loads(pickle.dumps(report))

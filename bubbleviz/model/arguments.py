@@ -1,0 +1,68 @@
+"""Arguments: whether what the public functions are given is of the types that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from inspect import signature
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import in_python
+
+#: What stands for a type: numpy's numbers are none of Python's, and 0 and 1 are truths.
+_TAKEN: Mapping[type, type] = {int: Integral, float: Real, bool: Integral}
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def public(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a function that refuses arguments of other types, and tells of arguments by name.
+
+    Raises:
+        UsageError: an argument is of another type, or the function raises it.
+    """
+
+    @wraps(function)
+    def called(*given: _P.args, **named: _P.kwargs) -> _T:
+        refuse_strange(function, signature(function).bind(*given, **named).arguments)
+        with in_python():
+            return function(*given, **named)
+
+    return called
+
+
+def refuse_strange(taker: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Refuse arguments of other types than a function, or a class, names.
+
+    Raises:
+        UsageError: there is one.
+    """
+    hints, parameters = get_type_hints(taker), signature(taker).parameters
+    for name, value in given.items():
+        kind = parameters[name].kind
+        values: Any = value if kind is parameters[name].VAR_POSITIONAL else (value,)
+        if kind is parameters[name].VAR_KEYWORD or all(_fits(v, hints[name]) for v in values):
+            continue
+        raise UsageError(
+            f"{name}={value!r:.60}: not of the type {parameters[name].annotation}; see "
+            f"help(bubbleviz.{taker.__name__})"
+        )
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Tell whether a value is of a type; of iterables that are no sequences items are not seen."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin in {Union, UnionType}:
+        return any(_fits(value, each) for each in of)
+    if origin is Sequence or (origin is tuple and of[1:] == (...,)):
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            return False
+        return not isinstance(value, Sequence) or all(_fits(each, of[0]) for each in value)
+    kind = origin or hint
+    # A protocol is known by its methods.
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    return isinstance(value, _TAKEN.get(kind, kind))
