@@ -189,23 +189,26 @@ class PackedNames:
     packed: list[tuple[int, Ints, bytes]] = field(default_factory=list)
     others: list[tuple[Ints, Sequence[str]]] = field(default_factory=list)
 
-    def add(self, lengths: Ints, packed: bytes, rows: Ints, others: Sequence[str]) -> Ints:
-        """Add rows, and return the number of each, -1 for those without a name, and then -1.
+    def add(
+        self, lengths: Ints, packed: bytes, rows: Ints, others: Sequence[str], wanted: Ints
+    ) -> Ints:
+        """Add rows, and return the numbers of wanted ones, -1 for those without a name.
 
         Args:
             lengths: of packed names; below 1 for rows without one.
             packed: these, one behind another.
             rows: with other names (ascending).
             others: these.
+            wanted: rows; -1 is none.
         """
         first, self.count = self.count, self.count + len(lengths)
         self.others.append((first + rows, others))
         if packed:
-            begin = np.append(0, np.cumsum(np.maximum(lengths, 0)))
+            begin = np.append(0, np.maximum(lengths, 0)).cumsum()
             self.packed.append((first, begin, packed))
-        number = np.append(np.where(lengths > 0, np.arange(first, self.count), NONE), NONE)
-        number[rows] = first + rows
-        return number
+        has_name = np.append(lengths > 0, False)
+        has_name[rows] = True
+        return np.where(has_name[wanted], first + wanted, NONE)
 
     def fitting(self, globs: Sequence[str]) -> Bools:
         """Return for each number whether any of the SQLite GLOBs matches its name."""

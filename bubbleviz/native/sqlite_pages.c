@@ -947,6 +947,10 @@ static inline int select_row(const struct selection *selection, const struct pat
     return OK;
 }
 
+/* Bytes that a string of JSON does not hold as they are read, or that are not ASCII. */
+static const uint8_t ODD[256] = {
+    [0 ... 0x1f] = 1, ['"'] = 1, ['\\'] = 1, [0x7f ... 0xff] = 1};
+
 /* What stands between the quotes of an object of JSON with one member; NULL where that is nothing,
  * or more than printable ASCII as it is read. */
 static const uint8_t *member(const char *before, const uint8_t *at, size_t *bytes)
@@ -961,7 +965,7 @@ static const uint8_t *member(const char *before, const uint8_t *at, size_t *byte
     if (*text++ != '"' || text >= end)
         return NULL;
     for (at = text; at < end; at++)
-        odd |= *at < ' ' || *at > '~' || *at == '"' || *at == '\\';
+        odd |= ODD[*at];
     *bytes = (size_t)(end - text);
     return odd ? NULL : text;
 }

@@ -326,7 +326,9 @@ def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: l
         rows = np.arange(len(names)) if odd is names else np.array(odd, np.int64)
         plain = ["" if row in rows else name for row, name in enumerate(names)]
         given = "".join(plain).encode(), rows, [names[row] for row in rows.tolist()]
-        packed.add(np.array([*map(len, plain)], np.int64), *given)
+        first, wanted = packed.count, np.arange(-1, len(names))
+        numbers = packed.add(np.array([*map(len, plain)], np.int64), *given, wanted)
+        assert numbers.tolist() == [-1, *range(first, packed.count)]
     assert packed.fitting(globs).tolist() == 2 * expected
     assert packed.texts(np.arange(2 * len(names))) == 2 * names
     if not globs:

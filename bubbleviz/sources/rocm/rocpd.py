@@ -480,8 +480,8 @@ def _host_events(
     nameless = lacking & flags(functions, lambda name: name.startswith("roctx"))[of_row]
     recording.nameless += int(nameless.sum())
     every, names = np.arange(len(functions)), [*map(encodable, functions)]
-    of_name = recording.range_texts.add(np.zeros_like(every), b"", every, names)
-    number = np.where(lacking, of_name[of_row], number)
+    by_function = recording.range_texts.add(np.zeros_like(every), b"", every, names, of_row)
+    number = np.where(lacking, by_function, number)
     if nameless.any():
         rows, of_row, number = (column[~nameless] for column in (rows, of_row, number))
     times = calls[:2].take(rows, axis=1)
@@ -491,7 +491,9 @@ def _host_events(
 def _range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
     """Return the number of each range's text, -1 for none; ``row`` is that of its event."""
     (event, *_, length), packed = events
-    own = distinct(row[row != NONE])
-    odd = event[own[length[own] == NONE]]
+    # At the end, where -1 leads, is none.
+    wanted = np.zeros(len(event) + 1, bool)
+    wanted[row] = True
+    odd = event[wanted[:-1] & (length == NONE)]
     ids, others = part.texts_of_rows("ranges/texts", odd, every=not packed)
-    return texts.add(length, packed, found_in(event, ids), others)[row]
+    return texts.add(length, packed, found_in(event, ids), others, row)
