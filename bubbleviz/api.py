@@ -83,7 +83,7 @@ def analyze(
             ``time:1.5s-3s``; None for all of it.
         memory: read what was allocated and freed, too, where profiles recorded it.
         memory_limit: what a device has, as ``80GB``; other schedules are then said to fit in
-            that, rather than in what the run took. It reads memory, too.
+            that, rather than in what the run took. It goes with ``what_if``, and reads memory, too.
         flops: model FLOPs of an iteration on all ranks, and peak FLOPs per second of a GPU, as
             ``4.2e15/989e12``, for the utilization (MFU).
         jobs: how many threads read one profile, beside the one that links, or how many processes
@@ -99,7 +99,7 @@ def analyze(
     if skip < 0:
         raise UsageError(f"--skip {skip}: must be 0 or more")
     part = parse_window(window) if isinstance(window, str) else window
-    limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
+    limit = None if memory_limit is None else _limit_bytes(memory_limit, what_if)
     memory = memory or limit is not None
     work = None if flops is None else _flops(flops)
     planned = None
@@ -160,6 +160,16 @@ def analyze(
             note = Limitation(what, reason, kind=LimitationKind.LIMIT_UNUSED)
             report = replace(report, limitations=(*report.limitations, note))
     return replace(report, alternatives=others)
+
+
+def _limit_bytes(text: str, what_if: bool) -> float:
+    limit = parse_bytes(text, "--memory-limit")
+    if not what_if:
+        raise UsageError(
+            f"--memory-limit {text}: tells which other schedules fit, and none is asked for; ask "
+            "for these (what-if), too"
+        )
+    return limit
 
 
 def _flops(text: str) -> tuple[float, float]:

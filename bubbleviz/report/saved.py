@@ -657,8 +657,9 @@ def _decoded(
     except KeyError:
         raise _no_report(path, "it names no schema") from None
     except _UNREADABLE as error:
-        packed = "it is packed; unpack it with gunzip" if data.startswith(b"\x1f\x8b") else error
-        raise _no_report(path, packed) from error
+        if data.startswith(b"\x1f\x8b"):
+            raise InputError(f"{path}: is packed; unpack it with gunzip") from error
+        raise _no_report(path, error) from error
     raise InputError(
         f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; give the profiles of the run, or a "
         "report of them: bubbleviz analyze RUN -o report.json"

@@ -248,7 +248,7 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
         [] if runs else content
     ):
         return sorted(files, key=natural_key)
-    if runs := runs or sorted(own for own, files in within.items() if profiles_among(files)):
+    if runs := runs or _folders_below(path):
         held = counted(len(runs), "run")
         raise InputError(f"{path}: holds {held} in folders; name one, such as {runs[-1]}")
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
@@ -261,6 +261,16 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
         f"{path}: the directory holds {neither} (looked for {looked_for}); "
         "export reports of nsys with: nsys export --type sqlite REPORT.nsys-rep"
     )
+
+
+def _folders_below(path: str) -> list[str]:
+    """Return the folders in a directory, however deep, that hold profiles; of very many some."""
+    below = islice(Path(path).rglob("*"), _MOST_BESIDE)
+    files: dict[str, list[str]] = {}
+    for entry in below:
+        if entry.is_file():
+            files.setdefault(str(entry.parent), []).append(str(entry))
+    return sorted(folder for folder, own in files.items() if profiles_among(own))
 
 
 def _matches(pattern: str) -> list[str]:

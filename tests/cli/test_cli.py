@@ -17,7 +17,9 @@ ONE = str(FIXTURES / "1f1b")
 
 
 def test_outputs_are_written_and_only_replaced_by_force(tmp_path: Path, cli: CommandLine) -> None:
-    outputs = [(f"--{own.name}", tmp_path / f"out.{own.name}") for own in renderers()]
+    # Of a picture of chunks no tokens are known.
+    names = [own.name for own in renderers() if own.name != "chunk-costs"]
+    outputs = [(f"--{name}", tmp_path / f"out.{name}") for name in names]
     # A plot of schedules against memory needs more than one.
     words = ("analyze", ONE, "--what-if")
     cli.printed(*words, *chain(*outputs))

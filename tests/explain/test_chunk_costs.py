@@ -17,6 +17,7 @@ from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
+from tests.support.places import FIXTURES
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -155,10 +156,12 @@ def test_the_picture_of_ranks_without_a_stage(tmp_path: Path) -> None:
     assert [text for text in texts if text.startswith("stage")] == ["stage unknown"]
 
 
-def test_the_picture_without_tokens_says_so(tmp_path: Path) -> None:
-    root = ET.fromstring(chunk_costs(report_of(tmp_path, [], [1e6]), View()))
+def test_a_picture_without_tokens_is_refused(tmp_path: Path, cli: CommandLine) -> None:
+    made = tmp_path / "x.chunks.svg"
+    said = cli.refused("analyze", str(FIXTURES / "1f1b"), "-o", str(made), code=2)
 
-    assert next(root.iter(f"{SVG}text")).text == "Costs of chunks are unknown"
+    assert "a picture of chunks needs the tokens of each forward" in said
+    assert not made.exists()
 
 
 def test_tables_written_again_keep_their_tokens(tmp_path: Path, cli: CommandLine) -> None:

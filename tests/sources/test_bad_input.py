@@ -147,7 +147,7 @@ def written_in(path: Path, content: bytes) -> Path:
 
 
 def made(folder: Path) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     return folder
 
 
@@ -202,6 +202,10 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     "a directory of two runs": (
         lambda b: [b.inputs] if all(run_of_one(made(b.inputs / name)) for name in "ab") else [],
         ("holds 2 runs in folders; name one, such as", "b"),
+    ),
+    "a directory of directories of a run": (
+        lambda b: [run_of_one(made(b.inputs / "a" / "b" / "c")).parents[3]],
+        ("holds 1 run in folders; name one, such as", "c"),
     ),
     "a directory of unreadable files": (
         lambda b: [folder_of(written_in(b.inputs / "broken.sqlite", NO_PROFILE))],

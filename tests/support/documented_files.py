@@ -11,6 +11,7 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.columnar_exports import columnar
 from tests.support.flight_dumps import dump, entry
+from tests.support.forward_runs import Serving, table_of
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
@@ -49,6 +50,8 @@ def lay_out(folder: Path) -> None:
     _lay_out_traces(folder)
     _lay_out_xla(folder)
     _lay_out_nccl(folder)
+    (folder / "served").mkdir()
+    table_of(folder / "served", Serving([0.1, 0.2, 0.5], tokens=[64, 128, 512]))
     dump(folder / "dumps", {rank: [entry("0", "barrier", 1)] for rank in (0, 1, 2)})
 
 

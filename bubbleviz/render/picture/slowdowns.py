@@ -14,6 +14,7 @@ from itertools import starmap
 
 import numpy as np
 
+from bubbleviz.errors import UsageError
 from bubbleviz.explain.phase_times import ChunkCost, costed
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.columns import Ints
@@ -148,14 +149,19 @@ _STEPS = 33
 
 
 def chunk_costs(report: Report, _: View) -> str:
-    """Return times of forwards against tokens, a panel a stage; without tokens the reason."""
+    """Return times of forwards against tokens, a panel a stage.
+
+    Raises:
+        UsageError: nothing tells how many tokens a forward takes.
+    """
     page = Page("bvc-")
     costs = report.explanation.chunk_costs
     if not costs:
-        page.title = "Costs of chunks are unknown"
-        page.heading(page.title)
-        page.paragraph("no range name and no table tells how many tokens a forward takes", 10.5)
-        return page.svg()
+        raise UsageError(
+            "a picture of chunks needs the tokens of each forward, which no range name and no "
+            "table tells; write these (bubbleviz guide inference), or name a file that ends with "
+            ".svg for the picture of operations"
+        )
     page.title = f"Time of a chunk by its tokens, {counted(len(costs), 'stage')}"
     page.description = "One dot per chunk, one panel per stage; the line is the fitted cost."
     page.heading(page.title)
