@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.model.values import dataclass
@@ -111,8 +112,19 @@ def _not_recorded(report: Report) -> tuple[str | None, str | None]:
     alone = next((own.advice for own in restrictions if own.advice), None)
     missing = _MAYBE_INCOMPLETE if MAYBE_INCOMPLETE in restrictions else None
     if RANKS_MISSING in restrictions and not report.single_stage:
-        missing = _INCOMPLETE
+        missing = _incomplete(report)
     return alone or _lost_launches(report), missing
+
+
+def _incomplete(report: Report) -> str:
+    """Return what to do where ranks are missing: with the first profile that cannot be read."""
+    unreadable = LimitationKind.PROFILE_UNREADABLE
+    reasons = [note.reason for note in report.limitations if note.kind is unreadable]
+    if not reasons:
+        return _INCOMPLETE
+    held = counted(len(reasons), "profile of the directory", "profiles of the directory")
+    more = " (-v coverage names the others)" if reasons[1:] else ""
+    return f"{held} cannot be read, so the run's bubble is unknown: {reasons[0]}{more}"
 
 
 #: In front of a row that the first advice is about.
@@ -258,7 +270,7 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
             "their starts is idle; bubbleviz idle shows what hosts did then"
         )
     elif RANKS_MISSING in report.restrictions and few_lacking(report) is None:
-        told = _INCOMPLETE
+        told = _incomplete(report)
     elif report.single_stage:
         told = "There is almost no idle time in iterations to remove"
     elif ratio < _WORTH or (headline is not None and headline < _WORTH):

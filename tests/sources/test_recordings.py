@@ -255,6 +255,44 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
     assert ratios(report)["2"]["period"] is not None
 
 
+@pytest.mark.parametrize("at", [3 * 40, 4 * 40, 8 * 40 + 39])
+def test_damage_where_names_are_is_told_as_such(at: int, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[80 + at] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+    with pytest.raises(
+        ProfileError, match="is damaged where the names of its operations are; copy"
+    ):
+        bubbleviz.analyze([path])
+
+
+@pytest.mark.parametrize(
+    ("at", "reason"),
+    [
+        (20, "a recording with a damaged header; copy it again, as binary"),
+        (80 + 4 * 40, "is damaged where the names of its operations are; copy it again"),
+    ],
+)
+def test_what_to_do_about_a_damaged_rank_comes_first(
+    at: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_run(planted(tmp_path / "run"), tmp_path, monkeypatch)
+    damaged = tmp_path / "rank-00002.bvrec"
+    content = bytearray(damaged.read_bytes())
+    content[at] ^= 0xFF
+    damaged.write_bytes(bytes(content))
+
+    first = bubbleviz.analyze(tmp_path).what_to_do_first
+
+    assert (
+        f"1 profile of the directory cannot be read, so the run's bubble is unknown: {damaged}"
+        in (first or "")
+    )
+    assert reason in (first or "")
+
+
 @pytest.mark.parametrize(
     ("at", "new", "reason"),
     [

@@ -88,6 +88,8 @@ def first_parts(files: Sequence[str]) -> list[str]:
 def newest_run(files: Sequence[str]) -> list[str]:
     """Return the files of the newest run of a directory, one a rank, and all that are none.
 
+    Those with a damaged header may be of it: who reads them says so.
+
     That is of each rank the recording that began last, unless it is of another number of ranks, or
     ended before the newest one began. Where each rank was recorded once, no earlier run shows, and
     what lies minutes apart has a clock that is wrong.
@@ -108,7 +110,7 @@ def newest_run(files: Sequence[str]) -> list[str]:
         if headers[file].session == newest.session
         or _ended_utc_ns(file, headers[file]) + clocks_ns >= newest.began_utc_ns
     }
-    return [file for file in files if file in run or not file.endswith(layout.SUFFIX)]
+    return [file for file in files if file in run or _header_or_none(file) is None]
 
 
 def _ended_utc_ns(file: str, header: Header) -> int:
@@ -239,12 +241,18 @@ def table_of(session: RecordedSession) -> OperationTable:
         session: the recording.
 
     Raises:
+        ProfileError: the names of its operations are damaged.
         NothingToAnalyseError: it holds no operations.
     """
     meanings = range_names.understand(session.names, convention_file.built_in()[_CONVENTION])
     recorded = session.stretch.operations
     known = np.append(meanings.phase >= 0, False)[recorded.name_id]
     rows = np.flatnonzero(known & ~recorded.launches)
+    if len(rows) == 0 and session.damaged:
+        raise ProfileError(
+            f"{session.path}: is damaged where the names of its operations are; copy it again, as "
+            "binary, or record again"
+        )
     if len(rows) == 0:
         raise NothingToAnalyseError(
             f"{session.path}: a recording without operations; name forwards and backwards with "
