@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -57,6 +57,7 @@ def find_profiles(
 
     Raises:
         InputError: a path does not exist, cannot be read, or leads to no profile.
+        MismatchError: two paths lead to one run in two formats.
     """
     if not paths:
         raise InputError("no profile given; name one or more profiles or a directory")
@@ -69,6 +70,10 @@ def find_profiles(
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
+    for less, more in _superseded([file.path for file in files]):
+        raise MismatchError(
+            f"{less} and {more}: the same run in two formats; give the latter alone"
+        )
     if len(files) > 1:
         by_path = {file.path: file for file in files}
         first = list(by_path)
@@ -138,6 +143,16 @@ def file_like(path: str) -> str:
     return f"; did you mean {meant}?"
 
 
+def _superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield files beside which another one holds more of the same run, and that one."""
+    better = [(s, other) for r in READERS for s in r.suffixes for other in r.superseded_by]
+    names = set(files)
+    for file in files:
+        for suffix, other in better:
+            if file.endswith(suffix) and (whole := file.removesuffix(suffix) + other) in names:
+                yield file, whole
+
+
 def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
     """Return the files with the endings of profiles, without those that repeat a run.
 
@@ -146,13 +161,7 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
         directories: beside them, each of which is one profile.
     """
     names = set(files)
-    better = [(s, other) for r in READERS for s in r.suffixes for other in r.superseded_by]
-    repeated = {
-        file
-        for file in files
-        for suffix, other in better
-        if file.endswith(suffix) and other != suffix and file.removesuffix(suffix) + other in names
-    }
+    repeated = {file for file, _ in _superseded(files)}
     repeated |= {file for file in files if file.endswith(".gz") and file[:-3] in names}
     if any(file.endswith(".xplane.pb") for file in files):
         repeated |= {file for file in files if Path(file).name == _OF_ALL_PLANES}

@@ -323,7 +323,8 @@ READERS = (
     # As jax.profiler writes it, it holds at most a million events, and no UTC.
     Reader(
         name="xla-trace",
-        suffixes=(".trace.json.gz", ".trace.json"),
+        # As jax.profiler names it, and XProf's trace viewer.
+        suffixes=(".trace.json.gz", ".trace.json", ".trace_viewer.json.gz", ".trace_viewer.json"),
         superseded_by=(".xplane.pb",),
         recognises=lambda head: is_json(head) and _OF_XLA.search(head) is not None,
         open_file=decoded_by("xla.trace_json:read_profile"),

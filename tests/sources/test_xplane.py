@@ -451,6 +451,7 @@ def test_a_pair_of_files_counts_once(tmp_path: Path) -> None:
     for host in ("host1", "host0"):
         written(tmp_path, tpu(1), f"{host}.xplane.pb")
         traced(tmp_path, tpu(1), f"{host}.trace.json.gz")
+    traced(tmp_path, tpu(1), "host1.trace_viewer.json.gz")
     traced(tmp_path, tpu(1), "host2.trace.json.gz")
     traced(tmp_path, tpu(1), "perfetto_trace.json.gz")  # of all hosts
     (tmp_path / "a.pt.trace.json").write_text('{"traceEvents": []}')
@@ -462,6 +463,16 @@ def test_a_pair_of_files_counts_once(tmp_path: Path) -> None:
         "host1.xplane.pb",
         "host2.trace.json.gz",
     ]
+
+
+@pytest.mark.parametrize("command", ["analyze", "idle"])
+def test_one_run_in_two_formats_is_refused(command: str, tmp_path: Path, cli: CommandLine) -> None:
+    plane = written(tmp_path, tpu(1), "host0.xplane.pb")
+    trace = traced(tmp_path, tpu(1), "host0.trace_viewer.json.gz")
+
+    said = cli.refused(command, str(plane), str(trace), code=1)
+
+    assert f"{trace} and {plane}: the same run in two formats; give the latter alone" in said
 
 
 def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
