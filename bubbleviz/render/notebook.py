@@ -16,6 +16,7 @@ from typing import Any
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import UsageError
+from bubbleviz.model.arguments import refuse_strange
 from bubbleviz.model.arrow import Records
 from bubbleviz.model.texts import in_python
 from bubbleviz.model.values import dataclass, fields, replace
@@ -145,7 +146,9 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
                     raise UsageError(f"no {what} {number!r:.60}; there are {len(known)}")
         if strange := view.keys() - {own.name for own in fields(View)}:
             raise UsageError(f"{min(strange)}: a view has none; see help(bubbleviz.View)")
-        return Picture(self, View(iterations=tuple(sorted({*given})), **view))
+        drawn = View(iterations=tuple(sorted({*given})), **view)
+        refuse_strange(View, vars(drawn))
+        return Picture(self, drawn)
 
     def save(self, path: str | Path, view: View | None = None) -> None:
         """Write the report as the suffix of a file says (``.svg``, ``.json``, ``.html``, ...).
@@ -162,6 +165,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
         """
         if not isinstance(view, (View, NoneType)):
             raise UsageError(f"{view!r:.60}: is no bubbleviz.View; save takes one file and a view")
+        refuse_strange(View, vars(view or View()))
         known = {renderer.name for renderer in renderers()}
         with in_python():
             renderer = renderer_named(suffixed(str(path), known))

@@ -114,6 +114,8 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
             lambda *_: bubbleviz.analyze("x", same_clock=("ab",)),
             "same_clock=('ab',): not of the type",
         ),
+        (lambda own, _: own.plot(causes="x"), "causes='x': not of the type bool"),
+        (lambda own, _: own.save("x.svg", bubbleviz.View((0.5,))), "iterations=(0.5,): not of"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.idle(None), "paths=None: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.inspect(None), "path=None: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.load(3), "not of the type str | Path; see help(bubbleviz.load)"),  # type: ignore[arg-type]  # as people do
