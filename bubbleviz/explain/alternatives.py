@@ -14,6 +14,7 @@ from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
+from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import dataclass, replace
@@ -32,7 +33,7 @@ _WORTH = 0.01
 #: Tolerance for equal memory: warm-ups differ by parts of a microbatch.
 _SAME_MEMORY = 1e-9
 #: A microbatch is held whole from F to W, in searched schedules as in the measured order.
-_MEMORY = None, 1.0, 1.0
+_MEMORY = (None, *(MemorySize(1.0, in_bytes=False),) * 2)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Restriction, written
+from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render import document as blocks
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -154,9 +155,13 @@ def sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
     held = "microbatches held by a stage, from F to W"
     rows.append(("peak activations", f"{max(peaks):g}", held))
     if memory.limit is not None or memory.backward != 1 or memory.weight != 1:
-        limit = "" if memory.limit is None else f", of {memory.limit:g}"
-        units = f"M_B {memory.backward:g} from F to B, of it M_W {memory.weight:g} on to W"
-        rows.append(("peak memory", f"{max(result.peak_memory):g}{limit}", units))
+        amounts = (max(result.peak_memory), memory.limit, memory.backward, memory.weight)
+        peak, most, whole, rest = (
+            "" if amount is None else f"{amount:g}" if not memory.in_bytes else memory_text(amount)
+            for amount in amounts
+        )
+        units = f"M_B {whole} from F to B, of it M_W {rest} on to W"
+        rows.append(("peak memory", f"{peak}, of {most}" if most else peak, units))
     yield blocks.HangingLines([_line(*row) for row in rows])
     if min(peaks) < max(peaks):
         yield blocks.Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")

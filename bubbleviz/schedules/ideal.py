@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, texts
+from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
@@ -25,11 +26,9 @@ from bubbleviz.schedules.simulation import (
 _MOST_OPERATIONS = 5_000_000
 #: Metrics compare devices with each other, in a time that grows with the square of their number.
 _MOST_STAGES = 5_000
-#: In any unit, no device has more.
-_MOST_MEMORY = 1e30
 #: What a caller gives of :class:`bubbleviz.schedules.plan.Memory`: the limit, M_B and M_W; None for
 #: what the schedule is meant for, 1, and M_B or the share of it that the schedule's paper has.
-GivenMemory = tuple[float | None, float | None, float | None]
+GivenMemory = tuple[MemorySize | None, MemorySize | None, MemorySize | None]
 _NOTHING = None, None, None
 
 
@@ -319,16 +318,19 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
         UsageError: one of the options cannot be, or there is a limit and nothing to search.
     """
     searched, (limit, memory_b, memory_w) = rule.searched, given
-    for option, value in (("--memory-limit", limit), ("--memory-b", memory_b)):
-        if value is not None and not 0 < value <= _MOST_MEMORY:
-            raise UsageError(
-                f"{option}: {value} is not an amount of memory; give more than 0, and at most "
-                f"{_MOST_MEMORY:g}"
-            )
-    backward = 1.0 if memory_b is None else memory_b
+    for option, size in (("--memory-limit", limit), ("--memory-b", memory_b)):
+        if size is not None and not size.amount:
+            raise UsageError(f"{option}: 0 is not an amount of memory; give more")
+    in_bytes = memory_b is not None and memory_b.in_bytes
+    if any(size is not None and size.in_bytes != in_bytes for size in given):
+        raise UsageError(
+            "--memory-limit, --memory-b and --memory-w are of different units; give all in bytes "
+            "(--memory-b 2GB), or all as multiples of one unit"
+        )
+    backward = 1.0 if memory_b is None else memory_b.amount
     kept = searched.kept if searched else 1.0
-    weight = kept * backward if memory_w is None else memory_w
-    if not 0 <= weight <= backward:
+    weight = kept * backward if memory_w is None else memory_w.amount
+    if weight > backward:
         raise UsageError(
             f"--memory-w: {weight} is held on to W of the {backward:g} held to B; give 0 to "
             f"{backward:g}"
@@ -338,9 +340,10 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
         raise UsageError(
             f"{rule.name} has one order, whatever the memory; --memory-limit is for {names}"
         )
+    most = None if limit is None else limit.amount
     if limit is None and searched and searched.limit:
-        limit = searched.limit(stages) * backward
-    return Memory(limit, backward, weight)
+        most = searched.limit(stages) * backward
+    return Memory(most, backward, weight, in_bytes)
 
 
 def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:

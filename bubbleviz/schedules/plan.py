@@ -104,11 +104,13 @@ class Memory:
         limit: what a device has; None for no limit.
         backward: M_B, held from F to the end of B.
         weight: M_W, what is held of it until the end of W.
+        in_bytes: whether all three are bytes.
     """
 
     limit: float | None = None
     backward: float = 1.0
     weight: float = 1.0
+    in_bytes: bool = False
 
 
 @dataclass(frozen=True)

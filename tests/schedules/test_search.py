@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.recognition.recognition import schedule_of
+from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication.lowered import check_order
 from bubbleviz.schedules.ideal import GivenMemory, Ideal, ideal
@@ -97,7 +98,9 @@ def test_the_search_gives_the_rates_of_the_papers(name: str) -> None:
 
     assert len(rows) >= 4
     for row, (backward, weight) in rows:
-        given = (limit(int(row["p"])) * backward, backward, weight)
+        amounts = (limit(int(row["p"])) * backward, backward, weight)
+        limited, whole, rest = (MemorySize(amount, in_bytes=False) for amount in amounts)
+        given = limited, whole, rest
         found = searched(row, ours, given)
         assert found.stage_ratio is not None
         assert found.stage_ratio <= float(row["bubble_rate"]) + 0.0005, row
@@ -166,8 +169,8 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
     """Judged by the simulation, at the times of the search."""
     tf, tb, tw = (tuple(map(float, each[: sizes[0]])) for each in times)
     own = StageTimes(tf, tb, tw, transfer)
-    memory = (float(limit), 1.0, 1.0)
-    found = ideal(name, *sizes, own, memory=memory, of_makespan=window == "makespan_ms")
+    memory, one = (MemorySize(size, in_bytes=False) for size in (float(limit), 1.0))
+    found = ideal(name, *sizes, own, memory=(memory, one, one), of_makespan=window == "makespan_ms")
     checked(found.plan, found.memory)
 
     for other in schedules():
@@ -184,7 +187,7 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
 def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> None:
     times = StageTimes((6.0,), (7.0,), (5.0,), 0.5)
     costs = [
-        ideal("zb-1p", 4, 8, times, memory=(limit, None, None)).cost_ms
+        ideal("zb-1p", 4, 8, times, memory=(MemorySize(limit, in_bytes=False), None, None)).cost_ms
         for limit in (1.0, 2.0, 4.0, 8.0)
     ]
 
@@ -197,7 +200,7 @@ def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> N
 def test_zb_v_is_searched_only_within_a_limit() -> None:
     times = StageTimes((6.0,), (7.2,), (4.8,))
     fixed = ideal("zb-v", 4, 8, times)
-    found = ideal("zb-v", 4, 8, times, memory=(4.0, None, None))
+    found = ideal("zb-v", 4, 8, times, memory=(MemorySize(4.0, in_bytes=False), None, None))
 
     assert fixed.plan == schedule_named("zb-v").plan(4, 8, 2)
     assert fixed.memory.limit is None
@@ -244,6 +247,13 @@ def test_the_limit_is_told_with_its_peak(cli: CommandLine) -> None:
     assert len(told["peak"]) == 4
     assert max(told["peak"]) <= 60
     assert "of 60" in cli.printed("simulate", "--schedule", "zb-1p", *sizes, *memory)
+    memory = ["--memory-limit", "60GB", "--memory-b", "10GB", "--memory-w", "4GB"]
+    printed = cli.printed("simulate", "--schedule", "zb-1p", *sizes, *memory)
+    assert "of 60.00 GB" in printed
+    assert "M_B 10.00 GB from F to B, of it M_W 4.00 GB on to W" in printed
+    assert "give all in bytes" in cli.refused(
+        "simulate", "--schedule", "zb-1p", *sizes, *memory[:2]
+    )
 
 
 def test_chimera_has_the_bubble_of_its_paper() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bubbleviz.report.saved import SavedReport, Sizes
     from bubbleviz.schedules.communication.lowered import Transport
-    from bubbleviz.schedules.ideal import Estimate, Ideal
+    from bubbleviz.schedules.ideal import Estimate, GivenMemory, Ideal
     from bubbleviz.schedules.measured_times import StageTimes
 
 
@@ -67,9 +67,9 @@ class ScheduleOptions:
         *("M,...", "Number of microbatches.", "Schedule", "--microbatches", "-m")
     )
     chunks: str | None = option("V,...", "Chunks per stage [the schedule's usual]", "Schedule")
-    memory_limit: float | None = option("M", "Memory of a device, in the unit of M_B.", "Memory")
-    memory_b: float | None = option("M_B", "A microbatch holds from F to B; else 1.", "Memory")
-    memory_w: float | None = option("M_W", "Part of M_B that is held until W.", "Memory")
+    memory_limit: str | None = option("SIZE", "Of a device, in M_B's unit, as 80GB.", "Memory")
+    memory_b: str | None = option("M_B", "A microbatch holds from F to B; else 1.", "Memory")
+    memory_w: str | None = option("M_W", "Part of M_B that is held until W.", "Memory")
 
     def listed(self) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return the names and sizes that are given, in the order of the options.
@@ -85,6 +85,20 @@ class ScheduleOptions:
         sizes = {"-p": self.stages, "-m": self.microbatches, "--chunks": self.chunks}
         p, m, v = (numbers(text, name) if text else () for name, text in sizes.items())
         return names, p, m, v
+
+    def memory(self) -> GivenMemory:
+        """Return the memory that is given.
+
+        Raises:
+            UsageError: one is none.
+        """
+        from bubbleviz.model.memory_sizes import parse_memory
+
+        texts = ("limit", self.memory_limit), ("b", self.memory_b), ("w", self.memory_w)
+        limit, whole, rest = (
+            None if text is None else parse_memory(text, f"--memory-{name}") for name, text in texts
+        )
+        return limit, whole, rest
 
 
 @options.command(
@@ -137,9 +151,8 @@ def simulate(
         if any(len(each) > 1 for each in listed):
             _compare(saved, given, known, stage_times, listed, outputs)
             return
-        memory = sizes.memory_limit, sizes.memory_b, sizes.memory_w
         with search_bar() as watch:
-            result = theory(*known, stage_times, v, memory=memory, watch=watch)
+            result = theory(*known, stage_times, v, memory=sizes.memory(), watch=watch)
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
