@@ -12,7 +12,13 @@ from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_l
 from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDifference
+from bubbleviz.report.comparison import (
+    ASSUMPTIONS,
+    Cell,
+    Comparison,
+    MeanDifference,
+    common_headline,
+)
 from bubbleviz.report.followed import NOT_FOLLOWED, same_work
 
 if TYPE_CHECKING:
@@ -112,6 +118,7 @@ _LEAST_NS = 500.0
 def document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values."""
     return {
+        "headline": comparison.headline,
         "runs": [
             {
                 "title": run.title,
@@ -298,15 +305,17 @@ def _spent(runs: Sequence[SavedReport]) -> tuple[str, list[dict[str, float]]]:
     """Return of what times are, and for each run what a rank spends it on, in ns.
 
     Where primary ratios differ, so do their windows: then it is work and bubble in those of the
-    first run's. Where iterations have other numbers of microbatches, it is of each microbatch.
+    ratio that they are compared by. Where iterations have other numbers of microbatches, it is of
+    each microbatch.
     """
     first, *others = runs
     unit, times = "ms per rank and iteration", [own.time_ns for own in runs]
     if not first.of_pipeline:
         unit = f"ms per device and {'step' if first.of_iterations else 'capture'}"
     if any(own.headline != first.headline for own in others):
-        unit += f", in the window of {first.headline}"
-        times = [own.of_window_ns(first.headline) for own in runs]
+        headline = common_headline(runs)
+        unit += f", in the window of {headline}"
+        times = [own.of_window_ns(headline) for own in runs]
     numbers = [own.microbatches or 1 for own in runs]
     shares = [same_work(first, own) for own in others]
     if set(shares) != {1.0} and shares == [numbers[0] / number for number in numbers[1:]]:
@@ -370,8 +379,8 @@ def _table(ratios: Mapping[str, tuple[Cell, ...]], titles: list[str]) -> Iterato
 
 
 def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
-    """Yield a line for each run but the first: its headline ratio and window by the first's."""
-    headline = comparison.runs[0].saved.headline
+    """Yield a line for each run but the first: its ratio and window by the first's."""
+    headline = comparison.headline
     cells = comparison.ratios[headline]
     before = cells[0].ratio
     kind = " bubble ratio" if comparison.runs[0].saved.of_pipeline else ""

@@ -33,6 +33,10 @@ ASSUMPTIONS = (
 SIGNIFICANT = 0.05
 
 
+#: Ratios by their windows: what training waits for, and an iteration to its Optimizer's end.
+_LONGEST_FIRST = ("period", "step")
+
+
 @dataclass(frozen=True)
 class MeanDifference:
     """The difference of two means; None for an unknown value.
@@ -133,15 +137,38 @@ class Comparison:
     changes: tuple[tuple[str, ...], ...]
     followed: tuple[tuple[FollowedAdvice, ...], ...]
 
+    @property
+    def headline(self) -> str:
+        """Name of the ratio that they are compared by; see :func:`common_headline`."""
+        return common_headline([run.saved for run in self.runs])
+
     def __dir__(self) -> list[str]:
         """Return what is public."""
         return [name for name in super().__dir__() if not name.startswith("_")]
 
     def __repr__(self) -> str:
-        name = self.runs[0].saved.headline
+        name = self.headline
         means = [None if own.ratio is None else own.ratio.bubble.mean for own in self.ratios[name]]
         ratios = " -> ".join("unknown" if mean is None else percent(mean) for mean in means)
         return f"Comparison({name} bubble ratio {ratios})"
+
+
+def common_headline(runs: Sequence[SavedReport]) -> str:
+    """Return the ratio to compare runs by, whatever their order: the primary one of all.
+
+    Where those differ, it is that of the longest window, in which all that takes time shows, of
+    the ratios that all have.
+    """
+    names = sorted({run.headline for run in runs})
+    if len(names) == 1:
+        return names[0]
+    ratios = ((name, [run.ratio(name) for run in runs]) for name in (*_LONGEST_FIRST, *names))
+    known = (
+        name
+        for name, own in ratios
+        if all(ratio is not None and ratio.bubble.mean is not None for ratio in own)
+    )
+    return next(known, names[0])
 
 
 def worse_runs(comparison: Comparison) -> list[str]:
@@ -153,7 +180,7 @@ def worse_runs(comparison: Comparison) -> list[str]:
     Raises:
         InputError: the primary ratio of a run is unknown.
     """
-    worse, headline = [], comparison.runs[0].saved.headline
+    worse, headline = [], comparison.headline
     for run, cell in [*zip(comparison.runs, comparison.ratios[headline], strict=True)][1:]:
         if cell.bubble is None or cell.longer_ns is None:
             raise InputError(
@@ -375,6 +402,7 @@ def _per_microbatch(window_ns: Average, run: SavedReport) -> Average:
 
 
 def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) -> Iterator[str]:
+    headline = common_headline([run.saved for run in runs])
     yield from _restrictions(runs)
     yield from (
         f"{run.title}: {one_line(run.saved.kernels, 200)}; much time is lost inside or beside "
@@ -384,7 +412,7 @@ def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) 
     )
     for place, run in enumerate(runs):
         if gains := {n: (own[0], own[place]) for n, own in ratios.items() if _longer(own[place])}:
-            yield _no_gain(runs, gains, run)
+            yield _no_gain(headline, gains, run)
         if doubts := [n for n, own in ratios.items() if _within_clocks(own[0], own[place])]:
             yield (
                 f"{run.title}: within clock uncertainty, {' and '.join(doubts)} may equal that of "
@@ -402,7 +430,8 @@ def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) 
         yield f"ratios rely on clocks that contradict each other in {', '.join(wrong)}"
     for note, told in (
         (
-            "the primary ratios differ ({}); each ratio is compared with the same one",
+            f"the primary ratios differ ({{}}); the runs are compared by {headline}, in whose "
+            "window most of their time shows",
             [run.saved.headline for run in runs],
         ),
         ("the runs have different numbers of ranks ({})", [f"{r.saved.ranks:,}" for r in runs]),
@@ -434,11 +463,9 @@ def _longer(cell: Cell) -> bool:
     return cell.bubble.mean < 0 < cell.longer_ns.mean
 
 
-def _no_gain(
-    runs: Sequence[ComparedRun], gains: Mapping[str, tuple[Cell, Cell]], run: ComparedRun
-) -> str:
+def _no_gain(headline: str, gains: Mapping[str, tuple[Cell, Cell]], run: ComparedRun) -> str:
     """Return the note on ratios that are smaller in longer windows, the headline first."""
-    name, *others = sorted(gains, key=lambda name: name != runs[0].saved.headline)
+    name, *others = sorted(gains, key=lambda name: name != headline)
     before, now = (_of_window(cell.ratio) for cell in gains[name])
     longer = "a longer window"
     if gains[name][1].microbatch_ns is not None:

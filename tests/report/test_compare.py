@@ -142,13 +142,13 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
     assert all(cell.bubble is None for cells in found.ratios.values() for cell in cells)
     assert found.ratios["schedule"][1].ratio is None
     assert found.notes == (
-        "the primary ratios differ (a schedule, b period); each ratio is compared with the same "
-        "one",
+        "the primary ratios differ (a schedule, b period); the runs are compared by period, in "
+        "whose window most of their time shows",
     )
 
 
 def test_times_of_different_windows_are_never_subtracted() -> None:
-    """Where primary ratios differ, work and bubble are those of the first run's."""
+    """Where primary ratios differ, runs are compared by the longest window, in any order."""
     schedule, period = (
         run("a", window_ms=window, name=name).saved.ratios[0]
         for name, window in (("schedule", 40.0), ("period", 60.0))
@@ -156,11 +156,15 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
     parts: dict[str, Any] = {"bubble_parts": (("drain", 0.2), ("warmup", 0.05))}
     runs = [run("a", ratios=(schedule, period), **parts)]
     runs += [run("b", ratios=(schedule, period), headline="period", **parts)]
-    text = " ".join(printed(compare(runs)).split())
+    for order in (runs, runs[::-1]):
+        found = compare(order)
+        text = " ".join(printed(found).split())
 
-    assert "ms per rank and iteration, in the window of schedule" in text
-    assert "work 30.000 30.000 +0.000 +0.0 bubble 10.000 10.000 +0.000 +0.0" in text
-    assert "drain" not in text
+        assert found.headline == "period"
+        assert text.startswith("period bubble ratio 25.00 %")
+        assert "ms per rank and iteration, in the window of period" in text
+        assert "work 45.000 45.000 +0.000 +0.0 bubble 15.000 15.000 +0.000 +0.0" in text
+        assert "drain" not in text
 
 
 @pytest.mark.parametrize(
@@ -362,7 +366,8 @@ def test_json_has_what_is_promised() -> None:
 
     assert found["schema"] == "bubbleviz.comparison/1"
     assert set(found) == {
-        *("schema", "version", "runs", "ratios", "changes", "advice", "notes", "test")
+        *("schema", "version", "headline", "runs", "ratios", "changes", "advice", "notes"),
+        "test",
     }
     assert [own["title"] for own in found["runs"]] == ["a", "b"]
     assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
