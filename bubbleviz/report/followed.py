@@ -116,7 +116,9 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
             continue
         kinds.add(advice.kind)
         done, change = _change(advice, before, after)
-        window = "period" if advice.place == "between-iterations" else "step"
+        # Where iterations overlap, one that ends earlier is not all won: the next began before.
+        overlapping = before.headline == "period" or advice.place == "between-iterations"
+        window = "period" if overlapping else "step"
         results.append(_held(advice, (before, after), window, done, change))
     if (more := _more_microbatches(before, after)) is not None:
         now, then = after.microbatches or 0, before.microbatches or 0
@@ -172,7 +174,7 @@ def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice |
 
 def _saved(before: SavedReport, after: SavedReport, window: str) -> float | None:
     """Return the share by which a window of as much work is shorter; None where either has none."""
-    for name in (window, before.headline):
+    for name in (window, before.headline, "step"):
         first, now = before.ratio(name), after.ratio(name)
         if first and now and first.window_ns.mean and now.window_ns.mean is not None:
             return 1 - same_work(before, after) * now.window_ns.mean / first.window_ns.mean

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bubbleviz.cli.app import main
+from tests.planting import Planting, plant
 from tests.support.pipeline_jobs import Job, simulated
 
 UNEVEN = Job(stage={3: 1.8})
@@ -112,3 +113,18 @@ def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
         assert first["kind"] == "schedule"
         assert first["change"] == f"the schedule is {change} was gpipe"
         assert first["verdict"] == verdict
+
+
+def test_iterations_that_overlap_keep_what_shortens_the_time_between_their_starts(
+    tmp_path: Path,
+) -> None:
+    late = Planting(stages=4, microbatches=8, iterations=6)
+    reports = []
+    for name, optimizer in (("before", 1), ("after", -1)):
+        plant(replace(late, late_optimizer=optimizer, late_optimizer_ns=5_000_000), tmp_path / name)
+        reports.append(str(tmp_path / f"{name}.json"))
+        assert main(["analyze", str(tmp_path / name), "-o", reports[-1]]) == 0
+    first = _compared(reports[0], reports[1], tmp_path)[0]
+
+    assert first["verdict"] == "kept in part"
+    assert first["saved_ratio"] == pytest.approx(0.0537, abs=0.001)
