@@ -105,7 +105,11 @@ class Report(measured.Report):  # noqa: D101 - help() shows that of its base, wh
 
     @property
     def advice(self) -> tuple[Advice, ...]:
-        """What would shorten iterations, the largest saving first."""
+        """What a replay proves to shorten iterations, the largest saving first.
+
+        Empty where nothing does; ``what_to_do_first`` may then name what is no change to the run's
+        operations, such as more microbatches, or profiles that are missing.
+        """
         return advice_of(self)
 
     @property

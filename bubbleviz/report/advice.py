@@ -593,7 +593,7 @@ def _microbatch(_: Report, fault: Fault, __: str) -> _Text:
 
 def _iteration(report: Report, fault: Fault, _: str) -> _Text:
     named = listed([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
-    times = f"{fault.phases[0][1]:.1f}x the usual time"
+    times = f"{fault.phases[0][1]:.2f}x the usual time"
     share = f"{counted(len(fault.iterations), 'iteration')} ({named})"
     state = _thread(report, fault)
     during = f"; in the longest{state}" if state else ""
@@ -620,7 +620,7 @@ def _link(_: Report, fault: Fault, seen: str) -> _Text:
     where = f" of {fault.what}" if fault.what else ""
     return (
         f"Find out why the link between stages {low} and {high}{where} is slow",
-        f"Transfers take {fault.phases[0][1]:.1f}x the time of other links, in {seen}",
+        f"Transfers take {fault.phases[0][1]:.2f}x the time of other links, in {seen}",
         "",
     )
 
@@ -734,7 +734,7 @@ def _phases(fault: Fault) -> str:
 def _outcome(
     what: tuple[str, str], length_ns: float, saving_ns: float, ranks: int, error: float | None
 ) -> str:
-    """Return what a saving is: in percent, ms per iteration, and GPU-hours per day.
+    """Return what a saving is: in percent, what iterations then take, and GPU-hours per day.
 
     Args:
         what: kind and place of the advice.
@@ -746,6 +746,6 @@ def _outcome(
     share = saving_ns / length_ns if length_ns else 0.0
     at_least = "at least " if at_most(*what) else ""
     return (
-        f"{saved_share(*what, share, error)}, {at_least}{in_ms(round(length_ns - saving_ns))} per "
-        f"iteration, {24 * ranks * share:,.1f} GPU-hours per day"
+        f"{saved_share(*what, share, error)}: iterations of {at_least}"
+        f"{in_ms(round(length_ns - saving_ns))}, {24 * ranks * share:,.1f} GPU-hours per day saved"
     )

@@ -163,3 +163,11 @@ def test_what_else_would_save_stands_below_what_to_do_first(
     assert further[0].startswith("Find out why rank 6 is slow (-")
     assert f"Then: {further[0]}" in screen
     assert "First: Begin iterations earlier" in screen
+
+
+def test_what_slows_iterations_little_shows_in_its_number(tmp_path: Path) -> None:
+    table = tmp_path / "operations.csv"
+    simulated(Job(iteration={2: 1.04, 3: 1.04}, noise=0.001), 3).written(table)
+    assert "Operations take 1.04x the usual time" in (
+        first_thing(bubbleviz.analyze(str(table))) or ""
+    )

@@ -289,5 +289,5 @@ def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None
     assert "Idle time in iterations" in table
     assert "Bubble ratios" not in table
     advice = first_thing(report) or ""
-    assert " per iteration, " in advice
+    assert ": iterations of " in advice
     assert "schedule" not in advice
