@@ -22,7 +22,7 @@ from bubbleviz.schedules.layout.layers import (
     Layers,
     Layout,
     Recurrence,
-    even_layout,
+    even_layouts,
     layout_workload,
     megatron_layout,
     torchtitan_layout,
@@ -203,9 +203,20 @@ def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
     assert partition.best_partition(recurrence, layers, [1.0, 1.0]) == partition.NONE_FITS
 
 
+def test_a_layout_is_held_against_the_better_of_two_equal_ones() -> None:
+    """Of 5 layers, the last one heavy, the odd one stands on the first stage."""
+    question = LayoutQuestion(model([10] * 4 + [20]), 2, 8)
+    (row,) = best_layouts(question, ["1f1b"])
+
+    assert [each.bounds for each in even_layouts(question.layers, (0, 1))] == [(0, 2, 5), (0, 3, 5)]
+    assert row.before is not None
+    assert row.before.bounds == (0, 3, 5)
+    assert row.saving == 0
+
+
 def test_a_start_is_not_made_worse() -> None:
     layers = model([10] * 12 + [30])
-    start = even_layout(layers, tuple(range(4)))
+    start, _ = even_layouts(layers, tuple(range(4)))
     found = best("1f1b", (4, 16, 1), layers, starts=[start])
 
     assert start.bounds == (0, 3, 6, 9, 13)

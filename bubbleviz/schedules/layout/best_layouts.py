@@ -70,7 +70,8 @@ class ScheduleLayout:
         schedule: its name.
         plan: the order; None where there is none of these sizes.
         before: the layout that it is compared with: the run's own where it has as many virtual
-            stages at the same places, else equal numbers of layers.
+            stages at the same places, else equal numbers of layers: of those that fit the memory,
+            if any does, the faster.
         own: whether that is the run's own.
         before_ns: makespan with that.
         before_fits: whether that is within the memory.
@@ -164,7 +165,7 @@ def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -
     if rule.has_one_order:
         return _of_plan(question, rule.plan(question.stages, question.microbatches, several))
     placement = known.placement_of(rule, question.stages, several)
-    layout, _ = _before(question, placement)
+    (layout, *_), _ = _before(question, placement)
     rows: list[ScheduleLayout] = []
     for _ in range(_TURNS):
         workload = _device_workload(question, rule, layout)
@@ -206,15 +207,20 @@ def _of_plan(
 ) -> ScheduleLayout:
     """Return the best layout for one order."""
     recurrence, layers = question.recurrence(plan), question.layers
-    before, own = _before(question, recurrence.placement)
-    starts = [before] if start is None else [before, start]
+    layouts, own = _before(question, recurrence.placement)
+    makespans = recurrence.makespans(layers, np.array([each.bounds for each in layouts], np.int64))
+    fits = [
+        simulation.fits(peak_memory(layers, recurrence, each), question.limit) for each in layouts
+    ]
+    at = min(range(len(layouts)), key=lambda own: (not fits[own], makespans[own]))
+    starts = [*layouts] if start is None else [*layouts, start]
     row = ScheduleLayout(
         schedule=plan.name,
         plan=plan,
-        before=before,
+        before=layouts[at],
         own=own,
-        before_ns=int(recurrence.makespans(layers, np.array([before.bounds], np.int64))[0]),
-        before_fits=simulation.fits(peak_memory(layers, recurrence, before), question.limit),
+        before_ns=int(makespans[at]),
+        before_fits=fits[at],
     )
     best = best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, str):
@@ -231,12 +237,14 @@ def _of_plan(
     )
 
 
-def _before(question: LayoutQuestion, placement: tuple[int, ...]) -> tuple[model.Layout, bool]:
-    """Return the layout to compare with, and whether it is the run's own."""
+def _before(
+    question: LayoutQuestion, placement: tuple[int, ...]
+) -> tuple[tuple[model.Layout, ...], bool]:
+    """Return the layouts to compare with, and whether it is the run's own."""
     own = question.own
     if own is not None and own.placement == placement:
-        return own, True
-    return model.even_layout(question.layers, placement), False
+        return (own,), True
+    return model.even_layouts(question.layers, placement), False
 
 
 def peak_memory(

@@ -113,11 +113,11 @@ class Layout:
         return tuple(stage for stage, at in enumerate(self.placement) if at == device)
 
 
-def even_layout(layers: Layers, placement: tuple[int, ...]) -> Layout:
-    """Return the layout that frameworks fall back to: as many transformer layers on each stage.
+def even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layout, Layout]:
+    """Return the layouts that frameworks fall back to: as many transformer layers on each stage.
 
-    What the division leaves goes to the last stages, one each; what comes before the first
-    transformer layer goes to the first stage, what comes behind the last to the last.
+    What the division leaves goes to the last stages, one each, or to the first; what comes before
+    the first transformer layer goes to the first stage, what comes behind the last to the last.
 
     Raises:
         UsageError: there are fewer layers than virtual stages.
@@ -128,9 +128,10 @@ def even_layout(layers: Layers, placement: tuple[int, ...]) -> Layout:
         inner = list(range(len(layers)))
     check_enough(len(inner), stages)
     share, left = divmod(len(inner), stages)
-    counts = [share + (stage >= stages - left) for stage in range(stages)]
-    starts = [inner[sum(counts[:stage])] for stage in range(stages)]
-    return Layout(placement, (0, *starts[1:], len(layers)))
+    places, ends = range(1, stages), len(layers)
+    last = (inner[share * stage + max(stage - stages + left, 0)] for stage in places)
+    first = (inner[share * stage + min(stage, left)] for stage in places)
+    return Layout(placement, (0, *last, ends)), Layout(placement, (0, *first, ends))
 
 
 def check_enough(layers: int, stages: int) -> None:
