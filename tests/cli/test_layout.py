@@ -88,6 +88,9 @@ def test_a_memory_limit_has_the_unit_of_the_table(
     assert document["memory"]["limit"] == [20, 20]
     assert max(document["schedules"][0]["peak_memory"]) <= 20
     assert cli.json(*words, "--memory-limit", "2")["schedules"][0]["layout"] is None
+    printed = cli.printed(*words[:-2], "--memory-limit", "2")
+    assert "No layout found fits the memory; nearest before: 1f1b, by " in printed
+    assert "best of all" not in printed
     in_bytes = tmp_path / "bytes.csv"
     in_bytes.write_text(TABLE.replace(",2,1\n", ",2GB,1GB\n").replace(",1,1\n", ",1GB,1GB\n"))
     words[2] = str(in_bytes)

@@ -15,7 +15,12 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.layout import layers as model
-from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout, best_layouts
+from bubbleviz.schedules.layout.best_layouts import (
+    LayoutQuestion,
+    ScheduleLayout,
+    best_layouts,
+    peak_memory,
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def sections(report: LayoutReport) -> Iterator[Block]:
             f"measured: {milliseconds(measured.ran_ns)} ms per iteration"
             f"{f', {measured.ran}' if measured.ran else ''}"
         )
-    title = "Best layout for each schedule, simulated"
+    title = "Best layout for each schedule, simulated" if report.best else _none_fits(report)
     rows = [_schedule(report, row) for row in report.rows]
     yield Table(title, rows, left=("schedule", "best of\nall"))
     yield HangingLines([("", line) for line in _legend(report)])
@@ -129,6 +134,21 @@ def shown(report: LayoutReport) -> list[ScheduleLayout]:
         return [row for row in report.rows if row.best is not None][:_SHOWN]
     rows = {row.schedule: row for row in (report.same, report.best) if row is not None}
     return list(rows.values())
+
+
+def _none_fits(report: LayoutReport) -> str:
+    """Return that there is no layout, and how far the nearest before is above the memory."""
+    question, over = report.question, []
+    for row in report.rows:
+        if question.limit and row.plan and row.before:
+            peaks = peak_memory(question.layers, question.recurrence(row.plan), row.before)
+            more = max(own - most for own, most in zip(peaks, question.limit, strict=True))
+            over.append((more, row.schedule))
+    if not over:
+        return "No schedule has a layout"
+    more, schedule = min(over)
+    size = memory_text(more, in_bytes=report.measured.in_bytes)
+    return f"No layout found fits the memory; nearest before: {schedule}, by {size} too large"
 
 
 def _schedule(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
@@ -169,7 +189,8 @@ def _legend(report: LayoutReport) -> Iterator[str]:
     if any(not row.before_fits for row in report.rows):
         parts.append("! exceeds the memory")
     yield "; ".join(parts)
-    yield "best of all: no layout of contiguous layers is faster under that schedule"
+    if report.best:
+        yield "best of all: no layout of contiguous layers is faster under that schedule"
 
 
 def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
