@@ -83,4 +83,4 @@ def test_idle_time_between_iterations_is_not_no_bubble(tmp_path: Path) -> None:
     assert report.summary.bubble_ratio["schedule"].mean == 0
     advice = str(first_thing(report))
     assert advice.startswith("Begin iterations earlier on host GPU 0 (pipeline order 0) (-")
-    assert "(-70.00 %, " in advice
+    assert "(-70.00 %: " in advice
