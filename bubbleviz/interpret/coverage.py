@@ -48,8 +48,11 @@ def rank_coverages(ran: RankWork, unattributed: Bools) -> list[RankCoverage]:
     """
     work = ran.work
     # Compute inside operations and outside, communication inside ranges and outside, copies.
-    other = np.where(work.communication, 2 + (work.range == NONE), 4)
-    cell = 5 * (work.rank - ran.ranks.start) + np.where(work.compute, unattributed, other)
+    outside = (work.range == NONE).view(np.int8)
+    other = np.where(work.communication, np.int8(2) + outside, np.int8(4))
+    cell = np.where(work.compute, unattributed.view(np.int8), other).astype(np.int64)
+    if len(ran.ranks) > 1:
+        cell += 5 * (work.rank.astype(np.int64) - ran.ranks.start)
     sums = group_sum(cell, 5 * len(ran.ranks), work.end_ns - work.start_ns).reshape(-1, 5)
     return [
         RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, copies)

@@ -17,7 +17,7 @@ import numpy as np
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined, stretch_of
 from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
@@ -279,7 +279,7 @@ class Launches:
             ranks = np.flatnonzero(activities.ranks[:, 0] == process)
             of_ranks = [rows_of(rank) for rank in ranks.tolist()]
             rows = np.sort(np.concatenate(of_ranks)) if len(of_ranks) > 1 else of_ranks[0]
-            ids = self.ids[rows]
+            ids = self.ids[stretch_of(rows)]
             if not (ids[1:] >= ids[:-1]).all():
                 order = np.argsort(ids, kind="stable")
                 rows, ids = rows[order], ids[order]

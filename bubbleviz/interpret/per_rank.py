@@ -21,7 +21,7 @@ from bubbleviz.interpret.linking import NEVER, LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.model import intervals
 from bubbleviz.model import operations as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined, stretch_of
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.values import dataclass, replace
@@ -234,12 +234,13 @@ def _work_of(
     """
     rows = np.concatenate([rows_of(rank) for rank in ranks])
     activity, of_range = (column[receives] for column in profile.receives)
-    order = np.argsort(rows, kind="stable")
-    received = order[np.searchsorted(rows, activity, sorter=order)]
-    # Those of a rank mostly follow each other.
-    taken: Codes | slice = rows
-    if len(ranks) == 1 and len(rows) and rows[-1] - rows[0] == len(rows) - 1:
-        taken = slice(int(rows[0]), int(rows[-1]) + 1)
+    # Those of a rank ascend, and mostly follow each other.
+    taken = stretch_of(rows) if len(ranks) == 1 else rows
+    if isinstance(taken, slice):
+        received = activity - taken.start
+    else:
+        order = np.argsort(rows, kind="stable")
+        received = order[np.searchsorted(rows, activity, sorter=order)]
     work = profile.work.take(taken)
     # Operation of each range on each rank, of no range (-1) in the last place; -1 for ranges that
     # launched nothing there.

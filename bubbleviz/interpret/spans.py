@@ -277,21 +277,24 @@ def active_time(
     of = of[groups.first]
     occupied = busy_times(operations, busy, WORK)
     in_gaps = intervals.difference(uncovered, intervals.difference(uncovered, operating))
-    active = ActiveTime(
-        rank=operations.rank[of],
-        iteration=operations.iteration[of],
-        active_ns=active_ns,
-        kernel_ns=intervals.measure_within(running, low_ns, high_ns),
-        gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
-        collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
-    )
     # Work is one stretch, and between two iterations' work those in which the same things run.
     worked = intervals.union(low_ns, high_ns)
     between = [intervals.difference(those, worked) for those in (running, communicating, alone)]
     ends = distinct(low_ns, high_ns, *(end for pair in between for end in pair))
     start_ns, end_ns = ends[:-1], ends[1:]
-    running_ns = intervals.measure_within(running, start_ns, end_ns)
+    kernel_ns, running_ns = np.split(
+        intervals.measure_within(running, np.append(low_ns, start_ns), np.append(high_ns, end_ns)),
+        [len(low_ns)],
+    )
     communication_ns = intervals.measure_within(communicating, start_ns, end_ns)
+    active = ActiveTime(
+        rank=operations.rank[of],
+        iteration=operations.iteration[of],
+        active_ns=active_ns,
+        kernel_ns=kernel_ns,
+        gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
+        collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
+    )
     times = RunningTimes(
         rank=np.full(len(start_ns), ran.ranks.start, np.int64),
         start_ns=start_ns,

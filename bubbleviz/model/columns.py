@@ -142,6 +142,13 @@ def scattered(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) ->
     return column
 
 
+def stretch_of(rows: Codes) -> Codes | slice:
+    """Return ascending rows; those that follow each other as a slice, which copies nothing."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
 def marked(count: int | tuple[int, ...], rows: Any) -> Bools:
     """Return which of so many rows are among some."""
     column = np.zeros(count, bool)
