@@ -59,9 +59,7 @@ def arrivals(operations: RankOperations) -> Arrivals:
         return Arrivals(never, never, np.zeros(count, bool), none, none)
     rows = np.flatnonzero(among(operations.phase, PASSED_ON))
     forward = operations.phase[rows] == Phase.F
-    receive, send = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64)
-    receive[rows] = _named(operations, rows, np.where(forward, Phase.RECV_F, Phase.RECV_B), -1)
-    send[rows] = _named(operations, rows, np.where(forward, Phase.SEND_F, Phase.SEND_B), 1)
+    receive = _named(operations, (Phase.RECV_F, Phase.RECV_B), -1)
     named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
     exact[named] = np.maximum(exact[named], operations.end_ns[receive[named]])
     latest, seen = exact.copy(), np.zeros(count, bool)
@@ -72,18 +70,27 @@ def arrivals(operations: RankOperations) -> Arrivals:
         receives = marked(ranks, operations.rank[among(operations.phase, (phase, Phase.SEND_RECV))])
         receives[operations.rank[consumers[operations.received_ns[consumers] != NONE]]] = True
         seen[consumers] = receives[operations.rank[consumers]]
-    return Arrivals(exact, latest, seen, receive, send)
+    return Arrivals(exact, latest, seen, receive, sends(operations))
 
 
-def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> Ints:
-    """Return the row of the transfer of that phase with the key of each row; -1 for none.
+def sends(operations: RankOperations) -> Ints:
+    """Return the row of the send of the name of each operation; -1 none."""
+    return _named(operations, (Phase.SEND_F, Phase.SEND_B), 1)
 
-    It is the last one that was launched before the operation ended on the host (``side`` -1), or
-    the first one after it started (1), unless another operation of that key lies between.
+
+def _named(operations: RankOperations, phases: tuple[Phase, Phase], side: int) -> Ints:
+    """Return the row of the transfer with the key of each F, B and BW; -1 for none.
+
+    Its phase is the first one for F, and the other for what goes backward. It is the last one that
+    was launched before the operation ended on the host (``side`` -1), or the first one after it
+    started (1), unless another operation of that key lies between.
     """
-    transfers = np.flatnonzero(among(operations.phase, phase) & (operations.microbatch >= 0))
+    found = np.full(len(operations), NONE, np.int64)
+    transfers = np.flatnonzero(among(operations.phase, phases) & (operations.microbatch >= 0))
     if len(transfers) == 0:
-        return np.full(len(rows), NONE, np.int64)
+        return found
+    rows = np.flatnonzero(among(operations.phase, PASSED_ON))
+    phase = np.where(operations.phase[rows] == Phase.F, *phases)
     both = np.concatenate((transfers, rows))
     group = groups_of(
         operations.rank[both],
@@ -97,12 +104,10 @@ def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> In
     is_row = np.arange(len(both)) >= len(transfers)
     # Transfers and operations of one key in the order in which an operation looks for them.
     order = sorted_rows(group, time_ns, is_row)
-    transfer = np.full(len(both), NONE, np.int64)
-    if len(order) > 1:
-        next_to = (group[order][1:] == group[order][:-1]) & is_row[order][1:]
-        next_to &= ~is_row[order][:-1]
-        transfer[order[1:][next_to]] = both[order[:-1][next_to]]
-    return transfer[len(transfers) :]
+    key, searches = group[order], is_row[order]
+    after = 1 + np.flatnonzero((key[1:] == key[:-1]) & searches[1:] & ~searches[:-1])
+    found[both[order[after]]] = both[order[after - 1]]
+    return found
 
 
 def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER, arrivals
+from bubbleviz.align.waits import NEVER, sends
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.causes.idle import IdleIntervals
@@ -270,7 +270,7 @@ def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
     began_ns = operations.end_ns[consumer] - operations.busy_ns[consumer]
     seen = (start_ns != NONE) & (start_ns <= began_ns) & (end_ns <= operations.end_ns[consumer])
 
-    send = arrivals(operations).send[producer]
+    send = sends(operations)[producer]
     unnamed = _in_order(operations, producer, forward, (Phase.SEND_F, Phase.SEND_B))
     send = np.where(send == NONE, unnamed, send)
     sent = (send != NONE) & (operations.has_span[send] == 1)
