@@ -70,7 +70,8 @@ def find_profiles(
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
-    for less, more in _superseded([file.path for file in files]):
+    # Of a directory one of both was taken, and what companions are called means nothing.
+    for less, more in _superseded([file.path for file in files if file.named]):
         raise MismatchError(
             f"{less} and {more}: the same run in two formats; give the latter alone"
         )
