@@ -499,6 +499,11 @@ def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | No
     return paused
 
 
+def _share_idle(work_ns: int, window_ns: int) -> float | None:
+    """Return the share of a window that is no work; None of an empty one."""
+    return (window_ns - work_ns) / window_ns if window_ns > 0 else None
+
+
 def _ratio(
     run: Run,
     ratio: RatioDefinition,
@@ -527,8 +532,8 @@ def _ratio(
     unattributed_ns = int(account.unattributed_ns[k, present].sum())
     bounds = account.bounds
     return Ratio(
-        value=rank_iterations.ratio_of(work_ns, window_ns),
-        low=rank_iterations.ratio_of(work_ns + unattributed_ns, window_ns),
+        value=_share_idle(work_ns, window_ns),
+        low=_share_idle(work_ns + unattributed_ns, window_ns),
         overhead=(window_ns - work_ns) / work_ns if work_ns > 0 else None,
         window_ns=(2 * window_ns + len(present)) // (2 * len(present)),
         interval=None if bounds is None else bounds.ratio_interval(k, work_ns, len(present)),

@@ -277,11 +277,6 @@ def lacking(ranks: RankIterations) -> list[str | None]:
     return [ranks.columns.reasons[code] for code in rank_column(ranks, "missing").tolist()]
 
 
-def ratio_of(work_ns: int, window_ns: int) -> float | None:
-    """Return the share of a window that is no work; None of an empty one."""
-    return (window_ns - work_ns) / window_ns if window_ns > 0 else None
-
-
 # Rank slices: some ranks of a run after the other, so that counting takes little memory.
 #
 # Ranks are numbered in the order of the operations' rows, so that a slice of ranks is one of rows.
