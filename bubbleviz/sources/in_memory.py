@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from bubbleviz.model.grouping import (
     places_in,
     sorted_rows,
 )
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.values import dataclass, replace
 from bubbleviz.native.library import Library, library
 from bubbleviz.timing import step
@@ -263,6 +264,13 @@ def thread_numbers(pid: Ints, tid: Ints) -> Ints:
         number[rows] = free[~np.isin(free, taken)][: len(rows)]
     threads: Ints = ((threads_seen[0] << 24) + number)[of_row.reshape(-1)]
     return threads
+
+
+def without_valid_times(notes: Iterable[Limitation]) -> str:
+    """Return the clause on kernels that were left out for their times; "" where none was."""
+    left_out = [note for note in notes if note.kind is LimitationKind.KERNELS_LEFT_OUT]
+    told = ", ".join(f"{note.count} {note.what}" for note in left_out)
+    return f"no kernel has valid times ({told})" if told else ""
 
 
 # Work of devices, merged from blocks of columns in few bytes.

@@ -35,7 +35,7 @@ from bubbleviz.sources.nsys import export, queries
 from bubbleviz.sources.nsys.files import files_of
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn
-from bubbleviz.sources.tables.files import values_of
+from bubbleviz.sources.tables.files import opened_ipc, values_of
 
 _ResultT = TypeVar("_ResultT")
 Rows = list[tuple[object, ...]]
@@ -157,12 +157,7 @@ class TableFile:
             use_threads=self._threads, included_fields=list(fields) or None
         )
         with pa.OSFile(str(self.path)) as file:
-            try:
-                reader = pa.ipc.open_file(file, options=options)
-            except pa.ArrowInvalid:
-                file.seek(0)
-                reader = pa.ipc.open_stream(file, options=options)
-            yield reader
+            yield opened_ipc(file, options)
 
     def _parts(self, fields: Sequence[int]) -> Iterator[Any]:
         """Yield the own batches of Arrow IPC."""

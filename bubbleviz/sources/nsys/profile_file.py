@@ -15,7 +15,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import dataclass, field
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.in_memory import no_calls, no_ranges
+from bubbleviz.sources.in_memory import no_calls, no_ranges, without_valid_times
 from bubbleviz.sources.nsys import gpu_work, target
 from bubbleviz.sources.nsys import ranges as nvtx
 from bubbleviz.sources.nsys.export import GRAPH, KERNEL, KINDS, NVTX, RUNTIME, Export
@@ -208,17 +208,15 @@ class NsysFile:
             raise _without_kernels(export, notes)
         # Calls matter where some can have launched something.
         called = export.has("calls/all") and export.rows("calls/any")
-        calls = gpu_work.ExportedCalls(export, names.call_names) if called else no_calls()
+        calls = gpu_work.ExportedCalls(export, names.call_names) if called else None
         if not partial:
-            if not isinstance(calls, gpu_work.ExportedCalls):
+            if calls is None:
                 raise _nothing(export, RUNTIME)
             export.begin("calls/all", calls.block)
 
         def last_ns() -> int:
-            latest = 0
-            if not partial and isinstance(calls, gpu_work.ExportedCalls):
-                latest = calls.latest_end_ns()
-            return max(int(activities.end_ns.max(initial=0)), latest)
+            latest_ns = 0 if partial or calls is None else calls.latest_end_ns()
+            return max(int(activities.end_ns.max(initial=0)), latest_ns)
 
         ranges, impossible = earlier[1:] if earlier else self._ranges(names, last_ns)
         if earlier:
@@ -232,7 +230,7 @@ class NsysFile:
         return profile.Profile(
             source=target.source_of(export),
             activities=activities,
-            calls=calls,
+            calls=calls or no_calls(),
             ranges=ranges,
             every_range=nvtx.LongRanges(export),
             overheads=overheads,
@@ -296,16 +294,11 @@ class NsysFile:
 
 def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
     """Return the error of an export without kernels, or of which each was left out."""
-    left_out = [
-        f"{note.count} {note.what}"
-        for note in notes
-        if note.kind is LimitationKind.KERNELS_LEFT_OUT
-    ]
+    left_out = without_valid_times(notes)
     if not left_out:
         return _nothing(export, KERNEL)
     return NothingToAnalyseError(
-        f"{export.path}: no kernel has valid times ({', '.join(left_out)}); profile again with: "
-        "nsys profile -t cuda,nvtx"
+        f"{export.path}: {left_out}; profile again with: nsys profile -t cuda,nvtx"
     )
 
 

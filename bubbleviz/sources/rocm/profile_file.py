@@ -24,11 +24,9 @@ from bubbleviz.timing import step
 
 #: What records more, by format.
 _AGAIN = {"rocpd": ROCPROF_AGAIN, "rpd": RPD_AGAIN}
-#: What an inspection counts, and the tables that hold it, by format.
-_COUNTED = {
-    "rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy", "rocpd_region", "rocpd_region"),
-    "rpd": ("rocpd_op", "rocpd_op", "rocpd_api", "rocpd_api"),
-}
+#: The tables that hold kernels, and copies, by format.
+_TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}
+#: What an inspection counts.
 _WHAT = ("kernels", "copies and fills", "HIP API calls", "ROCTx ranges")
 
 
@@ -111,17 +109,11 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
     ranges = in_memory.plain_ranges(start_ns, end_ns, thread, name, ())
     ranges = replace(ranges, start_end=kind == Kind.STARTED)
     work, notes = _activities(recording, zero_ns, calls.calls.thread)
-    left_out = [
-        f"{note.count} {note.what}"
-        for note in notes
-        if note.kind is LimitationKind.KERNELS_LEFT_OUT
-    ]
     lacking = unlinked = ""
     if not work.kernels:
         but = f", but {counted(count, 'HIP API call')}" if count else ""
-        lacking = f"no kernels were recorded{but}; {again}"
-        if left_out:
-            lacking = f"no kernel has valid times ({', '.join(left_out)}); {again}"
+        left_out = in_memory.without_valid_times(notes)
+        lacking = f"{left_out or f'no kernels were recorded{but}'}; {again}"
     if not count:
         unlinked = f"no HIP API calls were recorded, so kernels cannot be linked to ranges; {again}"
     elif not len(ranges) and recording.nameless:
@@ -134,7 +126,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
             f"no ROCTx ranges were recorded; {again}, with ranges switched on in the training "
             "framework"
         )
-    none = np.empty(0, np.int64)
+    impossible = {"HIP API calls": calls_held - count, "ranges": ranges_held - len(ranges)}
     devices = {replace(device, name=encodable(device.name)) for device in recording.devices}
     return in_memory.Decoded(
         profile.Profile(
@@ -152,19 +144,13 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
             calls=calls,
             ranges=ranges,
             every_range=in_memory.InMemoryRanges(ranges, recording.range_texts),
-            overheads=profile.Overheads(none, none.copy(), none.copy()),
+            overheads=profile.Overheads.none(),
             threads=tuple(recording.threads),
             devices=tuple(sorted(devices, key=lambda d: (d.pid or 0, d.device_id, d.name))),
             limitations=(
                 *notes,
                 *_losses(recording, work.kernels, calls.texts),
-                *profile.impossible_times(
-                    path,
-                    {
-                        "HIP API calls": calls_held - count,
-                        "ranges": ranges_held - len(ranges),
-                    },
-                ),
+                *profile.impossible_times(path, impossible),
             ),
         ),
         dict(zip(_WHAT, (*held, calls_held, len(ranges) + recording.nameless), strict=True)),
@@ -179,7 +165,7 @@ def _losses(
     recording: RocmRecording, kernels: int, call_names: Sequence[str]
 ) -> Iterator[Limitation]:
     """Yield what the file lacks, and kinds of work of which calls were recorded alone."""
-    path, in_tables = recording.path, _COUNTED[recording.format]
+    path, (of_kernels, of_copies) = recording.path, _TABLES[recording.format]
     yield from recording.limitations
     lost = LimitationKind.RANGE_NAMES_LOST
     if recording.nameless:
@@ -191,8 +177,8 @@ def _losses(
         yield Limitation(what, reason, count, lost)
     launches = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
     for what, table, recorded, make, beginnings, kind in (
-        (profile.KERNELS, in_tables[0], kernels, "launch", launches, LimitationKind.COSTS),
-        ("copies", in_tables[1], recording.copied, "make", COPIES, LimitationKind.OTHER),
+        (profile.KERNELS, of_kernels, kernels, "launch", launches, LimitationKind.COSTS),
+        ("copies", of_copies, recording.copied, "make", COPIES, LimitationKind.OTHER),
     ):
         if not recorded and any(name.startswith(beginnings) for name in call_names):
             reason = f"{path} holds calls that {make} some, but none in {table}"

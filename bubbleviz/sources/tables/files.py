@@ -245,13 +245,23 @@ def _arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
     """Return the same of a file or a stream of Arrow IPC."""
     import pyarrow as pa
 
-    mapped = pa.memory_map(path)
-    try:
-        reader = pa.ipc.open_file(mapped)
-    except pa.ArrowInvalid:
-        mapped.seek(0)
-        reader = pa.ipc.open_stream(mapped)
+    reader = opened_ipc(pa.memory_map(path))
     return reader.schema.names, lambda names: reader.read_all().select(names)
+
+
+def opened_ipc(file: Any, options: Any = None) -> Any:
+    """Return the reader of a file or a stream of Arrow IPC.
+
+    Raises:
+        pyarrow.ArrowInvalid: it is neither.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_file(file, options=options)
+    except pa.ArrowInvalid:
+        file.seek(0)
+        return pa.ipc.open_stream(file, options=options)
 
 
 #: What a file of each kind is, and what opens it.
