@@ -74,10 +74,10 @@ class OperationTable:
     paired: bool
     told: frozenset[str]
     waits: BusyIntervals
-    unattributed: BusyIntervals
-    exposed: BusyIntervals
-    overheads: BusyIntervals
-    collectives: ToldCollectives
+    unattributed: BusyIntervals = field(default_factory=BusyIntervals.none)
+    exposed: BusyIntervals = field(default_factory=BusyIntervals.none)
+    overheads: BusyIntervals = field(default_factory=BusyIntervals.none)
+    collectives: ToldCollectives = field(default_factory=ToldCollectives.none)
     pauses: BusyIntervals = field(default_factory=BusyIntervals.none)
     noun: str = "table of operations"
     notes: tuple[Limitation, ...] = ()

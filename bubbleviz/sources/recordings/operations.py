@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from bubbleviz import recording_layout as layout
 from bubbleviz.conventions import convention_file, range_names
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
-from bubbleviz.model import collectives, grouping, intervals, limitations
+from bubbleviz.model import grouping, intervals, limitations
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
@@ -68,21 +69,12 @@ def _around(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]
 
 def first_parts(files: Sequence[str]) -> list[str]:
     """Return files without those that are later parts of others; opening one reads them all."""
-    seen: dict[tuple[int, ...], tuple[int, str]] = {}
-    kept: list[str] = []
+    together: dict[object, list[tuple[int, str]]] = {}
     for file in files:
         header = _header_or_none(file) if file.endswith(layout.SUFFIX) else None
-        if header is None:
-            kept.append(file)
-            continue
-        part, first = seen.get(header.session, (header.part, file))
-        if file == first:
-            kept.append(file)
-        elif header.part < part:
-            kept[kept.index(first)] = file
-        if header.part <= part:
-            seen[header.session] = header.part, file
-    return kept
+        session, part = (file, 0) if header is None else (header.session, header.part)
+        together.setdefault(session, []).append((part, file))
+    return [min(parts, key=itemgetter(0))[1] for parts in together.values()]
 
 
 def newest_run(files: Sequence[str]) -> list[str]:
@@ -289,8 +281,7 @@ def table_of(session: RecordedSession) -> OperationTable:
     rows = np.flatnonzero(inside & (own.host_end_ns <= own.host_end_ns[around]))
     waits = model.BusyIntervals(around[rows], start_ns[rows], end_ns[rows])
     rows = rows[keys.phase[rows] != Phase.COLLECTIVE]
-    received = around[rows], count, start_ns[rows], end_ns[rows]
-    received_ns = intervals.group_extents(*received)[1]
+    received_ns = intervals.group_latest(around[rows], count, end_ns[rows], NONE)
     waited_ns = intervals.group_sum(waits.operation, count, waits.end_ns - waits.start_ns)
     # The host launched what ran on the device when it entered the range, about.
     operations = model.RankOperations.of(
@@ -336,10 +327,6 @@ def table_of(session: RecordedSession) -> OperationTable:
         paired=paired,
         told=frozenset(told),
         waits=waits,
-        unattributed=model.BusyIntervals.none(),
-        exposed=model.BusyIntervals.none(),
-        overheads=model.BusyIntervals.none(),
-        collectives=collectives.ToldCollectives.none(),
         pauses=_pauses(session, own),
         noun="recording",
         notes=tuple(_notes(session, int((~known).sum()))),

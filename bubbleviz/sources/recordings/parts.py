@@ -315,7 +315,7 @@ class PartReader:
 
     The file is opened anew each time and read to where it ends, whatever its size is said to be: on
     a network file system that is how another machine's writes are seen. One that was cut or put in
-    the place of another is read from its beginning, and counted in ``restarts``.
+    the place of another is read from its beginning.
 
     Args:
         path: the file; it may be empty yet.
@@ -327,14 +327,12 @@ class PartReader:
         host: hostname; "" unknown.
         device: name of the device; "" unknown.
         run: what the launcher calls the run; "" for nothing.
-        restarts: how often the file was another one than before.
         damaged: records that belong to no whole iteration, before the last one.
         tail_bytes: bytes behind the last whole iteration: it is being written, or was never ended.
     """
 
     def __init__(self, path: str, names: Numbering[str]) -> None:
         self.path, self._numbering = path, names
-        self.restarts = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -374,7 +372,7 @@ class PartReader:
         with _opened(self.path) as file:
             head = file.read(layout.HEADER.size)
             if not head.startswith(self._head):
-                self._restart()
+                self._forget()
             if self.header is None:
                 if len(head) < layout.HEADER.size and layout.MAGIC.startswith(head[:8]):
                     return b""
@@ -383,13 +381,9 @@ class PartReader:
             file.seek(self._offset - 1)
             data = file.read(most + 1)
         if not data:
-            self._restart()
+            self._forget()
             return self._bytes(most)
         return data[1:]
-
-    def _restart(self) -> None:
-        self.restarts += 1
-        self._forget()
 
     def _past_texts(self, data: bytes) -> bytes:
         """Return what follows the texts behind the header, and take these."""
