@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching, operation_of, operation_of_range
-from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links, ThreadRanges
 from bubbleviz.interpret.spans import RankWork, owned_by
 from bubbleviz.model import intervals
@@ -27,10 +26,11 @@ from bubbleviz.model.columns import (
     flags_of,
     is_constant,
     joined,
+    marked,
     scattered,
     widened,
 )
-from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, places_in
+from bubbleviz.model.grouping import distinct_rows, found_in, groups_of, numbered
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import WORK
@@ -141,11 +141,10 @@ def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
 
     A kernel of several operations is a batch of sends and receives, or of one collective.
     """
-    operation = np.full(count, NONE, np.int64)
     numbers = of_name[collectives.name] if len(of_name) else collectives.name[:0]
-    np.maximum.at(operation, collectives.kernel[: len(numbers)], numbers)
-    sends = np.zeros(count, bool)
-    sends[collectives.kernel[numbers == _PASSES.index("Send")]] = True
+    kernel = collectives.kernel[: len(numbers)]
+    operation = intervals.group_latest(kernel, count, numbers, NONE)
+    sends = marked(count, kernel[numbers == _PASSES.index("Send")])
     both = sends & (operation == _PASSES.index("Recv"))
     operation[both] = _PASSES.index("SendRecv")
     return operation
@@ -288,8 +287,7 @@ def collective_intervals(
         kinds=texts,
         groups=recorded.groups,
     )
-    kept = _kept(keys, table, exposed)
-    order = np.flatnonzero(kept)
+    order = np.flatnonzero(_kept(keys, table, exposed))
     order = order[np.argsort(start_ns[order], kind="stable")]
     return table.take(order), rows[order]
 
@@ -310,8 +308,7 @@ def _iterations(keys: OperationKeys, rank: Ints, owner: Ints, launched_ns: Ints)
 
 def places_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
     """Return the place of each row among those that agree in some columns, by their launch."""
-    order = np.lexsort((start_ns, launched_ns))
-    return occurrences(tuple(column[order] for column in columns))[places_in(order)]
+    return numbered(groups_of(*columns).of_row, launched_ns, start_ns)
 
 
 def _kept(keys: OperationKeys, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:

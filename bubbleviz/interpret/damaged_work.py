@@ -27,6 +27,7 @@ from bubbleviz.interpret.late_launches import Launches, WorklessRows
 from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
+from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.model.values import dataclass
@@ -377,14 +378,11 @@ def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> I
     """
     processes = groups_of(profile.process_of(threads))
     process = processes.of_row[thread]
-    latest_ns: Ints = np.full(len(threads), _NEVER, np.int64)
-    np.maximum.at(latest_ns, thread, launched_ns)
-    of_process, last_ns = (np.full(len(processes), _NEVER, np.int64) for _ in range(2))
-    np.maximum.at(of_process, processes.of_row, latest_ns)
+    latest_ns = group_latest(thread, len(threads), launched_ns, _NEVER)
+    of_process = group_latest(processes.of_row, len(processes), latest_ns, _NEVER)
     latest_ns = np.where(latest_ns == _NEVER, of_process[processes.of_row], latest_ns)
-    wait_ns: Ints = np.zeros(len(processes), np.int64)
-    np.maximum.at(wait_ns, process, start_ns - launched_ns)
-    np.maximum.at(last_ns, process, start_ns)
+    wait_ns = np.maximum(group_latest(process, len(processes), start_ns - launched_ns, 0), 0)
+    last_ns = group_latest(process, len(processes), start_ns, _NEVER)
     until_ns = np.where(last_ns == _NEVER, _FOREVER, last_ns - wait_ns + 1)
     bound_ns = np.minimum(latest_ns, until_ns[processes.of_row])
     return np.where(latest_ns == _NEVER, _FOREVER, bound_ns)

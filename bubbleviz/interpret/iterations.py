@@ -10,7 +10,6 @@ iterations rather than epochs.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,7 +19,7 @@ from bubbleviz.conventions.host_activities import HOST, ActivityList
 from bubbleviz.conventions.range_names import bare_name, folded, understand
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, numbered, rows_by_value
+from bubbleviz.model.grouping import Numbering, distinct, groups_of, numbered, rows_by_value
 from bubbleviz.model.intervals import disjoint_layers
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
@@ -164,7 +163,7 @@ def _families(
     A family is ranges of one thread whose names differ by their numbers alone; it is given as the
     share that it covers, and its rows.
     """
-    shapes: dict[str, list[int]] = defaultdict(list)
+    shapes, shape_of = Numbering[str](), np.full(len(names), NONE, np.int64)
     numbers = np.zeros(len(names), np.int64)
     # The conventions reduced to patterns that mark iterations without a number.
     marks = [
@@ -177,11 +176,8 @@ def _families(
         if bool(digits) < counted or not (ordered[row] or lookup.of(name)[0].startswith(HOST)):
             continue
         numbers[row] = int(digits[-1]) if digits else 0
-        shapes[_NUMBER.sub("#", name) if counted else name].append(row)
+        shape_of[row] = shapes.number(_NUMBER.sub("#", name) if counted else name)
     least = _COUNTED if counted else _REPEATED
-    shape_of = np.full(len(names), -1, np.int64)
-    for number, of_shape in enumerate(shapes.values()):
-        shape_of[of_shape] = number
     shape = shape_of[ranges.name_id]
     alike = np.flatnonzero(shape >= 0)
     # As many turns as there are names of longer ranges, on each thread.

@@ -332,8 +332,7 @@ class Launches:
 class LongCalls:
     """Collects the calls in which a thread spent real time; of too many, only the longer ones."""
 
-    def __init__(self, most: int = _MOST_LONG) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._shortest_ns = _LONG_NS
         self._blocks: list[model.Calls] = []
         self._count = 0
@@ -345,7 +344,7 @@ class LongCalls:
             return
         self._blocks.append(some)
         self._count += len(some)
-        while self._count > self._most:
+        while self._count > _MOST_LONG:
             self._shortest_ns *= 2
             calls = joined(self._blocks)
             calls = calls.take(calls.end_ns - calls.start_ns >= self._shortest_ns)

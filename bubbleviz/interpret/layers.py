@@ -20,7 +20,7 @@ from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of, looked_up, rows_by_value
-from bubbleviz.model.intervals import last_before
+from bubbleviz.model.intervals import group_extents, group_sum, last_before
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
@@ -105,10 +105,8 @@ def layer_times(
     layer[links.rule[rows] == LinkRule.UNLINKED] = NONE
     columns = keys.rank[operation], keys.chunk[operation], keys.phase[operation], layer
     groups = groups_of(*columns)
-    kernel_ns = np.zeros(len(groups.first), np.int64)
-    np.add.at(kernel_ns, groups.of_row, work.end_ns[rows] - work.start_ns[rows])
-    first_ns = np.full(len(groups.first), np.iinfo(np.int64).max)
-    np.minimum.at(first_ns, groups.of_row, launched_ns)
+    kernel_ns = group_sum(groups.of_row, len(groups), work.end_ns[rows] - work.start_ns[rows])
+    first_ns, _ = group_extents(groups.of_row, len(groups), launched_ns, launched_ns)
     rank, chunk, phase, layer = (column[groups.first] for column in columns)
     return LayerTimes(rank, chunk, phase, layer, kernel_ns, first_ns, ranges.layers)
 
@@ -133,8 +131,6 @@ def _outermost(ranges: Ranges, begun_ns: Ints) -> Ints:
     around: Bools = np.searchsorted(begun_ns, ranges.end_ns, side="left") > first
     rows = np.flatnonzero(~around)
     rows = rows[np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows]))]
-    if len(rows) == 0:
-        return rows
     reached = np.maximum.accumulate(ranges.end_ns[rows])
     inner = np.zeros(len(rows), bool)
     inner[1:] = ranges.end_ns[rows[1:]] <= reached[:-1]

@@ -223,13 +223,13 @@ def followers(own: OperationKeys) -> tuple[Ints, Ints]:
     weight = _next(phase == Phase.W, same)
     # The W of a forward comes before the next forward of its kind.
     again = _next(phase == Phase.F, same)
-    result = []
-    for follower in (backward, weight):
+
+    def of_forwards(follower: Ints) -> Ints:
         late = (again != NONE) & (follower > again)
         found = np.where((phase == Phase.F) & (follower != NONE) & ~late, order[follower], NONE)
-        placed = scattered(len(own), order, found)
-        result.append(placed)
-    return result[0], result[1]
+        return scattered(len(own), order, found)
+
+    return of_forwards(backward), of_forwards(weight)
 
 
 def _next(wanted: Bools, same: Ints) -> Ints:
@@ -244,10 +244,8 @@ def _next(wanted: Bools, same: Ints) -> Ints:
 
 def _operation_at(own: OperationKeys, time_ns: Ints) -> Ints:
     """Return the operation inside whose range each time lies; -1 none."""
-    if len(own) == 0:
-        return np.full(len(time_ns), NONE, np.int64)
     at = np.searchsorted(own.host_start_ns, time_ns, side="right") - 1
-    inside = (at >= 0) & (time_ns <= own.host_end_ns[at])
+    inside = (at >= 0) & (time_ns <= np.append(own.host_end_ns, NONE)[at])
     return np.where(inside, at, NONE).astype(np.int64)
 
 

@@ -181,11 +181,8 @@ def _counted_iterations(rank: Ints, name: Ints) -> Ints:
     """
     known = np.flatnonzero(name != NONE)
     groups = grouping.groups_of(rank[known], name[known])
-    place = np.empty(len(groups), np.int64)
-    place[np.argsort(groups.first)] = np.arange(len(groups))
-    first = np.full(int(rank.max(initial=0)) + 1, len(groups))
-    np.minimum.at(first, rank[known[groups.first]], place)
-    return scattered(len(rank), known, place[groups.of_row] - first[rank[known]])
+    place = grouping.places_in(np.argsort(groups.first))[groups.of_row]
+    return scattered(len(rank), known, _since_first(rank[known], place))
 
 
 def _virtual_stages(table: OperationTable, operations: RankOperations, told: Ints) -> Ints:
@@ -208,11 +205,15 @@ def _chunks(rank: Ints, stage: Ints) -> Ints:
     """
     known = np.flatnonzero(stage != NONE)
     held = grouping.groups_of(rank[known], stage[known])
-    first = np.full(int(rank.max(initial=0)) + 1, len(held))
-    np.minimum.at(first, rank[known], held.of_row)
     chunk = np.zeros(len(rank), np.int64)
-    chunk[known] = held.of_row - first[rank[known]]
+    chunk[known] = _since_first(rank[known], held.of_row)
     return chunk
+
+
+def _since_first(rank: Ints, number: Ints) -> Ints:
+    """Return by how much each number is more than the lowest of its rank."""
+    count = int(rank.max(initial=0)) + 1
+    return number - intervals.group_extents(rank, count, number, number)[0][rank]
 
 
 def _of_ranks(times: BusyIntervals, rank: Ints, count: int) -> RankIntervals:

@@ -26,7 +26,7 @@ from bubbleviz.interpret.fleet import run_recordings, unpickled
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.texts import natural_key
-from bubbleviz.model.values import dataclass, replace
+from bubbleviz.model.values import replace
 from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 
@@ -159,13 +159,9 @@ def _check_version(who: str, answer: object) -> None:
         raise MismatchError(f"{who} {has}, not {__version__}; install the same version everywhere")
 
 
-@dataclass(frozen=True)
-class _Sighting:
-    """A file that one host sees, with what tells whether another one sees the same."""
-
-    file: InputFile
-    size: int
-    changed_ns: int
+#: A file that one host sees, with what tells whether another one sees the same: its size and when
+#: it was changed, ns.
+_Sighting: TypeAlias = tuple[InputFile, int, int]
 
 
 def _sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
@@ -175,7 +171,7 @@ def _sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
         try:
             files = find_profiles([path])
             stats = [(file, Path(file.path).stat()) for file in files]
-            seen.append([_Sighting(file, s.st_size, s.st_mtime_ns) for file, s in stats])
+            seen.append([(file, s.st_size, s.st_mtime_ns) for file, s in stats])
         except (BubblevizError, OSError) as error:
             seen.append(str(error))
     return seen
@@ -325,15 +321,15 @@ class DaskFleet(run_recordings.Fleet):
             if not seen:
                 raise InputError(f"{why} (no worker sees it)" if why else f"{path}: not found")
             files.extend(
-                replace(seen[name].file, path=_as_given(name, path))
+                replace(seen[name][0], path=_as_given(name, path))
                 for name in sorted(seen, key=natural_key)
             )
         return tuple(files)
 
     def _see(self, host: str, sighting: _Sighting, seen: dict[str, _Sighting]) -> None:
-        path = sighting.file.path
+        path = sighting[0].path
         first = seen.setdefault(path, sighting)
-        if (first.size, first.changed_ns) != (sighting.size, sighting.changed_ns):
+        if first[1:] != sighting[1:]:
             others = ", ".join(sorted(self._hosts[path]))
             raise MismatchError(
                 f"{path}: is another file on host {host} than on {others}; give each file a "

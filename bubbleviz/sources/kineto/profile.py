@@ -168,23 +168,6 @@ def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.A
     )
 
 
-def _calls(calls: EventRows, threads: Ints, names: Sequence[str]) -> in_memory.InMemoryCalls:
-    """Return calls, by thread and time."""
-    thread = threads[calls.thread]
-    return in_memory.calls_of(
-        calls.start_ns, calls.end_ns, thread, calls.correlation, *_named(calls.name, names)
-    )
-
-
-def _ranges(ranges: EventRows, threads: Ints, names: Sequence[str]) -> model.Ranges:
-    """Return ranges, in the order of the file."""
-    name_id, used = _named(ranges.name, names)
-    thread = threads[ranges.thread]
-    return in_memory.plain_ranges(
-        ranges.start_ns.copy(), ranges.end_ns.copy(), thread, name_id, used
-    )
-
-
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
 _OLDEST_UTC_NS = 1_262_304_000_000_000_000
 #: Sums of two such times (2116) have 64 bits.
@@ -249,11 +232,17 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
         int(threads[number]): _THREAD_NAME.sub(r"\g<name>", names[name])
         for number, name in collector.thread_names.items()
     }
-    every_range = _ranges(ranges, threads, names)
+    times_ns = ranges.start_ns.copy(), ranges.end_ns.copy()
+    name_id, used = _named(ranges.name, names)
+    every_range = in_memory.plain_ranges(*times_ns, threads[ranges.thread], name_id, used)
+    name_id, used = _named(calls.name, names)
+    thread = threads[calls.thread]
     profile = Profile(
         source=_source(path, metadata, base_ns, device, api),
         activities=_activities(work, processes_of(work, calls, threads), names),
-        calls=_calls(calls, threads, names),
+        calls=in_memory.calls_of(
+            calls.start_ns, calls.end_ns, thread, calls.correlation, name_id, used
+        ),
         ranges=every_range,
         every_range=in_memory.InMemoryRanges(every_range),
         overheads=model.Overheads(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, groups_of, rows_by_value
-from bubbleviz.model.intervals import Packing, difference, measure_within, union
+from bubbleviz.model.intervals import Packing, difference, group_extents, measure_within, union
 from bubbleviz.model.values import dataclass, field, replace
 
 #: No time: event files write 0 for it, and relative times begin near 0.
@@ -356,20 +356,13 @@ def _wait_and_transfer(rows: int, states: Ints) -> tuple[Ints, Ints]:
         transfers               ├────────────┤
     """
     row, state, start_ns, end_ns = states
-    zero = np.zeros(rows, np.int64)
-    if len(row) == 0:
-        return zero, zero.copy()
     used, group = np.unique(row, return_inverse=True)
-    low_ns = np.full(len(used), np.iinfo(np.int64).max)
-    high_ns = np.full(len(used), UNKNOWN)
-    np.minimum.at(low_ns, group, start_ns)
-    np.maximum.at(high_ns, group, end_ns)
-    packing = Packing.of(low_ns, high_ns)
+    packing = Packing.of(*group_extents(group, len(used), start_ns, end_ns))
     start, end = packing.place(group, start_ns), packing.place(group, end_ns)
     moving = union(start[_MOVES[state]], end[_MOVES[state]])
     waiting = difference(union(start[_PEER[state]], end[_PEER[state]]), moving)
     windows = packing.offset_ns[:-1], packing.offset_ns[1:] - 1
-    wait_ns, transfer_ns = zero, zero.copy()
+    wait_ns, transfer_ns = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     wait_ns[used] = measure_within(waiting, *windows)
     transfer_ns[used] = measure_within(moving, *windows)
     return wait_ns, transfer_ns

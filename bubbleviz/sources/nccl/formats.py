@@ -348,13 +348,12 @@ def _build_plugin(events: Iterable[EventObject], builder: NcclEventBuilder) -> N
             builder.strange += 1
             continue
         pid = number_of(event.pid)
-        process = processes.get(pid)
-        if process is None:
-            process = processes[pid] = _Process(pid, builder)
+        if pid not in processes:
+            processes[pid] = _Process(pid, builder)
         if event.ph == "b":
-            process.begin(event)
+            processes[pid].begin(event)
         elif event.ph == "e":
-            process.end(event)
+            processes[pid].end(event)
     for process in processes.values():
         process.close()
 
@@ -457,10 +456,9 @@ def _build_proxy(events: Iterable[EventObject], builder: NcclEventBuilder) -> No
     steps = _Steps(builder)
     for event in events:
         builder.seen[event.cat] += 1
-        if event.cat in {"NET", "COL"}:
-            if event.cat == "NET":
-                steps.take(event)
-        else:
+        if event.cat == "NET":
+            steps.take(event)
+        elif event.cat != "COL":
             builder.strange += 1
     steps.close()
 

@@ -54,10 +54,7 @@ def holds_tables(path: str) -> bool:
 
 def report_stem(path: str) -> str:
     """Return the path of a directory's report without its ending, as far as the name tells."""
-    for ending in ENDINGS:
-        if path.endswith(ending):
-            return path.removesuffix(ending)
-    return path
+    return next((path.removesuffix(e) for e in ENDINGS if path.endswith(e)), path)
 
 
 def is_table_of_export(path: str) -> bool:

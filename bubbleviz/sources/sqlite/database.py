@@ -364,14 +364,10 @@ def check_pages(path: str, maker: Queries) -> None:
     with Path(path).open("rb") as file:
         head = file.read(HEADER_BYTES)
         page, pages = page_counts(head)
-        if len(head) < HEADER_BYTES:
-            raise ProfileError(
-                f"{path}: was cut short, {size} bytes are no database; {maker.again}"
-            )
-        if page * pages > size:
-            raise ProfileError(
-                f"{path}: was cut short, {size} of {page * pages} bytes; {maker.again}"
-            )
+        whole = len(head) == HEADER_BYTES
+        if not whole or page * pages > size:
+            left = f"{size} of {page * pages} bytes" if whole else f"{size} bytes are no database"
+            raise ProfileError(f"{path}: was cut short, {left}; {maker.again}")
 
 
 def check_finished(path: str, maker: Queries) -> None:

@@ -14,7 +14,7 @@ from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, groups_of
-from bubbleviz.model.intervals import Innermost
+from bubbleviz.model.intervals import Innermost, group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges, Source
 from bubbleviz.sources import in_memory
@@ -269,9 +269,9 @@ class DeviceWork:
         ]
         return np.array([*numbers, NONE], np.int64)
 
-    def _module(self, module: str, program: int | str | None) -> int:
+    def _module(self, module: str, program: int | str) -> int:
         """Return the name of the executions of a module."""
-        suffix = "" if program in (None, NONE) else f",program_id={program}"
+        suffix = "" if program in ("", NONE) else f",program_id={program}"
         number = self._names.number(f"XlaModule:#hlo_module={module}{suffix}#")
         self._names_of_module[module].add(number)
         return number
@@ -304,11 +304,8 @@ class DeviceWork:
         recorded, texts = self._modules, self._texts
         if len(recorded):
             used, number = np.unique(recorded.name, return_inverse=True)
-            numbers = []
-            for name in used.tolist():
-                match = _MODULE.match(texts[name])
-                whole = (texts[name], None) if match is None else (match[1], match[2])
-                numbers.append(self._module(*whole))
+            parts = (_MODULE.findall(texts[name])[0] for name in used.tolist())
+            numbers = [self._module(module, program) for module, program in parts]
             name_id = np.array(numbers, np.int64)[number.reshape(-1)]
             thread = self._of_devices(recorded.device)
             return ranges_of(recorded.start_ns, recorded.end_ns, thread, name_id)
@@ -327,13 +324,9 @@ class DeviceWork:
             ).of_row
         else:
             run = _runs(thread[rows], events.device[rows], module[rows], events.label[rows])
-        count = int(run.max(initial=NONE)) + 1
-        start_ns = np.full(count, np.iinfo(np.int64).max)
-        end_ns = np.full(count, np.iinfo(np.int64).min)
-        np.minimum.at(start_ns, run, events.start_ns[rows])
-        np.maximum.at(end_ns, run, events.end_ns[rows])
-        first = np.unique(run, return_index=True)[1]
-        return ranges_of(start_ns, end_ns, thread[rows[first]], module[rows[first]])
+        first = rows[groups_of(run).first]
+        times_ns = group_extents(run, len(first), events.start_ns[rows], events.end_ns[rows])
+        return ranges_of(*times_ns, thread[first], module[first])
 
 
 def _launches_of(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | None:

@@ -109,8 +109,7 @@ class TraceJsonPlanes:
         if role == HOST:
             if thread not in self._rows:
                 tid = thread[1]
-                known = isinstance(tid, int) and not abs(tid) >> 63
-                number = tid if known and isinstance(tid, int) else len(self._rows)
+                number = tid if isinstance(tid, int) and not abs(tid) >> 63 else len(self._rows)
                 self._rows[thread] = self._planes.add_line(number, self._lines.get(thread, ""))
             row = self._rows[thread]
         start_ns, duration_ns = events.start_ns[rows], events.duration_ns[rows]
