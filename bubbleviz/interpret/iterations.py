@@ -130,11 +130,10 @@ def _steps(ranges: Ranges, by: str) -> Steps:
     layers = disjoint_layers(ranges.start_ns, ranges.end_ns - 1)
     ranges = ranges.take(layers[0] if layers else slice(0))
     used = distinct(ranges.name_id).tolist()
-    texts = {bare_name(ranges.names[name]): 0 for name in used}
-    number = {text: i for i, text in enumerate(texts)}
+    texts = Numbering[str]()
     of_name = np.full(len(ranges.names), NONE)
-    of_name[used] = [number[bare_name(ranges.names[name])] for name in used]
-    return Steps(ranges.start_ns, ranges.end_ns, of_name[ranges.name_id], tuple(texts), by)
+    of_name[used] = texts.numbers(bare_name(ranges.names[name]) for name in used)
+    return Steps(ranges.start_ns, ranges.end_ns, of_name[ranges.name_id], texts.values, by)
 
 
 def _best(

@@ -19,7 +19,7 @@ from bubbleviz.interpret.linking import LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of, looked_up, rows_by_value
+from bubbleviz.model.grouping import Numbering, groups_of, looked_up, rows_by_value
 from bubbleviz.model.intervals import group_extents, group_sum, last_before
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
@@ -63,10 +63,9 @@ class LayerRanges:
     """
 
     def __init__(self, ranges: Ranges, operations: Ranges) -> None:
-        known = [layer_of(name) for name in ranges.names]
-        self.layers = tuple(dict.fromkeys(name for name in known if name is not None))
-        number = {layer: at for at, layer in enumerate(self.layers)}
-        of_name = np.array([NONE if name is None else number[name] for name in known], np.int64)
+        layers, names = Numbering[LayerName](), map(layer_of, ranges.names)
+        of_name = np.array([NONE if n is None else layers.number(n) for n in names], np.int64)
+        self.layers = layers.values
         named = ranges.take(of_name[ranges.name_id] != NONE)
         outer = [np.empty(0, np.int64)]
         for thread, rows in rows_by_value(named.thread):

@@ -8,7 +8,7 @@ from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret import iterations
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked
 from bubbleviz.model.grouping import distinct, distinct_rows, found_in, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import OperationKeys
@@ -188,10 +188,7 @@ def _grouped(timing: iterations.HostOrder, iteration: Ints, alone: Bools, part: 
     # Counted ranges carry the number of their group, others how many of these came before.
     group = np.where(timing.counted, np.cumsum(first & timing.counted), np.cumsum(timing.counted))
     row = np.where(alone, np.arange(len(key)), NONE)
-    operations = groups_of(key, timing.counted.astype(np.int64), group, row)
-    renumber = np.empty(len(operations), np.int64)
-    renumber[np.argsort(operations.first)] = np.arange(len(operations))
-    return renumber[operations.of_row]
+    return groups_of(key, timing.counted.astype(np.int64), group, row).as_they_come().of_row
 
 
 def _without_rank(
@@ -263,14 +260,13 @@ def keys_of(
 ) -> tuple[OperationKeys, NameHints]:
     """Return the keys of operations, in order of (rank, host start), and what else names give."""
     count = int(placed.operation.max(initial=-1)) + 1
-    first = np.unique(placed.operation, return_index=True)[1]
+    first = groups_of(placed.operation).first
     of_range, rank = placed.range[first], placed.rank[first]
     name = names.take(named.name_id[of_range])
     host_end_ns = intervals.group_extents(
         placed.operation, count, named.start_ns[placed.range], named.end_ns[placed.range]
     )[1]
-    cut = np.zeros(count, np.int64)
-    np.maximum.at(cut, placed.operation, named.cut[placed.range].astype(np.int64))
+    cut = marked(count, placed.operation[named.cut[placed.range]]).astype(np.int64)
     iteration = placed.iteration[first]
     counted = placed.unnumbered[first]
     order = iterations.occurrences((rank, iteration, name.phase, name.chunk, name.sequence))

@@ -143,6 +143,11 @@ class Groups:
     def __len__(self) -> int:
         return len(self.first)
 
+    def as_they_come(self) -> Groups:
+        """Return the same groups, numbered in the order of their first rows."""
+        order = np.argsort(self.first)
+        return Groups(places_in(order)[self.of_row], self.first[order])
+
 
 def groups_of(*columns: Ints) -> Groups:
     """Number the distinct rows of ``columns`` (int64, equally long).

@@ -254,16 +254,15 @@ def thread_numbers(pid: Ints, tid: Ints) -> Ints:
         pid: process of each row; at most 24 bits.
         tid: thread of each row, as the format numbers it.
     """
-    threads_seen, of_row = np.unique(np.stack((pid, tid)), axis=1, return_inverse=True)
-    number = threads_seen[1].copy()
+    threads = groups_of(pid, tid)
+    processes, number = pid[threads.first], tid[threads.first]
     wide = (number < 0) | (number > model.PID_MASK)
-    for process in distinct(threads_seen[0][wide]).tolist():
-        rows = np.flatnonzero(wide & (threads_seen[0] == process))
-        taken = threads_seen[1][(threads_seen[0] == process) & ~wide]
+    for process in distinct(processes[wide]).tolist():
+        rows = np.flatnonzero(wide & (processes == process))
+        taken = number[(processes == process) & ~wide]
         free = model.PID_MASK - np.arange(len(rows) + len(taken))
         number[rows] = free[~np.isin(free, taken)][: len(rows)]
-    threads: Ints = ((threads_seen[0] << 24) + number)[of_row.reshape(-1)]
-    return threads
+    return ((processes << 24) + number)[threads.of_row]
 
 
 def without_valid_times(notes: Iterable[Limitation]) -> str:

@@ -30,7 +30,7 @@ import numpy as np
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.model.grouping import begins, distinct, found_in, groups_of, places_in
+from bubbleviz.model.grouping import begins, distinct, found_in, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
 from bubbleviz.model.texts import encodable
@@ -145,10 +145,8 @@ def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
 
 def _named(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
     """Return the number of each row's name among those that occur, and these, as they come."""
-    groups = groups_of(name)
-    order = np.argsort(groups.first)
-    used = tuple(names[number] for number in name[groups.first[order]].tolist())
-    return places_in(order)[groups.of_row], used
+    groups = groups_of(name).as_they_come()
+    return groups.of_row, tuple(names[number] for number in name[groups.first].tolist())
 
 
 def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.Activities:

@@ -323,11 +323,8 @@ class NcclEventBuilder:
         # At each communicator's end NCCL prints all that is left, again.
         keep = np.ones(rows, bool)
         timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
-        if len(timed):
-            columns = [getattr(events, name)[timed] for name in _NONE]
-            _, first = np.unique(np.stack(columns), axis=1, return_index=True)
-            keep[timed] = False
-            keep[timed[first]] = True
+        alike = groups_of(*(getattr(events, name)[timed] for name in _NONE))
+        keep[timed] = alike.first[alike.of_row] == np.arange(len(timed))
         new_row = np.cumsum(keep) - 1
         bridges = bridges.take(keep[bridges.row] & ~starts[bridges.row])
         return EventFile(

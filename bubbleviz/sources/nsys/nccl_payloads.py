@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bubbleviz.model.collectives import Payloads
 from bubbleviz.model.columns import NONE, Bools, Ints, scattered
-from bubbleviz.model.grouping import distinct, groups_of, places_in
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.sources.nsys.export import Export
 
@@ -183,14 +183,11 @@ def _fill(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None
 
 def _payloads(table: Ints) -> Payloads:
     """Return the payloads that were read, in the export's order."""
-    hashes, first, of_row = np.unique(
-        table[_HASH].view(np.uint64), return_index=True, return_inverse=True
-    )
-    order = np.argsort(first)
+    groups = groups_of(table[_HASH]).as_they_come()
     return Payloads(
         start_ns=table[_START],
         thread=table[_THREAD],
-        communicator=places_in(order)[of_row.reshape(-1)],
+        communicator=groups.of_row,
         **{name: table[4 + place].copy() for place, name in enumerate(_COLUMNS)},
-        communicators=tuple(hashes[order].tolist()),
+        communicators=tuple(table[_HASH, groups.first].view(np.uint64).tolist()),
     )
