@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gath
 from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_intervals, busy_times
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import NONE, Bools, Ints, scattered
+from bubbleviz.model.columns import NONE, Bools, Ints, joined, scattered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import (
@@ -82,7 +82,6 @@ def recording_of(table: OperationTable) -> Recordings:
     busy = busy.sharing_with(operations)
     times, coverage = _times(table, operations, busy, unattributed, exposed)
     convention = table.noun.split(" ", 1)[0]
-    kernels = int(operations.kernels.sum())
     recording = Recording(
         source=table.source,
         convention=convention,
@@ -99,19 +98,8 @@ def recording_of(table: OperationTable) -> Recordings:
             )
             for place in table.places
         ),
-        # All kernels belong to operations.
-        coverage=Coverage(
-            kernels=kernels,
-            linked_kernels=kernels,
-            attributed_kernels=kernels,
-            cross_thread_kernels=0,
-            ambiguous_kernels=0,
-            ranks=tuple(coverage),
-            unattributed=(),
-        ),
-        start_ns=int(operations.start_ns[spanned].min()) if spanned.any() else 0,
-        end_ns=int(operations.end_ns[spanned].max()) if spanned.any() else 0,
         limitations=_limitations(table, operations, unnumbered),
+        **_extent(operations, coverage),
     )
     return Recordings.of(
         recording,
@@ -125,6 +113,32 @@ def recording_of(table: OperationTable) -> Recordings:
         collectives=_collectives(table, order, operations),
         **times,
     )
+
+
+def _extent(
+    operations: RankOperations, ranks: Iterable[RankCoverage], span_ns: tuple[int, int] = (0, 0)
+) -> dict[str, Any]:
+    """Return what a recording holds of all its operations: start, end, and what they explain.
+
+    Args:
+        operations: of its ranks.
+        ranks: the coverage of each.
+        span_ns: start and end where no operation has them.
+    """
+    kernels, spanned = int(operations.kernels.sum()), operations.has_span == 1
+    if spanned.any():
+        span_ns = int(operations.start_ns[spanned].min()), int(operations.end_ns[spanned].max())
+    # All kernels belong to operations.
+    coverage = Coverage(
+        kernels=kernels,
+        linked_kernels=kernels,
+        attributed_kernels=kernels,
+        cross_thread_kernels=0,
+        ambiguous_kernels=0,
+        ranks=tuple(ranks),
+        unattributed=(),
+    )
+    return {"start_ns": span_ns[0], "end_ns": span_ns[1], "coverage": coverage}
 
 
 def _keyed(
@@ -180,8 +194,7 @@ def _counted_iterations(rank: Ints, name: Ints) -> Ints:
         name: of its iteration; -1 none.
     """
     known = np.flatnonzero(name != NONE)
-    groups = grouping.groups_of(rank[known], name[known])
-    place = grouping.places_in(np.argsort(groups.first))[groups.of_row]
+    place = grouping.groups_of(rank[known], name[known]).as_they_come().of_row
     return scattered(len(rank), known, _since_first(rank[known], place))
 
 
@@ -248,18 +261,13 @@ def _times(
         exposed: when the table tells that only collectives ran.
     """
     count, own, spanned = len(table.places), len(busy), operations.has_span == 1
-    rank, start_ns, end_ns = (
-        np.concatenate(columns)
-        for columns in (
-            (operations.rank[busy.operation], unattributed.rank, exposed.rank),
-            (busy.start_ns, unattributed.start_ns, exposed.start_ns),
-            (busy.end_ns, unattributed.end_ns, exposed.end_ns),
-        )
-    )
+    working = RankIntervals(operations.rank[busy.operation], busy.start_ns, busy.end_ns)
+    times = joined([working, unattributed, exposed])
+    rank = times.rank
     of_spans = (column[spanned] for column in (operations.start_ns, operations.end_ns))
     spans = (operations.rank[spanned], *of_spans)
-    line = Line.of(range(count), spans, (rank, start_ns, end_ns))
-    start_ns, end_ns = line.place(rank, start_ns), line.place(rank, end_ns)
+    line = Line.of(range(count), spans, (rank, times.start_ns, times.end_ns))
+    start_ns, end_ns = line.place(rank, times.start_ns), line.place(rank, times.end_ns)
     loose, told = slice(own, own + len(unattributed)), slice(own + len(unattributed), None)
     owner = np.full(len(rank), NONE, np.int64)
     owner[:own] = busy.operation
@@ -438,31 +446,17 @@ def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: 
         return replace(some, rank=place[some.rank])
 
     rows = np.flatnonzero(place[read.operations.rank] != NONE)
-    row = np.full(len(read.operations), NONE, np.int64)
-    row[rows] = np.arange(len(rows))
+    row = scattered(len(read.operations), rows, np.arange(len(rows)))
     own, collectives = of_ranks("operations"), of_ranks("collectives")
     busy = read.busy.take(row[read.busy.operation] != NONE)
-    spanned = own.has_span == 1
-    kernels, source = int(own.kernels.sum()), recording.source
-    coverage = replace(
-        recording.coverage,
-        kernels=kernels,
-        linked_kernels=kernels,
-        attributed_kernels=kernels,
-        ranks=tuple(
-            replace(rank, rank=int(place[rank.rank]))
-            for rank in recording.coverage.ranks
-            if place[rank.rank] != NONE
-        ),
-    )
+    source, told = recording.source, recording.coverage.ranks
+    coverage = [replace(r, rank=int(place[r.rank])) for r in told if place[r.rank] != NONE]
     part = replace(
         recording,
         source=source if clock is None else replace(source, host=clock.name, clock=clock),
         ranks=tuple(recording.ranks[rank] for rank in ranks.tolist()),
-        coverage=coverage,
-        start_ns=int(own.start_ns[spanned].min()) if spanned.any() else recording.start_ns,
-        end_ns=int(own.end_ns[spanned].max()) if spanned.any() else recording.end_ns,
         limitations=recording.limitations if first else (),
+        **_extent(own, coverage, (recording.start_ns, recording.end_ns)),
     )
     of_rank = ("active", "running", "unattributed", "exposed", "overheads", "pauses")
     return Recordings.of(

@@ -345,13 +345,6 @@ def is_own_trace(head: bytes) -> bool:
     return _OWN_TRACE.search(head) is not None
 
 
-def reader_of_directory(path: str) -> Reader | None:
-    """Return the reader for a directory that is one profile; None for any other path."""
-    if not Path(path).is_dir():
-        return None
-    return next((reader for reader in READERS if reader.recognises_directory(path)), None)
-
-
 def _recognised_as(path: str, head: bytes) -> Reader | None:
     """Return the reader that recognises a file for sure.
 
@@ -379,13 +372,13 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
 
 
 def reader_of(path: str) -> Reader:
-    """Return the reader for a file, by its first bytes.
+    """Return the reader for a file, by its first bytes, or for a directory that is one profile.
 
     Raises:
         ProfileError: no reader knows the file.
     """
-    if (directory := reader_of_directory(path)) is not None:
-        return directory
+    if of_directory := [reader for reader in READERS if reader.recognises_directory(path)]:
+        return of_directory[0]
     head = head_of(path)
     if not head.strip():
         raise ProfileError(f"{path}: {emptiness(path)}")

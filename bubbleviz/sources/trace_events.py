@@ -34,7 +34,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.values import dataclass
-from bubbleviz.native.library import library
+from bubbleviz.native.library import ended, library
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import thread_numbers
@@ -465,8 +465,7 @@ class TraceFile(Generic[ArgsT]):
             self._columns = np.empty((_ARGUMENTS + len(keys), room), np.int64)
         columns, counts = self._columns, np.empty(4, np.int64)
         spelled, threads = self._texts_of_block, self._threads_of_block
-        zeroed = np.frombuffer("".join(f"{key}\0" for key in keys).encode(), np.uint8)
-        letters = np.frombuffer(block, np.uint8), length, zeroed, len(numbers), len(texts)
+        letters = np.frombuffer(block, np.uint8), length, ended(*keys), len(numbers), len(texts)
         tables = columns, columns.shape[1], spelled, len(spelled), threads, len(threads), counts
         if native.call("trace_events", (*letters, int(self._exact)), tables):
             return None

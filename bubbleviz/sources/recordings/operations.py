@@ -401,10 +401,6 @@ def _pauses(session: RecordedSession, own: RecordedOperations) -> model.BusyInte
     return model.BusyIntervals(before, end_ns, np.maximum(end_ns, iterations.start_ns[resumed]))
 
 
-#: What has bytes, and no number.
-_ENDLESS = "recordings without an end"
-
-
 def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limitation]:
     """Yield what a recording could not tell."""
     path, header, stretch = session.path, session.header, session.stretch
@@ -416,8 +412,8 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
             "iterations are left out",
         ),
         (
-            _ENDLESS,
-            session.tail_bytes,
+            "recordings without an end",
+            int(session.tail_bytes > 0),
             f"{session.tail_bytes:,} bytes after the last whole iteration are left out; the "
             "process was killed or is still writing",
         ),
@@ -438,9 +434,7 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
         ),
     ):
         if count:
-            yield limitations.Limitation(
-                what, f"{path}: {reason}", 1 if what == _ENDLESS else count
-            )
+            yield limitations.Limitation(what, f"{path}: {reason}", count)
     if _repeated_numbers(session):
         yield limitations.Limitation(
             "numbers of iterations",

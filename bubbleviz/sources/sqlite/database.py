@@ -17,7 +17,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -337,12 +337,9 @@ def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
     import adbc_driver_manager as adbc
 
     for text in texts:
-        statement = adbc.AdbcStatement(connection)
-        try:
+        with closing(adbc.AdbcStatement(connection)) as statement:
             statement.set_sql_query(text)
             statement.execute_update()
-        finally:
-            statement.close()
 
 
 def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
@@ -412,11 +409,8 @@ def opened_database(path: str, maker: Queries) -> Iterator[Database]:
     """
     check_finished(path, maker)
     check_pages(path, maker)
-    database = Database(path, maker)
-    try:
+    with closing(Database(path, maker)) as database:
         yield database
-    finally:
-        database.close()
 
 
 def relations_in(path: str) -> frozenset[str]:
@@ -424,15 +418,11 @@ def relations_in(path: str) -> frozenset[str]:
 
     What cannot be read here is left to the reader of the file to refuse.
     """
-    database = Database(path, SQLITE_QUERIES)
-    try:
+    with closing(Database(path, SQLITE_QUERIES)) as database, suppress(ProfileError, OSError):
         check_pages(path, SQLITE_QUERIES)
         rows = database.rows(SQLITE_QUERIES.query("relations"))
-    except (ProfileError, OSError):
-        return frozenset()
-    finally:
-        database.close()
-    return frozenset(str(name) for (name,) in rows)
+        return frozenset(str(name) for (name,) in rows)
+    return frozenset()
 
 
 def stored_columns(database: Database, names: Collection[str] | None = None) -> StoredColumns:

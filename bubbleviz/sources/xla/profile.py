@@ -89,7 +89,8 @@ class DeviceWork:
         host_events: how many ranges of the host's threads there are.
         steps: on devices, and of the host.
         thread_of_line: thread of each line of the host.
-        thread_of_device: thread that stands for each device, ascending.
+        devices: numbers of the devices, ascending.
+        thread_of_device: thread that stands for each.
         activities: kernels, then copies.
         calls: that launched them.
         ranges: of instructions, modules and steps, then of the host's threads.
@@ -107,7 +108,9 @@ class DeviceWork:
         streams, transfers = planes.events(xla.STREAM), planes.events(xla.ASYNC)
         ops = planes.events(xla.HOST_OPS if planes.on_host else xla.OPS)
         tables = (streams, ops, transfers, self._modules, self.steps)
-        self.thread_of_line, self.thread_of_device = self._threads(planes.lines, tables)
+        devices = distinct(*(table.device for table in tables)).astype(np.int64)
+        self.devices = devices[devices != NONE]
+        self.thread_of_line, self.thread_of_device = self._threads(planes.lines)
         work, beside, kernels = self._ordered(streams, ops, transfers)
         launches = _launches_of(work, planes.events(xla.LAUNCHES))
         self.launched = launches is not None
@@ -166,9 +169,7 @@ class DeviceWork:
             ranks=np.stack((np.full(len(devices), self._process, np.int64), devices), axis=1),
         )
 
-    def _threads(
-        self, named_lines: Sequence[tuple[int, str]], tables: Sequence[PlaneEvents]
-    ) -> tuple[Ints, dict[int, int]]:
+    def _threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
         """Return the threads of the host's lines and of devices, as nsys numbers them.
 
         XLA numbers threads by an address, where the system gives the main thread, which is the
@@ -178,18 +179,13 @@ class DeviceWork:
         python = [at for at, (_, name) in enumerate(named_lines) if name == _PYTHON]
         if python and self._process not in lines:
             lines[python[0]] = self._process
-        devices = distinct(*(table.device for table in tables)).astype(np.int64)
-        devices = devices[devices != NONE]
-        tids = np.concatenate((lines, _DEVICE_THREAD + devices))
+        tids = np.concatenate((lines, _DEVICE_THREAD + self.devices))
         thread = in_memory.thread_numbers(np.full(len(tids), self._process, np.int64), tids)
-        of_device = zip(devices.tolist(), thread[len(lines) :].tolist(), strict=True)
-        return thread[: len(lines)], dict(of_device)
+        return thread[: len(lines)], thread[len(lines) :]
 
     def _of_devices(self, device: Codes) -> Ints:
         """Return the threads that stand for some devices."""
-        numbers = np.array(list(self.thread_of_device), np.int64)
-        threads = np.array(list(self.thread_of_device.values()), np.int64)
-        return np.asarray(threads[np.searchsorted(numbers, device)], np.int64)
+        return self.thread_of_device[np.searchsorted(self.devices, device)]
 
     def _ordered(
         self, streams: PlaneEvents, ops: PlaneEvents, transfers: PlaneEvents
@@ -390,8 +386,8 @@ def profile_of(
     names = (name for _, name in planes.lines)
     threads = [model.Thread(*t) for t in zip(work.thread_of_line.tolist(), names, strict=True)]
     if not work.launched:
-        of_device = work.thread_of_device.items()
-        threads += [model.Thread(t, f"{model.DEVICE_THREAD} {device}") for device, t in of_device]
+        of_device = zip(work.thread_of_device.tolist(), work.devices.tolist(), strict=True)
+        threads += [model.Thread(t, f"{model.DEVICE_THREAD} {device}") for t, device in of_device]
     activities, devices = work.activities, sorted(planes.devices.items())
     profile = Profile(
         source=replace(source, device=model.HOST if planes.on_host else planes.accelerator),
