@@ -298,10 +298,8 @@ def _iterations(keys: OperationKeys, rank: Ints, owner: Ints, launched_ns: Ints)
     Before the first operation of a capture it is unknown.
     """
     rows = np.flatnonzero(keys.iteration >= 0)
-    rows = rows[np.argsort(keys.host_start_ns[rows], kind="stable")]
-    at = np.searchsorted(keys.host_start_ns[rows], launched_ns, side="right") - 1
-    same = (at >= 0) & (np.append(keys.rank[rows], NONE)[at] == rank)
-    before = np.where(same, np.append(keys.iteration[rows], NONE)[at], NONE)
+    at = last_before(keys.rank[rows], keys.host_start_ns[rows], rank, launched_ns, or_at=True)
+    before = np.append(keys.iteration[rows], NONE)[at]
     owned = np.append(keys.iteration, NONE)[owner]
     return np.where(owned >= 0, owned, before)
 

@@ -19,7 +19,7 @@ from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import MAGIC, SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
-from bubbleviz.sources.nsys.files import is_columnar
+from bubbleviz.sources.nsys.files import TABLES, is_columnar
 from bubbleviz.sources.xla import FOLDER
 
 if TYPE_CHECKING:
@@ -189,10 +189,6 @@ def _function(place: str) -> Callable[..., Any]:
 _SHORTEST_PARQUET, _SHORTEST_ARROW = 12, 16
 #: An Arrow file, and a message of a stream, which follows the length of its schema.
 _ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
-#: Of these tables every export of nsys has one.
-_OF_NSYS = frozenset(
-    ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
-)
 #: Of these every file of rocprofv3, where the GUID of a process stands behind the name, and of
 #: rocmProfileData.
 _OF_ROCPD = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
@@ -271,7 +267,7 @@ READERS = (
         name="nsys",
         suffixes=(".sqlite",),
         recognises=_is_database,
-        holds=lambda tables: bool(_OF_NSYS & tables),
+        holds=lambda tables: not tables.isdisjoint(TABLES),
         open_file=opened_by("nsys.profile_file:open_file"),
         decoded_whole=False,
     ),
@@ -456,8 +452,7 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
     if found is None and relations:
         raise ProfileError(
             f"{path}: an SQLite database, but no nsys export, nor a profile of ROCm: it has none "
-            "of their tables (StringIds, CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_RUNTIME, "
-            f"NVTX_EVENTS; rocpd_region; rocpd_api); {next_step(path)}"
+            f"of their tables ({', '.join(TABLES)}; rocpd_region; rocpd_api); {next_step(path)}"
         )
     return found or next(by_ending, kinds[0])
 

@@ -85,13 +85,11 @@ def in_processes(
                     if deaths[number] < _DEATHS:
                         waiting.append(number)
                     else:
-                        yield (
-                            number,
-                            ProfileError(
-                                f"{paths[number]}: {_DEATHS} processes died while they read it; if "
-                                "there was too little memory, give a smaller --jobs"
-                            ),
+                        error = ProfileError(
+                            f"{paths[number]}: {_DEATHS} processes died while they read it; if "
+                            "there was too little memory, give a smaller --jobs"
                         )
+                        yield number, error
                     continue
                 if share is None:
                     raise result

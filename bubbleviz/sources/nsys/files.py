@@ -25,15 +25,10 @@ from bubbleviz.sources.gzip_files import unwinding
 ENDINGS = ("_pqtdir", "_arwdir")
 #: Endings of their files; where a table has several files, the first of these is read.
 TABLE_SUFFIXES = (".parquet", ".arrow", ".arrows")
-#: Tables of which every export has one; other directories of Parquet files have none.
-_TELLING = (
-    "StringIds",
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "NVTX_EVENTS",
-    "META_DATA_EXPORT",
-    "TARGET_INFO_SESSION_START_TIME",
-)
+#: Tables of which every export has one.
+TABLES = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+#: Tables that other directories of Parquet files have none of.
+_TELLING = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")
 
 
 def is_columnar(path: str) -> bool:

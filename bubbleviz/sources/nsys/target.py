@@ -101,8 +101,7 @@ def overheads_of(export: Export) -> tuple[profile.Overheads, tuple[Limitation, .
     sane = profile.possible(start_ns, end_ns)
     keep = timed if sane is None else timed & sane
     left_out = {"overheads of the profiler": int((~keep).sum())}
-    kept = overheads if keep.all() else overheads.take(keep)
-    return kept, profile.impossible_times(export.path, left_out)
+    return overheads.take(keep), profile.impossible_times(export.path, left_out)
 
 
 def target_limitations(export: Export) -> tuple[Limitation, ...]:

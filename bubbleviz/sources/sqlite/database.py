@@ -79,30 +79,19 @@ def _damage_reported(path: str, query: Query) -> Iterator[None]:
         raise damage(path, query, _AROUND.sub("", reason)) from error
 
 
-class _Signals:
-    """Lets a signal, such as that of Ctrl-C, end a query: Python handles none while SQLite runs."""
+def _pauses(caught: list[BaseException]) -> Iterator[bool]:
+    """Yield whether SQLite is to stop; handlers of signals run between, and may raise.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """Have a new connection give Python a chance now and then."""
-        self._caught: BaseException | None = None
-        # Of a function, a signal's handler would run before its "try".
-        connection.set_progress_handler(partial(next, self._pauses()), _STEPS)
-
-    def _pauses(self) -> Iterator[bool]:
-        """Yield whether SQLite is to stop; handlers of signals run between, and may raise."""
-        while True:
-            try:
-                yield self._caught is not None
-            except GeneratorExit:
-                return
-            except BaseException as error:
-                self._caught = error
-
-    def raise_caught(self) -> None:
-        """Raise what a signal raised while SQLite ran, if it did."""
-        caught, self._caught = self._caught, None
-        if caught is not None:
-            raise caught
+    Python handles no signal, such as that of Ctrl-C, while SQLite runs. What is raised is caught,
+    to be raised when SQLite has stopped. Of a function, a handler would run before its "try".
+    """
+    while True:
+        try:
+            yield bool(caught)
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            caught.append(error)
 
 
 class Database:
@@ -123,8 +112,8 @@ class Database:
         self._opened.close()
 
     @cached_property
-    def _small(self) -> tuple[sqlite3.Connection, _Signals]:
-        """The connection of small queries."""
+    def _small(self) -> tuple[sqlite3.Connection, list[BaseException]]:
+        """The connection of small queries, and what signals raised while it ran."""
         try:
             connection = sqlite3.connect(_uri_of(self.path), uri=True)
         except sqlite3.Error as error:
@@ -137,7 +126,9 @@ class Database:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         for statement in self.views.values():
             connection.execute(statement)
-        return connection, _Signals(connection)
+        caught: list[BaseException] = []
+        connection.set_progress_handler(partial(next, _pauses(caught)), _STEPS)
+        return connection, caught
 
     @cached_property
     def connection(self) -> adbc.AdbcConnection:
@@ -186,12 +177,13 @@ class Database:
         Raises:
             ProfileError: the file is damaged.
         """
-        connection, signals = self._small
+        connection, caught = self._small
         values = {name: (binds or {})[name] for name in query.parameters}
         try:
             result = connection.execute(query.text, values).fetchall()
         except sqlite3.Error as error:
-            signals.raise_caught()
+            if caught:
+                raise caught.pop() from None
             raise damage(self.path, query, str(error), self._maker) from error
         except UnicodeDecodeError as error:
             # Python cannot decode what SQLite reports of a malformed schema.
@@ -208,14 +200,15 @@ class Database:
         from sqlalchemy.exc import DBAPIError
         from sqlalchemy.pool import StaticPool
 
-        opened, signals = self._small
+        opened, caught = self._small
         rows = sqlalchemy.select(sqlalchemy.func.count()).select_from(sqlalchemy.table(table))
         engine = sqlalchemy.create_engine("sqlite://", creator=lambda: opened, poolclass=StaticPool)
         try:
             with engine.connect() as connection:
                 return connection.execute(rows).scalar_one()
         except DBAPIError as error:
-            signals.raise_caught()
+            if caught:
+                raise caught.pop() from None
             raise ProfileError(
                 f"{self.path}: {table} cannot be counted ({error.orig}); the file is damaged or "
                 f"was cut short: {self._maker.again}"

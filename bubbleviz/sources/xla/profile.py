@@ -355,10 +355,9 @@ def _runs(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
 
 def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
     """Return the codes that occur (none is -1), ascending, and the number of each row's."""
-    used = np.flatnonzero(np.bincount(codes))
-    number = np.zeros(int(used.max(initial=NONE)) + 1, np.int32)
-    number[used] = np.arange(len(used))
-    return used, number[codes]
+    codes = codes.astype(np.int64)
+    groups = groups_of(codes)
+    return codes[groups.first], groups.of_row.astype(np.int32)
 
 
 _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"

@@ -131,11 +131,11 @@ class TraceJsonPlanes:
         self, numbers: Ints, words: Sequence[str], part: Callable[[str], str] = str
     ) -> Ints:
         """Return the planes' numbers of texts of the file; -1 for those that are empty."""
-        groups, found = groups_of(numbers), {}
-        for row in np.sort(groups.first).tolist():
-            text = encodable(part(words[numbers[row]])) if numbers[row] > 0 else ""
-            found[int(numbers[row])] = self._planes.texts.number(text) if text else NONE
-        return np.array([found[n] for n in numbers[groups.first].tolist()], np.int64)[groups.of_row]
+        groups = groups_of(numbers).as_they_come()
+        used = numbers[groups.first].tolist()
+        texts = (encodable(part(words[number])) if number > 0 else "" for number in used)
+        found = [self._planes.texts.number(text) if text else NONE for text in texts]
+        return np.array(found, np.int64)[groups.of_row]
 
 
 def read_profile(path: str, watch: Watch) -> Decoded:
