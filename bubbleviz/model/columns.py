@@ -73,6 +73,9 @@ class Table:
 
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
         """Return the given rows (indices, mask or stretch) as a new table; shared fields stay."""
+        if isinstance(rows, np.ndarray) and rows.dtype == bool:
+            # Of a mask each column would count and find the rows anew.
+            rows = slice(0, len(self)) if rows.all() else np.flatnonzero(rows)
         if isinstance(rows, slice) and rows == slice(0, len(self)):
             return self
         return type(self).taken_from([self], rows)
@@ -86,9 +89,6 @@ class Table:
         A column that nobody else holds is let go as soon as its rows are taken.
         """
         values = dict(vars(held.pop()))
-        if isinstance(rows, np.ndarray) and rows.dtype == bool:
-            # Of a mask each column would count and find the rows anew.
-            rows = np.flatnonzero(rows)
         # Where a column is two things, it stays one.
         alike: dict[int, list[str]] = {}
         for name in cls.column_names():

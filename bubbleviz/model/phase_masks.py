@@ -24,6 +24,15 @@ def chosen_of(codes: int, some: tuple[int, ...]) -> Bools:
     return marked(codes + 1, list(some))
 
 
+#: So many operations are an iteration of most ranks.
+_FEW = 1024
+
+
+def any_among(phase: Ints | Codes, phases: Iterable[Phase]) -> bool:
+    """Return whether any value of a column is one of some phases; mostly a first one is."""
+    return bool(among(phase[:_FEW], phases).any() or among(phase, phases).any())
+
+
 # The kind of a run: whether it trains, or only goes forward, as serving and evaluation do.
 
 
@@ -33,8 +42,6 @@ INFERENCE = "inference"
 EVALUATION = "evaluation"
 #: What no run has that only goes forward, its communication included.
 _OF_TRAINING = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
-#: So many operations are an iteration of most ranks.
-_FEW = 1024
 
 
 def run_kind(phase: Ints) -> str:
@@ -45,6 +52,5 @@ def run_kind(phase: Ints) -> str:
     Args:
         phase: of all its operations.
     """
-    # The first rows of most runs that train show it.
-    trains = among(phase[:_FEW], _OF_TRAINING).any() or among(phase, _OF_TRAINING).any()
+    trains = any_among(phase, _OF_TRAINING)
     return INFERENCE if not trains and (phase == Phase.F).any() else TRAINING

@@ -8,13 +8,13 @@ all else: what else there is for dataclasses takes them, and is found here, too.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import asdict, astuple, field, fields, is_dataclass, replace
+from dataclasses import asdict, astuple, field, fields, is_dataclass
 from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass, replace
     from inspect import Signature
 
 __all__ = ["asdict", "astuple", "dataclass", "field", "fields", "is_dataclass", "replace"]
@@ -65,8 +65,15 @@ def _dataclass(cls: type | None = None, /, **options: bool) -> Any:
     return made if cls is None else made(cls)
 
 
+def _replace(value: Any, /, **changes: Any) -> Any:
+    """Return a value with some fields exchanged, faster than the standard library does."""
+    if (wanted := vars(type(value)).get("__wanted__")) is None:
+        return dataclasses.replace(value, **changes)
+    return type(value)(**{name: getattr(value, name) for name in wanted} | changes)
+
+
 if not TYPE_CHECKING:
-    dataclass = _dataclass
+    dataclass, replace = _dataclass, _replace
 
 
 def _init(self: Any, /, *values: Any, **named: Any) -> None:
@@ -89,10 +96,9 @@ def _given(made: Any, values: tuple[Any, ...], named: dict[str, Any]) -> dict[st
         TypeError: one lacks, or is given twice, or there is none of a name.
     """
     given, wanted = dict(zip(made.__match_args__, values, strict=False), **named), made.__wanted__
-    what = f"{type(made).__qualname__}() takes {', '.join(wanted) or 'nothing'}"
     if len(given) < len(values) + len(named) or given.keys() - wanted.keys():
         by_name = f", and {', '.join(named)} by name" if named else ""
-        raise TypeError(f"{what}; it was given {len(values)} by place{by_name}")
+        raise TypeError(f"{_takes(made)}; it was given {len(values)} by place{by_name}")
     lacking = []
     for name in wanted.keys() - given.keys():
         part = made.__dataclass_fields__[name]
@@ -103,8 +109,12 @@ def _given(made: Any, values: tuple[Any, ...], named: dict[str, Any]) -> dict[st
         else:
             lacking.append(name)
     if lacking:
-        raise TypeError(f"{what}; it was not given {', '.join(sorted(lacking))}")
+        raise TypeError(f"{_takes(made)}; it was not given {', '.join(sorted(lacking))}")
     return given
+
+
+def _takes(made: Any) -> str:
+    return f"{type(made).__qualname__}() takes {', '.join(made.__wanted__) or 'nothing'}"
 
 
 def _checked_init(self: Any, /, *values: Any, **named: Any) -> None:

@@ -34,7 +34,7 @@ from bubbleviz.model.limitations import (
     Restriction,
     gathered,
 )
-from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
+from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, any_among
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.model.texts import counted, listed, some_of
 from bubbleviz.model.values import dataclass, field, fields, replace
@@ -490,7 +490,7 @@ def _limitations(
     limitations.extend(_lacking(run, counts))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
-    if not among(run.operations.phase, (*BACKWARD, Phase.FB)).any():
+    if not any_among(run.operations.phase, (*BACKWARD, Phase.FB)):
         limitations.append(
             Limitation(
                 "backward",
