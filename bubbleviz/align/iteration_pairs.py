@@ -29,8 +29,6 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import dataclass
 
@@ -79,11 +77,9 @@ def pair_iterations(
         stage: of each rank; -1 unknown.
     """
     named = joined.named_iteration
-    counted = among(operations.phase, COUNTED)
-    unnamed = without(
-        distinct_rows(operations.rank, chosen=counted)[0],
-        distinct_rows(operations.rank, chosen=counted & (named >= 0))[0],
-    )
+    counted = joined.works
+    named_ranks = distinct_rows(operations.rank, chosen=counted & (named >= 0))[0]
+    unnamed = without(joined.working, named_ranks)
     if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
     working = distinct(operations.rank[counted & (operations.has_span == 1)])

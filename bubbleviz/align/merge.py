@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,8 +12,11 @@ from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.files import whole_of
+from bubbleviz.model.grouping import distinct_rows
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import ToldClock
 from bubbleviz.model.values import dataclass, fields, replace
 
@@ -68,6 +72,17 @@ class JoinedRecordings(RecordedTables):
     def machines(self) -> tuple[str, ...]:
         """The machines, in the order in which ranks first name them."""
         return tuple(dict.fromkeys(rank.machine for rank in self.ranks))
+
+    @cached_property
+    def works(self) -> Bools:
+        """Which operations are a forward or a backward."""
+        return among(self.operations.phase, COUNTED)
+
+    @cached_property
+    def working(self) -> Ints:
+        """The ranks that run these, ascending."""
+        ranks: Ints = distinct_rows(self.operations.rank, chosen=self.works)[0]
+        return ranks
 
     @property
     def machine_of_rank(self) -> Ints:

@@ -21,8 +21,6 @@ from bubbleviz.model import grouping
 from bubbleviz.model.arguments import refuse_strange
 from bubbleviz.model.columns import NONE, Ints, Table, scattered
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import counted, natural_key
 from bubbleviz.model.values import dataclass, replace
@@ -196,8 +194,7 @@ class VirtualStages(Table):
 
 def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
     """Return the virtual stages that names give, if they give them for all work."""
-    operations, stage = joined.operations, joined.named_stage
-    work = among(operations.phase, COUNTED)
+    operations, stage, work = joined.operations, joined.named_stage, joined.works
     if not work.any() or (work & (stage < 0)).any():
         return None
     rows = grouping.distinct_rows(operations.rank, operations.chunk, stage, chosen=work)
@@ -210,8 +207,7 @@ def told_stages(joined: JoinedRecordings) -> Ints | None:
     None where some rank that works has none; of one that does not work it is 0.
     """
     stage = _told(joined, "stage")
-    work = among(joined.operations.phase, COUNTED)
-    working = grouping.distinct_rows(joined.operations.rank, chosen=work)[0]
+    working = joined.working
     if len(working) == 0 or (stage[working] < 0).any():
         return None
     return np.maximum(stage, 0)
@@ -231,8 +227,8 @@ def stages_in_order(
         place: of each rank in its pipeline.
         devices: how many places there are.
     """
-    work = among(joined.operations.phase, COUNTED)
-    pairs = grouping.distinct_rows(joined.operations.rank, joined.operations.chunk, chosen=work)
+    keys = joined.operations.rank, joined.operations.chunk
+    pairs = grouping.distinct_rows(*keys, chosen=joined.works)
     waits = usual_waits(joined.operations, inputs)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(grouping.distinct(pairs[1]).tolist()):

@@ -23,7 +23,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.columns import NONE, Ints, marked, scattered
 from bubbleviz.model.grouping import (
     begins,
     distinct,
@@ -35,8 +35,7 @@ from bubbleviz.model.grouping import (
 )
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.model.values import dataclass, field, replace
@@ -183,10 +182,8 @@ def _left_out(joined: JoinedRecordings) -> Iterator[Limitation]:
     recorded of, or not known.
     """
     operations, count = joined.operations, len(joined.ranks)
-    counted = among(operations.phase, COUNTED)
-    working, measured = np.zeros(count, bool), np.zeros(count, bool)
-    working[operations.rank[counted]] = True
-    measured[operations.rank[counted & (operations.has_span == 1)]] = True
+    working, measured = marked(count, joined.working), np.zeros(count, bool)
+    measured[operations.rank[joined.works & (operations.has_span == 1)]] = True
     loose, active = joined.unattributed, joined.active
     loose_ns = group_sum(loose.rank, count, loose.end_ns - loose.start_ns)
     active_ns = group_sum(active.rank, count, active.active_ns)

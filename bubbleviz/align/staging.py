@@ -23,7 +23,7 @@ from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
-from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
+from bubbleviz.model.phases import TRANSFERS, Phase
 from bubbleviz.model.texts import counted, listed, some_of
 from bubbleviz.model.values import dataclass, replace
 
@@ -135,7 +135,7 @@ class _Inputs:
         They are if they are named, or if all ranks ran as many.
         """
         operations, named = self.joined.operations, self.joined.named_iteration
-        work = among(operations.phase, COUNTED)
+        work = self.joined.works
         if work.any() and not (work & (named < 0)).any():
             return operations.changed(iteration=named)
         pairs = grouping.distinct_rows(operations.rank, operations.iteration, chosen=work)
@@ -250,8 +250,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         staging: the stages that waiting times give.
         known: whether they are known.
     """
-    operations = inputs.joined.operations
-    working = grouping.distinct_rows(operations.rank, chosen=among(operations.phase, COUNTED))[0]
+    operations, working = inputs.joined.operations, inputs.joined.working
     stages = grouping.distinct(staging.stage_of_rank[working])
     if len(working) < 2 or (known and len(stages) == 1):
         return True
@@ -263,7 +262,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
     if not known or comparable is None:
         return False
     # Of a single microbatch an iteration nesting says little: one late replica looks the same.
-    work = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
+    work = inputs.joined.works & (operations.microbatch >= 0)
     if len(grouping.distinct(operations.microbatch[work])) < 2:
         return False
     numbered = staging.operations.changed(iteration=comparable.iteration)
@@ -283,7 +282,7 @@ def _noted(
     notes = (*notes, *pairing_limitations(staging.pairing, inputs.joined.ranks))
     virtual_stage = staging.virtual_stage if doubtful else _stage_of_transfers(staging)
     stages_missing = stages_missing or (
-        not doubtful and _transfers_elsewhere(staging, virtual_stage)
+        not doubtful and _transfers_elsewhere(inputs.joined, staging, virtual_stage)
     )
     if stages_missing:
         notes = (*notes, _STAGES_MISSING)
@@ -373,8 +372,7 @@ def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
     those of one stage run alike. That holds where replicas are not equally fast, too.
     """
     operations, number = inputs.joined.operations, inputs.numbers.number
-    work = among(operations.phase, COUNTED)
-    if len(grouping.distinct(operations.microbatch[work])) < 2:
+    if len(grouping.distinct(operations.microbatch[inputs.joined.works])) < 2:
         return None  # with one microbatch all ranks run alike
     sizes = [(grouping.places_in(np.argsort(number)), len(number))]
     if len(number) < inputs.world and number.max() < inputs.world:
@@ -408,9 +406,7 @@ def _is_other(inputs: _Inputs, staging: Staging) -> bool:
 
 def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that work, but on an unknown stage."""
-    operations = inputs.joined.operations
-    working = grouping.distinct_rows(operations.rank, chosen=among(operations.phase, COUNTED))[0]
-    unknown = int((staging.stage_of_rank[working] < 0).sum())
+    unknown = int((staging.stage_of_rank[inputs.joined.working] < 0).sum())
     note = Limitation(
         "stages of ranks",
         "the times of microbatches give no order; set the order with --order, or replicas of a "
@@ -496,7 +492,7 @@ def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
     )
 
 
-def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
+def _transfers_elsewhere(joined: JoinedRecordings, staging: Staging, virtual_stage: Ints) -> bool:
     """Return whether ranks transfer with stages that no profile holds.
 
     They do where all ranks hold one stage (one rank may hold several, such as the first and the
@@ -505,12 +501,12 @@ def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
     stages lie between the two.
 
     Args:
+        joined: the recordings.
         staging: of all ranks.
         virtual_stage: of each operation; see :func:`_stage_of_transfers`.
     """
-    operations = staging.operations
-    work, ran = among(operations.phase, COUNTED), operations.has_span == 1
-    working = grouping.distinct(operations.rank[work])
+    operations, working = staging.operations, joined.working
+    ran = operations.has_span == 1
     stages = grouping.distinct(staging.stage_of_rank[working])
     if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
         transfers = ran & np.isin(operations.rank, working) & among(operations.phase, TRANSFERS)
@@ -527,7 +523,7 @@ def _transfers_elsewhere(staging: Staging, virtual_stage: Ints) -> bool:
     beyond = (peer < 0) | (peer > last)
     if (beyond & among(operations.phase[rows], (Phase.RECV_F, Phase.RECV_B))).any():
         return True
-    known = work & (virtual_stage >= 0)
+    known = joined.works & (virtual_stage >= 0)
     rank, stage = grouping.distinct_rows(operations.rank, virtual_stage, chosen=known)
     # By virtual stage, the only rank that holds it; none before the first and after the last.
     single = np.bincount(stage, minlength=1)[stage] == 1

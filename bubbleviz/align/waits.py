@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined, marked, scattered
-from bubbleviz.model.grouping import groups_of, sorted_rows, stretches
+from bubbleviz.model.grouping import groups_of, heads, sorted_rows, stretches
 from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -163,11 +163,11 @@ def forward_and_backward(
 
     An FB is the forward of its first microbatch and the backward of its second.
     """
-    both = operations.phase[backward] == Phase.FB
-    microbatch = np.where(
-        both, operations.second_microbatch[backward], operations.microbatch[backward]
-    )
-    chunk = np.where(both, operations.second_chunk[backward], operations.chunk[backward])
+    microbatch, chunk = operations.microbatch[backward], operations.chunk[backward]
+    both = np.flatnonzero(operations.phase[backward] == Phase.FB)
+    if len(both):
+        microbatch[both] = operations.second_microbatch[backward[both]]
+        chunk[both] = operations.second_chunk[backward[both]]
     return (
         np.concatenate((operations.microbatch[forward], microbatch)),
         np.concatenate((operations.chunk[forward], chunk)),
@@ -223,8 +223,9 @@ def waits(operations: RankOperations, inputs: Arrivals) -> Waits:
     at_forward, at_backward = _first_pairs(groups_of(*key).of_row, len(forward))
     forward, backward = forward[at_forward], backward[at_backward]
     # Kernels of a span before its input arrives are neither waiting nor work on it.
-    forward_ns, _ = _worked(operations, inputs, forward)
-    backward_ns, returned_ns = _worked(operations, inputs, backward)
+    ready_ns = np.maximum(operations.start_ns, inputs.exact_ns)
+    forward_ns, _ = _worked(operations, ready_ns, forward)
+    backward_ns, returned_ns = _worked(operations, ready_ns, backward)
     rank, chunk, microbatch, sequence, iteration = (column[at_forward] for column in key)
     return Waits(
         rank=rank,
@@ -239,14 +240,15 @@ def waits(operations: RankOperations, inputs: Arrivals) -> Waits:
     )
 
 
-def _worked(operations: RankOperations, inputs: Arrivals, rows: Ints) -> tuple[Ints, Ints]:
+def _worked(operations: RankOperations, ready_ns: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """Return how long operations keep their rank busy once their input is there, and when it is.
 
     Of an operation that overlaps a forward and a backward, half is one of them.
     """
-    ready_ns = np.maximum(operations.start_ns[rows], inputs.exact_ns[rows])
+    ready_ns = ready_ns[rows]
     busy_ns = np.clip(operations.end_ns[rows] - ready_ns, 0, operations.busy_ns[rows])
-    return busy_ns // np.where(operations.phase[rows] == Phase.FB, 2, 1), ready_ns
+    busy_ns[operations.phase[rows] == Phase.FB] //= 2
+    return busy_ns, ready_ns
 
 
 def _first_pairs(number: Ints, count: int) -> tuple[Ints, Ints]:
@@ -281,20 +283,23 @@ def usual_waits(operations: RankOperations, inputs: Arrivals) -> Waits:
 
 
 def _medians(every: Waits) -> Waits:
-    """Return the medians of waits, in order of rank, chunk and microbatch."""
-    groups = groups_of(every.rank, every.chunk, every.microbatch)
-    counts = np.bincount(groups.of_row, minlength=len(groups))
-    middle = np.cumsum(counts) - counts + (counts - 1) // 2
+    """Return the medians of waits, which are in order of rank, chunk and microbatch."""
+    first = heads(every.rank, every.chunk, every.microbatch)
+    counts = np.diff(first, append=len(every))
+    alike = len(first) > 0 and (counts == counts[0]).all()
 
     def medians(values: Ints) -> Ints:
         """Return the lower median of each group's values."""
-        return np.asarray(values[sorted_rows(groups.of_row, values)[middle]], np.int64)
+        if alike:
+            return np.sort(values.reshape(len(first), -1), axis=1)[:, (counts[0] - 1) // 2]
+        order = sorted_rows(np.repeat(first, counts), values)
+        return np.asarray(values[order[first + (counts - 1) // 2]], np.int64)
 
-    none = constant(NONE, len(groups))
+    none = constant(NONE, len(first))
     return Waits(
-        rank=every.rank[groups.first],
-        chunk=every.chunk[groups.first],
-        microbatch=every.microbatch[groups.first],
+        rank=every.rank[first],
+        chunk=every.chunk[first],
+        microbatch=every.microbatch[first],
         sequence=none,
         iteration=none,
         left_ns=none,
