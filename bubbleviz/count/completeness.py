@@ -173,7 +173,8 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
 
     def any_of(which: Bools) -> Bools:
         found = np.zeros(present.size, bool)
-        found[cell[first]] = np.logical_or.reduceat(which, first) if len(first) else False
+        if which.any():
+            found[cell[first]] = np.logical_or.reduceat(which, first)
         return found.reshape(shape).T
 
     phase, cut, spanned = keys.phase, keys.cut > 0, keys.has_span == 1
@@ -328,7 +329,9 @@ def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
     begun = np.zeros(len(passes), bool)
     begun[passes.of_row[:forwards]] = True
     rank = operations.rank[rows[passes.first[~begun]]]
-    return np.bincount(rank, minlength=ranks) + 2 * _absent(pipeline, cell, microbatch)
+    return np.bincount(rank, minlength=ranks) + 2 * _absent(
+        pipeline, cell[passes.first], microbatch[passes.first]
+    )
 
 
 def _absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
@@ -336,20 +339,17 @@ def _absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
 
     Args:
         pipeline: of each rank; -1 unknown.
-        cell: iteration and rank of each pass.
-        microbatch: of each pass.
+        cell: iteration and rank of each pass, ascending.
+        microbatch: of each pass, ascending in its cell.
     """
-    count = len(pipeline)
-    absent = np.zeros(count, np.int64)
-    ran = distinct_rows(cell, microbatch)
-    ran = ran[:, pipeline[ran[0] % count] >= 0]
-    if not ran.size:
-        return absent
-    first = heads(ran[0])
-    cells, own = ran[0, first], np.diff(first, append=ran.shape[1])
-    place = cells // count, pipeline[cells % count]
-    all_ran = distinct_rows(ran[0] // count, pipeline[ran[0] % count], ran[1])
-    places = groups_of(*(np.concatenate(pair) for pair in zip(place, all_ran[:2], strict=True)))
-    of_place = np.bincount(places.of_row[len(cells) :], minlength=len(places))
-    np.add.at(absent, cells % count, of_place[places.of_row[: len(cells)]] - own)
+    rows = heads(cell, microbatch)
+    rows = rows[pipeline[cell[rows] % len(pipeline)] >= 0]
+    cell, microbatch = cell[rows], microbatch[rows]
+    iteration = cell // len(pipeline)
+    rank = cell - iteration * len(pipeline)
+    place = groups_of(iteration, pipeline[rank]).of_row
+    of_place = np.bincount(place[groups_of(place, microbatch).first])
+    first = heads(cell)
+    absent = np.zeros(len(pipeline), np.int64)
+    np.add.at(absent, rank[first], of_place[place[first]] - np.diff(first, append=len(cell)))
     return absent

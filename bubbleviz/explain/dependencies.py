@@ -74,26 +74,21 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
         pipeline[operations.rank[row]], operations.iteration[row], operations.sequence[row], number
     ).of_row
     stages = int(stage.max(initial=NONE)) + 1
-
-    def slot(half: Ints, forward: Bools, stage: Ints) -> Ints:
-        """Return a number of a result of the microbatch of halves; -1 where no stage gives it."""
-        inside = (stage >= 0) & (stage < stages)
-        return np.where(inside, (2 * microbatch[half] + forward) * stages + stage, NONE)
-
     forward, backward = phase == Phase.F, phase == Phase.B
-    every, own = np.arange(len(row)), np.flatnonzero(backward)
+    own = np.flatnonzero(backward)
     gives = np.flatnonzero((phase != Phase.W) & (operations.occurrence[row] == 0))
+    # A number of the result of each; those of a microbatch's backwards are followed by those of
+    # its forwards.
+    result = (2 * microbatch + forward) * stages + stage
     # Forwards take from the stage before, backwards from that behind, a W from its own backward;
     # and each backward from its own forward.
-    beside = slot(every, forward, stage - forward + backward)
+    beside = result + backward - forward
+    beside[(forward & (stage == 0)) | (backward & (stage == stages - 1))] = NONE
     second = np.full(len(row), NONE, np.int64)
     before = _producers(
         operations,
-        (row[gives], slot(gives, forward[gives], stage[gives])),
-        (
-            np.concatenate((row, row[own])),
-            np.concatenate((beside, slot(own, backward[own], stage[own]))),
-        ),
+        (row[gives], result[gives]),
+        (np.concatenate((row, row[own])), np.concatenate((beside, result[own] + stages))),
     )
     first, second[own] = before[: len(row)], before[len(row) :]
     # In order of the rows that take something.
@@ -145,7 +140,7 @@ def _producers(operations: Operations, given: tuple[Ints, Ints], taken: tuple[In
     """
     (producer, gives), (consumer, takes) = given, taken
     before = looked_up((gives,), producer, (takes,))
-    if (looked_up((gives,), producer, (gives,)) != producer).any():
+    if len(distinct(gives)) < len(gives):
         results = groups_of(gives)
         several = (np.bincount(results.of_row) > 1)[results.of_row]
         some = found_in(distinct(gives[several]), takes) != NONE

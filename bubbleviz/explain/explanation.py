@@ -95,7 +95,7 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     iterations = len(stretch.averaged)
     received = operations.iteration[receives.operation]
     crossing = np.zeros(iterations + 1, bool)
-    crossing[operations.iteration[dependencies.after[dependencies.remote(operations.rank)]]] = True
+    crossing[operations.iteration[inputs.producer != NONE]] = True
     rows = run_work.ExplainedRows(dependencies, receives, idle, bubbles, tokens)
     if not stretch.kept.all():
         rows = rows.of_ranks(stretch.kept, operations.rank)

@@ -21,7 +21,7 @@ from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import grouping, intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, stretch_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
@@ -246,16 +246,12 @@ def _after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> tu
     shown &= itself | (operations.host_start_ns <= inputs.ready_ns)
     rows = np.flatnonzero(shown)
     if len(rows):
-        work = np.flatnonzero(among(operations.phase, COMPUTE) & (operations.has_span == 1))
-        last = intervals.last_before(
-            operations.rank[work],
-            operations.end_ns[work],
-            operations.rank[rows],
-            operations.start_ns[rows],
-            or_at=True,
-        )
-        free_ns = np.where(last == NONE, NEVER, operations.end_ns[work][last])
-        rows = rows[free_ns <= inputs.ready_ns[rows]]
+        computes = among(operations.phase, COMPUTE) & (operations.has_span == 1)
+        work = stretch_of(np.flatnonzero(computes))
+        wanted = operations.rank[rows], operations.start_ns[rows]
+        ended_ns = operations.end_ns[work]
+        last = intervals.last_before(operations.rank[work], ended_ns, *wanted, or_at=True)
+        rows = rows[(last == NONE) | (ended_ns[last] <= inputs.ready_ns[rows])]
     return rows, operations.start_ns[rows] - inputs.ready_ns[rows]
 
 
@@ -271,20 +267,20 @@ def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     """
     computes = among(operations.phase, COMPUTE) & (operations.has_span == 1)
     rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
-    rank, start_ns = operations.rank[rows], operations.start_ns[rows]
+    at = stretch_of(rows)
+    rank, start_ns = operations.rank[at], operations.start_ns[at]
     if not ((rank[1:] > rank[:-1]) | (start_ns[1:] >= start_ns[:-1])).all():
-        rows = rows[grouping.sorted_rows(rank, start_ns)]
-    before, row = rows[:-1], rows[1:]
-    gap_ns = operations.start_ns[row] - operations.end_ns[before]
-    shown = (operations.rank[before] == operations.rank[row]) & (gap_ns >= 0)
-    shown &= operations.iteration[before] == operations.iteration[row]
-    some = np.flatnonzero(shown)
-    before, row, gap_ns = before[some], row[some], gap_ns[some]
-    ready_ns = inputs.ready_ns[row]
-    local = ready_ns == NEVER
-    room_ns = operations.end_ns[before] - np.where(local, 0, ready_ns)
-    there = np.flatnonzero(local | (room_ns >= 0))
-    return row[there], gap_ns[there], np.where(local, NONE, room_ns)[there]
+        at = rows = rows[grouping.sorted_rows(rank, start_ns)]
+        rank, start_ns = operations.rank[at], operations.start_ns[at]
+    iteration, end_ns = operations.iteration[at], operations.end_ns[at]
+    gap_ns = start_ns[1:] - end_ns[:-1]
+    shown = (rank[1:] == rank[:-1]) & (gap_ns >= 0) & (iteration[1:] == iteration[:-1])
+    ready_ns = inputs.ready_ns[at][1:]
+    shown &= (ready_ns == NEVER) | (ready_ns <= end_ns[:-1])
+    there = np.flatnonzero(shown)
+    ready_ns = ready_ns[there]
+    room_ns = np.where(ready_ns == NEVER, NONE, end_ns[there] - ready_ns)
+    return rows[1:][there], gap_ns[there], room_ns
 
 
 def _kinds_of(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey, ...]]:

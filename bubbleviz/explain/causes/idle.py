@@ -197,13 +197,16 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
     )
     rank = packing.groups(gaps[0])
 
+    # The last place is that of no row.
+    busy_rank, operation = np.append(busy_rank, NONE), np.append(operation, NONE)
+
     def of_rank(row: Ints) -> Ints:
         """Return the operations of some busy intervals, where they are of the idle rank."""
-        same = np.append(busy_rank, NONE)[row] == rank
-        return np.where(same, np.append(operation, NONE)[row], NONE)
+        found = operation[row]
+        found[busy_rank[row] != rank] = NONE
+        return found
 
-    after = np.searchsorted(start_ns, gaps[1])
-    after = of_rank(np.where(after < len(start_ns), after, NONE))
+    after = of_rank(np.searchsorted(start_ns, gaps[1]))
     by_end = sorted_rows(end_ns)
     last = np.searchsorted(end_ns[by_end], gaps[0], side="right") - 1
     before = of_rank(np.append(by_end, NONE)[last])
@@ -268,38 +271,40 @@ def _cut_by_waits(
         shift_ns: by how much times on it are later than the rank's own.
     """
 
-    def of_next(times_ns: Ints) -> Ints:
-        return np.append(times_ns, NEVER)[after]
+    def of_next(times_ns: Ints, none: int = NEVER) -> Ints:
+        """Return a time of the operation after each gap; ``NEVER`` where it has none."""
+        if is_constant(times_ns) and times_ns[0] == none:
+            return constant(NEVER, len(after))
+        found = np.append(times_ns, none)[after]
+        return found if none == NEVER else np.where(found == none, NEVER, found)
 
-    low, high = gaps
-    none, never = constant(NONE, len(low)), constant(NEVER, len(low))
-    receive_ns, front, received_ns = never, none, of_next(known.exact_ns)
-    if not is_constant(known.receive):
-        receive_ns = of_next(_receives_launched(operations, known))
-        front = np.append(queued_behind(operations, inputs, known), NONE)[after]
+    (low, high), front = gaps, None
+    received_ns = of_next(known.exact_ns)
     # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
     ready_ns = of_next(inputs.ready_ns)
-    ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
+    if not is_constant(received_ns):
+        ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
+    ends = [(ready_ns, Cause.DEPENDENCY)]
+    if not is_constant(known.receive):
+        ends.append((of_next(_receives_launched(operations, known), NONE), Cause.HOST))
+        front = np.append(queued_behind(operations, inputs, known), NONE)[after]
+        ended_ns = np.append(operations.end_ns, NEVER)[front]
+        ends.append((np.minimum(ended_ns, received_ns), Cause.QUEUED))
+    ends.append((received_ns, Cause.COMMUNICATION))
+    ends.append((of_next(operations.launched_ns, NONE), Cause.HOST))
     cuts, causes, cut = [low], list[Cause](), low
-    for end_ns, until in (
-        (ready_ns, Cause.DEPENDENCY),
-        (np.where(receive_ns == NONE, NEVER, receive_ns), Cause.HOST),
-        (np.minimum(np.append(operations.end_ns, NEVER)[front], received_ns), Cause.QUEUED),
-        (received_ns, Cause.COMMUNICATION),
-        (
-            of_next(np.where(operations.launched_ns == NONE, NEVER, operations.launched_ns)),
-            Cause.HOST,
-        ),
-    ):
-        if (end_ns != NEVER).any():  # most tables tell of no receives and launches
+    for end_ns, until in ends:
+        # Most tables tell of no receives and launches.
+        if not is_constant(end_ns) and (end_ns != NEVER).any():
             cut = np.clip(np.where(end_ns == NEVER, NEVER, end_ns + shift_ns), cut, high)
             cuts.append(cut)
             causes.append(until)
     bounds_ns = np.stack((*cuts, high), axis=1)
     some = np.flatnonzero(bounds_ns[:, 1:] > bounds_ns[:, :-1])
-    none, (interval, part) = constant(NONE, len(some)), np.divmod(some, len(cuts))
-    last = np.where(ready_ns[interval] == NEVER, Cause.OTHER, Cause.COMMUNICATION)
-    cause = np.where(part == len(causes), last, np.array([*causes, NONE], np.int64)[part])
+    interval = some // len(cuts)
+    none, part = constant(NONE, len(some)), some - interval * len(cuts)
+    cause = np.array([*causes, Cause.COMMUNICATION], np.int64)[part]
+    cause[(part == len(causes)) & (ready_ns == NEVER)[interval]] = Cause.OTHER
     if inputs.unknown.any():
         unknown = np.append(inputs.unknown, False)[after] & (received_ns == NEVER)
         cause = np.where(unknown[interval], Cause.UNKNOWN, cause)
@@ -311,7 +316,9 @@ def _cut_by_waits(
         interval=interval,
         before=none,
         after=none,
-        peer_operation=np.where(cause == Cause.QUEUED, front[interval], NONE),
+        peer_operation=(
+            none if front is None else np.where(cause == Cause.QUEUED, front[interval], NONE)
+        ),
         collective=none,
     )
 

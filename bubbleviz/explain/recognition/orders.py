@@ -18,7 +18,7 @@ import numpy as np
 
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, is_constant, marked
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
@@ -175,7 +175,8 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
         groups = grouping.groups_of(cell, chunk)
         group, count = groups.of_row, len(groups)
     way = _WAY_OF_KIND[kind]
-    way[~known] = _NO_WAY
+    if not known.all():
+        way[~known] = _NO_WAY
     of_way = group * (_NO_WAY + 1)
     of_way += way
     low, high = (
@@ -198,12 +199,13 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
     size = int(at.max()) + 1
     pair = group * size
     pair += at
-    owner, held = np.divmod(grouping.distinct(pair), size)
+    held = grouping.distinct(pair)
+    owner = held // size
     begins = grouping.heads(owner)
     counts = np.diff(begins, append=len(owner))
     if len(numbers) != int(np.median(counts)):
         place = np.arange(len(owner)) - np.repeat(begins, counts)
-        at = grouping.looked_up((owner, held), place, (group, at))
+        at = grouping.looked_up((held,), place, (pair,))
     result = np.zeros(len(known), np.int64)
     result[rows] = at
     return result
@@ -264,11 +266,12 @@ def orders_of(
     # A range that clears remaining weight gradients and launches nothing found none.
     clears = (operations.phase == Phase.W) & (operations.microbatch < 0)
     held &= ~(clears & (operations.has_span == 0))
-    sequences = int(operations.sequence[held].max(initial=0)) + 1
+    sequence = operations.sequence
+    sequence = sequence[:1] if is_constant(sequence) else sequence[held]
     parts = [
-        _orders_in(operations, k, np.flatnonzero(own), sequences)
+        _orders_in(operations, k, rows, int(sequence.max(initial=0)) + 1)
         for k in sorted(iterations)
-        if (own := held & (operations.iteration == k)).any()
+        if len(rows := np.flatnonzero(held & (operations.iteration == k)))
     ]
     number: dict[bytes, int] = {}
     patterns: list[Ints] = []
@@ -301,10 +304,10 @@ def _orders_in(
         sequences: parts of sequences in the run.
     """
     rows = rows[grouping.sorted_rows(operations.rank[rows], operations.host_start_ns[rows])]
-    paired = operations.phase[rows] == Phase.FB
+    phase = operations.phase[rows]
     second = np.zeros(len(rows), bool)
-    if paired.any():
-        rows = np.repeat(rows, np.where(paired, 2, 1))
+    if (paired := phase == Phase.FB).any():
+        rows, phase = (np.repeat(column, np.where(paired, 2, 1)) for column in (rows, phase))
         second = np.append(False, rows[1:] == rows[:-1])
     rank = operations.rank[rows]
     first = grouping.heads(rank)
@@ -315,13 +318,14 @@ def _orders_in(
         # One number for each microbatch and part of the sequence.
         part = np.maximum(operations.sequence[rows], 0)
         number = np.where(number >= 0, number * sequences + part, NONE)
-    kind = _KIND_OF_PHASE[operations.phase[rows]]
+    kind = _KIND_OF_PHASE[phase]
     kind[second] = _FUSED
-    kind = np.where((number < 0) & (kind == WEIGHTS), _CLEARED, kind)
+    unnumbered = np.flatnonzero(number < 0)
+    kind[unnumbered[kind[unnumbered] == WEIGHTS]] = _CLEARED
     turn = _of_second(operations.chunk, operations.second_chunk, rows, second)
     turn = np.minimum(_chunks_in_turn(cell, turn), _MOST_CHUNKS)
     from_zero = _microbatches_from_zero(cell, turn, kind, number)
-    unknown = marked(len(first), cell[(number < 0) & (kind != _CLEARED)])
+    unknown = marked(len(first), cell[unnumbered[kind[unnumbered] != _CLEARED]])
     row = rows.astype(np.int32) if len(operations) < 1 << 31 else rows
     code = coded(kind, turn, from_zero)
     return IterationOrders(iteration, rank, first, unknown, row, second, code)
