@@ -47,16 +47,16 @@ def rank_coverages(ran: RankWork, unattributed: Bools) -> list[RankCoverage]:
         unattributed: which are compute kernels outside every compute operation.
     """
     work = ran.work
-    # Compute inside operations and outside, communication inside ranges and outside, copies.
-    outside = (work.range == NONE).view(np.int8)
-    other = np.where(work.communication, np.int8(2) + outside, np.int8(4))
-    cell = np.where(work.compute, unattributed.view(np.int8), other).astype(np.int64)
+    # In bits: compute, communication, and whether it is outside all operations or ranges.
+    outside = unattributed | (work.range == NONE)
+    cell = work.compute.view(np.int8) << 2 | work.communication.view(np.int8) << 1
+    cell = (cell | outside.view(np.int8)).astype(np.int64)
     if len(ran.ranks) > 1:
-        cell += 5 * (work.rank.astype(np.int64) - ran.ranks.start)
-    sums = group_sum(cell, 5 * len(ran.ranks), work.end_ns - work.start_ns).reshape(-1, 5)
+        cell += 8 * (work.rank.astype(np.int64) - ran.ranks.start)
+    sums = group_sum(cell, 8 * len(ran.ranks), work.end_ns - work.start_ns).reshape(-1, 8)
     return [
-        RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, copies)
-        for rank, (inside, loose, linked, unlinked, copies) in zip(
+        RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, sum(copies))
+        for rank, (*copies, linked, unlinked, inside, loose, _, _) in zip(
             ran.ranks, sums.tolist(), strict=True
         )
     ]

@@ -47,6 +47,32 @@ EXPORTED int64_t bubbleviz_union(const int64_t *start, const int64_t *end, const
     return made;
 }
 
+/* The place of the last of ascending values at or below one, from where another was; -1 none.
+ * Steps double, so that what lies near is found at once.
+ */
+int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted)
+{
+    int64_t low, high, step = 1;
+
+    if (near >= 0 && values[near] > wanted) {
+        for (high = near; (low = high - step) >= 0 && values[low] > wanted; step *= 2)
+            high = low;
+        low = low < -1 ? -1 : low;
+    } else {
+        for (low = near; (high = low + step) < count && values[high] <= wanted; step *= 2)
+            low = high;
+        high = high > count ? count : high;
+    }
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (values[middle] <= wanted)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* What a set covers and another does not; there is room for as many as both have together.
  *
  *     a           |--------------|   |---|
@@ -61,6 +87,10 @@ EXPORTED int64_t bubbleviz_difference(const int64_t *a_start, const int64_t *a_e
 
     for (int64_t a = 0; a < a_count; a++) {
         int64_t from = a_start[a], to = a_end[a];
+        if (b < b_count && b_start[b] <= from && to <= b_end[b]) {
+            a = last_at(a_end, a_count, a, b_end[b]);
+            continue;
+        }
         while (b < b_count && b_end[b] <= from)
             b++;
         for (int64_t cut = b; cut < b_count && b_start[cut] < to; cut++) {
@@ -150,32 +180,6 @@ EXPORTED int64_t bubbleviz_group_measure(const int32_t *group, const int64_t *st
         last[g].end = end[i];
     }
     return 0;
-}
-
-/* The place of the last of ascending values at or below one, from where another was; -1 none.
- * Steps double, so that what lies near is found at once.
- */
-int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted)
-{
-    int64_t low, high, step = 1;
-
-    if (near >= 0 && values[near] > wanted) {
-        for (high = near; (low = high - step) >= 0 && values[low] > wanted; step *= 2)
-            high = low;
-        low = low < -1 ? -1 : low;
-    } else {
-        for (low = near; (high = low + step) < count && values[high] <= wanted; step *= 2)
-            low = high;
-        high = high > count ? count : high;
-    }
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (values[middle] <= wanted)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
 }
 
 enum { STRIDE = 64 };
