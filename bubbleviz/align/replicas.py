@@ -154,7 +154,7 @@ def _may_fit(table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
     waited_ns = np.where(held, table.waited_ns[upper, above], 0)
     # At least what counts as grain of any iteration.
     most_ns = waited_ns + (GRAIN_NS + DRIFT * waited_ns.max(axis=1, initial=0))[:, None]
-    for key in np.unique(np.linspace(0, held.shape[1] - 1, _LOOKS).astype(np.int64)).tolist():
+    for key in distinct(np.linspace(0, held.shape[1] - 1, _LOOKS).astype(np.int64)).tolist():
         both = held[:, key, None] & table.held[lower, below, key]
         fits &= ~both | (took_ns[:, key] <= most_ns[:, key, None])
     return fits

@@ -120,8 +120,11 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
     """Yield where the host launched each of a handful of activities, in words."""
     links = linked.links
     names = {t.thread: t.name for t in linked.profile.threads}
-    # Named ranges of a thread may overlap in any way; most runs leave no kernel unattributed.
-    tree_of = cache(partial(_tree_of, linked.named))
+    # Of all ranges hardly any is around one of so few launches.
+    times_ns, named = np.sort(links.launched_ns[[*activities]]), linked.named
+    begun = np.searchsorted(times_ns, named.start_ns)
+    ended = np.searchsorted(times_ns, named.end_ns, side="right")
+    tree_of = cache(partial(_tree_of, named.take(begun < ended)))
     for activity in activities:
         if links.rule[activity] == LinkRule.UNLINKED:
             yield "launching call not in the profile"
@@ -140,7 +143,10 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
 
 
 def _tree_of(named: Ranges, thread: int) -> IntervalTree:
-    """Return the ranges of a thread with their names; ends are exclusive."""
+    """Return the ranges of a thread, which may overlap in any way, with their names.
+
+    Ends are exclusive.
+    """
     # It takes as long to import as to use.
     from intervaltree import IntervalTree
 

@@ -23,7 +23,7 @@ from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.arrow import ArrowTable, Column, column_of
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
-from bubbleviz.model.grouping import CodedTexts, expanded, first_of_each, groups_of
+from bubbleviz.model.grouping import CodedTexts, expanded, first_of_each, found_in, groups_of
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations
 from bubbleviz.model.values import dataclass, field, replace
@@ -137,7 +137,9 @@ def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
         hosts: what launching threads did, in order of the operation that was launched late.
     """
     hosts = hosts.take(hosts.operation != NONE)
-    late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.after, hosts.operation))
+    late = np.flatnonzero(
+        (bubbles.cause == Cause.HOST) & (found_in(hosts.operation, bubbles.after) != NONE)
+    )
     if not len(late):
         return bubbles
     # Pairs of a bubble and an activity of the host before the operation that ends it.

@@ -6,7 +6,7 @@ then SQLite reads the rest, which is slower, and the reference. What both give i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from bubbleviz.sources.sqlite.database import StoredColumns
 from bubbleviz.sources.sqlite.pages import Pages, PageTable, unpacked
 from bubbleviz.sources.sqlite.queries import Query
 
+#: Which column of calls/at.sql is the name.
+NAME_OF_CALL = 4
 #: Pages of strings that are looked through at once, in some 20 ms, so that Ctrl-C is soon heard.
 _STRING_PAGES = 4096
 #: The queries that are answered here, with the variant of a view that each must read.
@@ -86,6 +88,18 @@ class DirectReader:
         """Return the same for rows one by one (distinct, ascending)."""
         return self._read(query, lambda table: table.chosen(rows))
 
+    def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int] | None:
+        """Return which of some numbers of names any call has."""
+        if self._odd or "calls/at" not in self._tables:
+            return None
+        table, found = self._tables["calls/at"], set[int]()
+        table = replace(table, integers=table.integers[[NAME_OF_CALL]])
+        for piece in table.pieces():
+            if (names := table.rows(*piece)) is None:
+                return None
+            found.update(number for number in numbers if (names == number).any())
+        return sorted(found)
+
     def _read(self, query: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
         if self._odd or query not in self._tables:
             return None
@@ -124,4 +138,4 @@ class DirectReader:
         if rows is None:
             self._leave(query)
             return None
-        return unpacked(rows)
+        return unpacked(rows, selection.rows_of(rows[0]) if selection.rows_of else slice(None))

@@ -74,6 +74,7 @@ class Selection:
         shortest_ns: how long it lasts at least.
         since_ns: it ends after this.
         until_ns: it starts before this.
+        rows_of: gives the rows of some columns that are wanted at all; None for all.
     """
 
     kinds: tuple[int, ...] = (0, 0, 0, 0)
@@ -83,6 +84,7 @@ class Selection:
     shortest_ns: int = 0
     since_ns: int = 0
     until_ns: int = 0
+    rows_of: Callable[[Ints], Ints] | None = None
 
 
 def joined(parts: Sequence[Named]) -> Named:
@@ -184,6 +186,10 @@ class Export(ABC):
     def chosen(self, name: str, rows: Ints) -> Ints:
         """Return the int64 columns of a query in some rows (distinct, ascending)."""
         return self.columns(name, {"rows": json.dumps(rows.tolist())})
+
+    def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Return which of some numbers of names any call may have: all, unless a look is cheap."""
+        return numbers
 
     def has(self, name: str) -> bool:
         """Tell whether the export holds what a query needs."""

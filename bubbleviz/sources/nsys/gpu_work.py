@@ -20,6 +20,7 @@ from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import Activities, Calls, process_of
 from bubbleviz.model.values import dataclass
 from bubbleviz.sources.in_memory import ActivitiesBuilder
+from bubbleviz.sources.nsys.direct_reader import NAME_OF_CALL
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import table_of
 from bubbleviz.timing import step
@@ -121,7 +122,7 @@ class ExportedCalls:
 
         The version of the API behind a name is left out.
         """
-        name_id = self._columns_at(rows)[4]
+        name_id = self._columns_at(rows)[NAME_OF_CALL]
         texts = self.export.texts(distinct(name_id))
         names = {number: _VERSION.sub("", text) for number, text in texts.items()}
         return tuple(names.get(number, "") for number in name_id.tolist())
@@ -129,7 +130,7 @@ class ExportedCalls:
     def beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
         """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
-        return rows[np.isin(self._columns_at(rows)[4], ids)]
+        return rows[np.isin(self._columns_at(rows)[NAME_OF_CALL], ids)]
 
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
@@ -221,6 +222,7 @@ def activities_of(
 
     activities = builder.activities(names, processes)
     recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in beside.items()}}
+    call_names = _occurring(export, call_names, recorded)
     return (
         activities,
         builder.group,
@@ -249,6 +251,20 @@ _WORK = {
     "copies": ("copies", COPIES, "make"),
     "memsets": ("memsets", MEMSETS, "make"),
 }
+
+
+def _occurring(
+    export: Export, call_names: Mapping[int, str], recorded: Mapping[str, bool]
+) -> Mapping[int, str]:
+    """Return names of calls less those of work that was not recorded, nor called.
+
+    Exports register names that no call has. To find none of them takes a look at all calls.
+    """
+    beginnings = [start for what in recorded if not recorded[what] for start in _WORK[what][1]]
+    beginnings += GRAPH_LAUNCHES
+    doubtful = [i for i, name in call_names.items() if name.startswith(tuple(beginnings))]
+    absent = {*doubtful} - {*(export.names_of_calls(doubtful) if doubtful else ())}
+    return {i: name for i, name in call_names.items() if i not in absent}
 
 
 def _lost_work(

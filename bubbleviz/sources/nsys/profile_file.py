@@ -201,18 +201,19 @@ class NsysFile:
         )
         with step("look up strings"):
             names = earlier[0] if earlier else nvtx.name_filter(export, globs)
+        # Calls matter where some can have launched something.
+        called = export.has("calls/all") and export.rows("calls/any")
+        calls = gpu_work.ExportedCalls(export, names.call_names) if called else None
+        if not partial and calls is not None:
+            # Threads that have read the kernels go on with these.
+            export.begin("calls/all", calls.block)
         with step("read kernels") as rows:
             activities, group, notes = gpu_work.activities_of(export, names.call_names)
             rows.count = len(activities)
         if not (len(activities) if partial else activities.kernels):
             raise _without_kernels(export, notes)
-        # Calls matter where some can have launched something.
-        called = export.has("calls/all") and export.rows("calls/any")
-        calls = gpu_work.ExportedCalls(export, names.call_names) if called else None
-        if not partial:
-            if calls is None:
-                raise _nothing(export, RUNTIME)
-            export.begin("calls/all", calls.block)
+        if not partial and calls is None:
+            raise _nothing(export, RUNTIME)
 
         def last_ns() -> int:
             latest_ns = 0 if partial or calls is None else calls.latest_end_ns()

@@ -95,6 +95,12 @@ class SqliteExport(export.Export):
         columns = direct.chosen(name, rows) if isinstance(direct, DirectReader) else None
         return super().chosen(name, rows) if columns is None else columns
 
+    def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Return which of some numbers of names any call may have."""
+        direct = self.direct
+        found = direct.names_of_calls(numbers) if isinstance(direct, DirectReader) else None
+        return super().names_of_calls(numbers) if found is None else found
+
     def _parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:

@@ -211,10 +211,11 @@ class PageTable:
         return np.concatenate(blocks, axis=1), b"".join(texts)
 
 
-def unpacked(rows: PackedRows) -> NamedRows:
-    """Return rows with their texts as strings."""
+def unpacked(rows: PackedRows, chosen: Ints | slice = slice(None)) -> NamedRows:
+    """Return rows, or the chosen of them, with their texts as strings."""
     columns, texts = rows
-    end = np.cumsum(np.maximum(columns[-1], 0)).tolist()
+    end = np.cumsum(np.maximum(columns[-1], 0))[chosen].tolist()
+    columns = columns[:, chosen]
     return columns[:-1], tuple(
         None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
         for to, bytes_ in zip(end, columns[-1].tolist(), strict=True)
