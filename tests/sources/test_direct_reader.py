@@ -75,6 +75,21 @@ def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
                 yield columns, error
 
 
+def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
+    """Return which names calls have, as it is decoded and as SQLite finds it."""
+    numbers = [0, *sorted(export.matching_strings(("cu*", "hip*")))]
+    direct = export.direct
+    decoded = direct.names_of_calls(numbers) if isinstance(direct, DirectReader) else None
+    found = []
+    for number in numbers:
+        try:
+            named = export.columns("calls/named", {"name_ids": json.dumps([number]), "most": 1})
+        except ProfileError as error:
+            return decoded, error
+        found += [number] * bool(named.size)
+    return decoded, found
+
+
 def _by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
     """Return a selection with some registered strings, as if their texts fitted."""
     rows = export.rows("strings/by_id", {"ids": json.dumps([1, 2, 3, 5, 8, 13, 21])})
@@ -128,6 +143,8 @@ def _compare(path: Path) -> int:
                 np.testing.assert_array_equal(columns, _numbers(export, name))
         for decoded_calls, calls in _calls(export):
             assert decoded_calls == calls
+        names, expected = _names_of_calls(export)
+        assert names is None or names == expected
         asked = [
             *(("ranges/named", _by_name(export, globs)) for globs in GLOBS),
             *(("strings/matching", Selection(globs=globs)) for globs in GLOBS),
