@@ -67,9 +67,10 @@ def first_thing(report: Report) -> str | None:
     """Return what to do first, in sentences; None where it is unknown.
 
     GPU work of stages, kernels and launches that were not recorded come first, and alone: what
-    operations and bubbles are rests on them. Ranks that are missing come next, then what outweighs
-    the bubble: no change of the pipeline removes that. Where few pipelines lack ranks, advice on
-    the others stands. Where no iteration is averaged, nothing is advised.
+    operations and bubbles are rests on them. Ranks that are missing come next, then clocks that
+    contradict each other, then what outweighs the bubble: no change of the pipeline removes that.
+    Where few pipelines lack ranks, advice on the others stands. Where no iteration is averaged,
+    nothing is advised.
     """
     if report.summary.iterations == 0:
         return None
@@ -78,8 +79,11 @@ def first_thing(report: Report) -> str | None:
         return alone
     lacking, replays = few_lacking(report), _replays(report)
     sentences = [_heavier_than_bubble(report)]
+    clocks, _ = _wrong_clocks(report)
     if missing is not None and lacking is None:
         sentences.insert(0, missing)
+    elif clocks:
+        sentences = [clocks]
     else:
         found = () if replays is None else advice_of(report, _worth(report, replays["measured"]))
         if found:
@@ -125,6 +129,32 @@ def _incomplete(report: Report) -> str:
     held = counted(len(reasons), "profile of the directory", "profiles of the directory")
     more = " (-v coverage names the others)" if reasons[1:] else ""
     return f"{held} cannot be read, so the run's bubble is unknown: {reasons[0]}{more}"
+
+
+#: What to do where clocks were wrong, or where those that were chosen are.
+_REPAIR_CLOCKS = (
+    "Repair the clocks of the hosts and record again: they contradict each other, so times between "
+    "hosts are wrong, and no advice rests on them (-v coverage says by how much)"
+)
+_ALIGN_CLOCKS = (
+    "Put hosts on one clock with --align causal: by UTC their clocks contradict each other, so "
+    "times between them are wrong, and no advice rests on them (-v coverage says by how much)"
+)
+#: Kinds of faults that times between hosts show, and those that only a rank's own clock shows
+#: which was set meanwhile.
+_BETWEEN_HOSTS, _ON_SET_CLOCKS = {"link", "launch", "collective", "queue", "token"}, {"iteration"}
+
+
+def _wrong_clocks(report: Report) -> tuple[str, Collection[str]]:
+    """Return what to do about clocks that contradict each other, and the kinds of faults they hide.
+
+    Both are empty where clocks do not.
+    """
+    if not any(report.contradicted(name) for name in report.summary.bubble_ratio):
+        return "", ()
+    if any(iteration.clock_set for iteration in report.iterations):
+        return _REPAIR_CLOCKS, _BETWEEN_HOSTS | _ON_SET_CLOCKS
+    return _ALIGN_CLOCKS, _BETWEEN_HOSTS
 
 
 #: In front of a row that the first advice is about.
@@ -358,12 +388,12 @@ def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
         report: of the run.
         worth: the share of an iteration that advice is to save.
     """
-    diagnosis = report.explanation.diagnosis
+    diagnosis, (_, hidden) = report.explanation.diagnosis, _wrong_clocks(report)
     found = []
     if diagnosis is not None:
         found = [
             (_weight(finding), _advice(report, diagnosis, finding))
-            for finding in ranked(diagnosis)[: _LISTED + 1]
+            for finding in ranked(diagnosis, hidden)[: _LISTED + 1]
             if finding.saving_ratio >= worth
         ]
     others = (_schedule(report), _LEAST_OF_SCHEDULE), (_planned_order(report), _LEAST_OF_ORDER)
@@ -460,13 +490,15 @@ def _planned_order(report: Report) -> Advice | None:
     )
 
 
-def ranked(diagnosis: Diagnosis) -> list[Finding]:
+def ranked(diagnosis: Diagnosis, hidden: Collection[str] = ()) -> list[Finding]:
     """Return the findings that are worth a sentence, one of each family.
 
     Args:
         diagnosis: whose findings stand by their savings, the largest first.
+        hidden: kinds of faults that cannot be told.
     """
     findings = [f for f in diagnosis.findings if not _bound(f) or f.saving_ratio >= BOUND]
+    findings = [f for f in findings if not {fault.kind for fault in f.faults} & {*hidden}]
     findings = [f for place, f in enumerate(findings) if not _contained(place, findings)]
     return sorted(findings, key=lambda finding: -_weight(finding))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,50 @@ def test_no_other_advice_where_the_bubble_is_unknown(tmp_path: Path) -> None:
     assert (first_thing(report) or "").startswith("Ranks of the run are missing, so its bubble")
     assert report.advice
     assert further_advice(report) == ()
+
+
+# Clocks that contradict each other, so that times between hosts tell nothing.
+
+
+CLOCK_SET = Planting(
+    servers=2,
+    step_ns=(0, 3_000_000),
+    step_at_ns=90_000_000,
+    iterations=6,
+    jitter=0.05,
+    transfer_ns=50_000,
+)
+
+
+def test_clocks_that_contradict_are_repaired_before_links_and_pauses_are_blamed() -> None:
+    report = analysed(CLOCK_SET)
+
+    diagnosis = report.explanation.diagnosis
+    assert diagnosis is not None
+    found = {fault.kind for finding in diagnosis.findings for fault in finding.faults}
+    assert {"link", "iteration"} <= found
+    assert str(first_thing(report)).startswith("Repair the clocks of the hosts and record again")
+    assert report.advice == ()
+    assert further_advice(report) == ()
+
+
+def test_advice_that_rests_on_the_clock_of_a_rank_stands_beside() -> None:
+    report = analysed(replace(CLOCK_SET, slow_rank=2))
+
+    assert str(first_thing(report)).startswith("Repair the clocks of the hosts and record again")
+    assert {advice.kind for advice in report.advice} == {"stage"}
+    assert further_advice(report)[0].startswith("Move layers off stage 2 (up to -")
+
+
+def test_clocks_that_contradict_by_utc_are_aligned(tmp_path: Path) -> None:
+    planting = replace(CLOCK_SET, step_ns=(), clock_error_ns=(0, 3_000_000))
+    plant(planting, tmp_path)
+
+    trusted, aligned = (bubbleviz.analyze(tmp_path, align=align) for align in ("utc", "causal"))
+
+    assert str(first_thing(trusted)).startswith("Put hosts on one clock with --align causal")
+    assert trusted.advice == ()
+    assert str(first_thing(aligned)).startswith("The schedule itself")
 
 
 # Reports of which no iteration is averaged.
