@@ -320,11 +320,14 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     return told
 
 
-# The list of advice: what would shorten iterations, the largest proven saving first.
+# The list of advice: what would shorten iterations, the largest saving first.
 
 
-#: What nothing is slow for has to save so much, and so much more than what is.
-BOUND, _BOUND_COUNTS = 0.05, 2 / 3
+#: What nothing is slow for has to save so much.
+BOUND = 0.05
+#: Of it, what no change makes take no time; and how many times as much as what is slow it has to
+#: save to stand before that.
+_NEVER_GONE, _MORE_THAN_SLOW = {"link", "launch-gaps"}, 1.5
 #: Another schedule that saves less is not worth the change.
 _LEAST_OF_SCHEDULE = 0.02
 #: Nor is an order back to the planned one for less.
@@ -392,16 +395,16 @@ def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
     found = []
     if diagnosis is not None:
         found = [
-            (_weight(finding), _advice(report, diagnosis, finding))
-            for finding in ranked(diagnosis, hidden)[: _LISTED + 1]
+            _advice(report, diagnosis, finding)
+            for finding in ranked(diagnosis, hidden)[:_LISTED]
             if finding.saving_ratio >= worth
         ]
     others = (_schedule(report), _LEAST_OF_SCHEDULE), (_planned_order(report), _LEAST_OF_ORDER)
     for other, least in others:
         if other is not None and other.saving_ratio >= max(worth, least):
-            found.append((other.saving_ratio, other))
-    found.sort(key=lambda pair: -pair[0])
-    return tuple(advice for _, advice in found[:_LISTED])
+            found.append(other)
+    found.sort(key=lambda advice: -advice.saving_ns)
+    return tuple(found[:_LISTED])
 
 
 def _schedule(report: Report) -> Advice | None:
@@ -500,12 +503,14 @@ def ranked(diagnosis: Diagnosis, hidden: Collection[str] = ()) -> list[Finding]:
     findings = [f for f in diagnosis.findings if not _bound(f) or f.saving_ratio >= BOUND]
     findings = [f for f in findings if not {fault.kind for fault in f.faults} & {*hidden}]
     findings = [f for place, f in enumerate(findings) if not _contained(place, findings)]
-    return sorted(findings, key=lambda finding: -_weight(finding))
+    slow_ns = max((f.saving_ns for f in findings if not _bound(f)), default=0.0)
+    return [f for f in findings if not _bound(f) or _counts(f, slow_ns)]
 
 
-def _weight(finding: Finding) -> float:
-    """Return the share that a finding saves, less where no work can get that fast."""
-    return finding.saving_ratio * (_BOUND_COUNTS if _bound(finding) else 1)
+def _counts(finding: Finding, slow_ns: float) -> bool:
+    """Return whether a finding on what is not slow may stand before one that saves so much."""
+    never = {fault.kind for fault in finding.faults} & _NEVER_GONE
+    return not never or not slow_ns < finding.saving_ns < _MORE_THAN_SLOW * slow_ns
 
 
 def _bound(finding: Finding) -> bool:

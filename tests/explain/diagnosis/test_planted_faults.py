@@ -218,6 +218,20 @@ def test_the_json_lists_what_saves_most_first() -> None:
     assert written["advice"][0]["stage"] == 2
 
 
+def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
+    """The gradient norm takes time in every iteration, and one of them is slow."""
+    slow = replace(LONG, schedule="zb-v", iterations=8, slow_iteration=0)
+    normed = replace(slow, norm_ns=2_000_000)
+    report = _report(normed)
+    advice = advice_of(report)
+
+    assert [own.kind for own in advice] == ["collective", "iteration"]
+    assert advice[0].saving_ns > advice[1].saving_ns
+    assert advice[0].text == first_thing(report)
+    truth_ns = _diagnosis(normed).length_ns - _diagnosis(slow).length_ns
+    assert advice[0].saving_ns == pytest.approx(truth_ns, rel=0.02)
+
+
 def test_the_profiler_delays_what_does_not_wait_for_its_input() -> None:
     """It is planted in half of the longest gap of each rank, which mostly waits for its input."""
     base = replace(APART, jitter=0.0)
