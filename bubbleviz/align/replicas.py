@@ -493,9 +493,6 @@ def _stages(table: Timetable, ranks: Ints, sharing: Ints) -> VirtualStages | Non
         ranks: that take part.
         sharing: a number that ranks of one stage share, equally many each.
     """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_bipartite_matching
-
     numbers, of_rank = np.unique(sharing[ranks], return_inverse=True)
     members = [ranks[of_rank == stage] for stage in range(len(numbers))]
     # Only what all ranks have of every chunk can be added up.
@@ -512,10 +509,10 @@ def _stages(table: Timetable, ranks: Ints, sharing: Ints) -> VirtualStages | Non
     held = scattered((len(table.machine), len(table.chunks)), ranks, stage_of[of_rank])
     in_order = (order // len(table.chunks)).tolist()
     for upper, lower in pairwise(in_order):
-        if upper != lower:
-            fits = csr_array(neighbours(table, members[upper], members[lower], held))
-            if (maximum_bipartite_matching(fits) < 0).any():
-                return None
+        if upper == lower:
+            continue
+        if not _pair_up(neighbours(table, members[upper], members[lower], held)):
+            return None
     chunk = np.tile(table.chunks, len(ranks))
     return VirtualStages(np.repeat(ranks, len(table.chunks)), chunk, held[ranks].reshape(-1))
 
@@ -535,3 +532,14 @@ def _by_numbers(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[I
         if len(pairs) == stages:
             found.append(stage)
     return found
+
+
+def _pair_up(fits: Bools) -> bool:
+    """Tell whether each row can have a column of its own, of as many, that fits it."""
+    # Mostly those in the order of ranks do, and scipy takes 0.1 s to import.
+    if fits.diagonal().all():
+        return True
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    return bool((maximum_bipartite_matching(csr_array(fits)) >= 0).all())

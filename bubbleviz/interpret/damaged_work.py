@@ -151,7 +151,7 @@ def check_places(
         source: of the profile.
         activities: kernels, then copies.
         devices: that the profile lists; empty where it lists none.
-        calling: processes that made calls; None where no host's calls are known.
+        calling: processes that made calls, ascending; None where no host's calls are known.
 
     Returns:
         Which ranks are left out, and limitations.
@@ -164,7 +164,7 @@ def check_places(
         unlisted[:] = False
     silent = np.zeros(len(places), bool)
     if calling is not None and len(calling):
-        silent = ~np.isin(activities.ranks[:, 0], calling)
+        silent = found_in(calling, activities.ranks[:, 0]) == NONE
     left_out = (unlisted | silent) & (work <= max(1, len(activities) // _FEW))
     if left_out.all():
         left_out[:] = False
