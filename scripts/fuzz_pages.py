@@ -111,7 +111,7 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[list[Any]
         kinds: Any = {"kind": 2, "kinds": (59, 60, 61, 62)}
         lengths: Any = {"start": 0, "end": 4}
         times: Any = lengths | {"thread": 0, "threads": tuple(range(-200, 200))}
-        times |= {"shortest": 1, "since": -1000, "until": 1000}
+        times |= {"shortest": 1, "times": ([-1000, 30], [20, 1000])}
         every_leaf = table(("*",), **kinds, **times)
         if table(("*ward*", "f*x"), **lengths) and every_leaf:
             long_leaves = table(("*",), **kinds, **times)

@@ -854,7 +854,8 @@ struct selection {
     int64_t start, end, thread; /* indices of columns; -1: any time */
     int64_t thread_count;
     const int64_t *threads; /* ascending */
-    int64_t shortest, since, until;
+    int64_t shortest, times;      /* how long a row lasts; how many times, of which it touches one */
+    const int64_t *since, *until; /* these, disjoint and ascending */
 };
 
 struct naming {
@@ -866,7 +867,8 @@ struct naming {
     size_t rows, bytes;
 };
 
-static int is_among(const int64_t *ascending, int64_t count, int64_t value)
+/* The place of the first of ascending numbers that is not below one. */
+static int64_t first_from(const int64_t *ascending, int64_t count, int64_t value)
 {
     int64_t low = 0, high = count;
 
@@ -877,7 +879,14 @@ static int is_among(const int64_t *ascending, int64_t count, int64_t value)
         else
             high = middle;
     }
-    return low < count && ascending[low] == value;
+    return low;
+}
+
+static int is_among(const int64_t *ascending, int64_t count, int64_t value)
+{
+    int64_t at = first_from(ascending, count, value);
+
+    return at < count && ascending[at] == value;
 }
 
 /* Whether a row is of the times and the threads that are wanted: OK or UNUSUAL, and the answer. */
@@ -898,8 +907,11 @@ static int select_times(const struct selection *selection, const struct record *
     /* SQLite goes on with a floating-point number, which is as long or as short. */
     if (__builtin_sub_overflow(value[1], value[0], &length))
         length = value[1] > value[0] ? INT64_MAX : INT64_MIN;
-    *kept = length >= selection->shortest && value[0] < selection->until &&
-            value[1] > selection->since &&
+    if (length < selection->shortest || value[0] == INT64_MAX)
+        return OK;
+    /* The first that ends after the row starts. */
+    int64_t time = first_from(selection->until, selection->times, value[0] + 1);
+    *kept = time < selection->times && selection->since[time] < value[1] &&
             is_among(selection->threads, selection->thread_count, value[2]);
     return OK;
 }

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import BubblevizError, ProfileError
+from bubbleviz.model.intervals import union
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.direct_reader import DirectReader
 from bubbleviz.sources.nsys.export import Export, Selection
@@ -104,8 +106,8 @@ def _by_time(export: SqliteExport, shortest_ns: int) -> Selection:
         event_types(export),
         threads=tuple(sorted({-1, 3, *threads})),
         shortest_ns=shortest_ns,
-        since_ns=-1000,
-        until_ns=1 << 61,
+        since_ns=(-1000,),
+        until_ns=(1 << 61,),
     )
 
 
@@ -172,6 +174,25 @@ def test_real_exports() -> None:
     assert len(decoded) >= 17
     # Some are too old to hold what is needed, or one table; most are plain.
     assert sum(bool(count) for count in decoded) >= 14
+
+
+def test_rows_that_touch_one_of_several_times() -> None:
+    with opened(str(EXAMPLE)) as export:
+        (every, texts), _ = _named(export, "ranges/lasting", _by_time(export, 0))
+        start_ns, end_ns = np.array(every[0]), np.array(every[1])
+        # Some begin where a row ends, and end where one starts: neither touches it.
+        since_ns, until_ns = union(np.sort(end_ns)[::9], np.sort(end_ns)[::9] + 40_000)
+        until_ns[1::2] = [start_ns[start_ns > at].min(initial=at + 1) for at in since_ns[1::2]]
+        times = since_ns.tolist(), until_ns.tolist()
+        assert all(since < until for since, until in zip(*times, strict=True))
+        touched = (start_ns[:, None] < until_ns) & (end_ns[:, None] > since_ns)
+        rows = np.flatnonzero(touched.any(axis=1)).tolist()
+        assert 0 < len(rows) < len(texts)
+        selection = replace(_by_time(export, 0), since_ns=(*times[0],), until_ns=(*times[1],))
+        found = _direct(export).named("ranges/lasting", selection, [EVERY_ROW])
+        assert found is not None
+        assert [*found[1]] == [texts[row] for row in rows]
+        assert found[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
 
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"

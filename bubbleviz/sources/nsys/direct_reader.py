@@ -128,7 +128,7 @@ class DirectReader:
         if by_time:
             options |= {"thread": place["globalTid"]}
             options |= {"threads": selection.threads, "shortest": selection.shortest_ns}
-            options |= {"since": selection.since_ns, "until": selection.until_ns}
+            options |= {"times": (selection.since_ns, selection.until_ns)}
         if sampled:
             # Kind and number of the text; other columns may be damaged.
             table = replace(table, integers=table.integers[[2, 5]])
@@ -138,4 +138,4 @@ class DirectReader:
         if rows is None:
             self._leave(query)
             return None
-        return unpacked(rows, selection.rows_of(rows[0]) if selection.rows_of else slice(None))
+        return unpacked(rows)

@@ -72,9 +72,8 @@ class Selection:
         text_ids: numbers of registered strings that fit, ascending.
         threads: that opened a range, ascending.
         shortest_ns: how long it lasts at least.
-        since_ns: it ends after this.
-        until_ns: it starts before this.
-        rows_of: gives the rows of some columns that are wanted at all; None for all.
+        since_ns: starts of times, disjoint and ascending, of which it should touch one.
+        until_ns: their ends. It must lie between the first and the last.
     """
 
     kinds: tuple[int, ...] = (0, 0, 0, 0)
@@ -82,9 +81,8 @@ class Selection:
     text_ids: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
     shortest_ns: int = 0
-    since_ns: int = 0
-    until_ns: int = 0
-    rows_of: Callable[[Ints], Ints] | None = None
+    since_ns: tuple[int, ...] = (0,)
+    until_ns: tuple[int, ...] = (0,)
 
 
 def joined(parts: Sequence[Named]) -> Named:

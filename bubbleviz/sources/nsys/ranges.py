@@ -165,11 +165,6 @@ class LongRanges:
         Only start, end, thread and name are known.
         """
         times = intervals.union(since_ns, until_ns)
-
-        def touching(values: Ints) -> Ints:
-            before = np.searchsorted(times[1], values[0], side="right")
-            return np.flatnonzero(before < np.searchsorted(times[0], values[1]))
-
         blocks: Iterable[Named] = ()
         name = "calls/system" if self.of_system else "ranges/lasting"
         if len(times[0]) and self.export.has(name):
@@ -177,9 +172,8 @@ class LongRanges:
                 event_types(self.export),
                 threads=tuple(distinct(threads).tolist()),
                 shortest_ns=shortest_ns,
-                since_ns=int(times[0][0]),
-                until_ns=int(times[1][-1]),
-                rows_of=touching,
+                since_ns=tuple(times[0].tolist()),
+                until_ns=tuple(times[1].tolist()),
             )
             if self.of_system:
                 blocks = [self.export.named(name, selection)]
@@ -187,7 +181,8 @@ class LongRanges:
                 blocks = self.export.named_stream(name, selection)
         parts, named = [np.empty((3, 0), np.int64)], []
         for values, texts in blocks:
-            inside = touching(values)
+            before = np.searchsorted(times[1], values[0], side="right")
+            inside = np.flatnonzero(before < np.searchsorted(times[0], values[1]))
             parts.append(values[[0, 1, 3]][:, inside])
             named.append((values[5, inside], [texts[at] for at in inside.tolist()]))
         start_ns, end_ns, thread = np.concatenate(parts, axis=1)

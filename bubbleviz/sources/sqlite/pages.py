@@ -158,6 +158,7 @@ class PageTable:
         kinds: Sequence[int] = (0, 0, 0, 0),
         ids: Sequence[int] | None = (),
         threads: Sequence[int] = (),
+        times: tuple[Sequence[int], Sequence[int]] = ((), ()),
         **fields: int,
     ) -> PackedRows | None:
         """Return the rows of some kinds whose text fits a pattern, or has some number.
@@ -172,24 +173,27 @@ class PageTable:
             kinds: four codes, where the place of their column is given.
             ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
             threads: those wanted, ascending, where rows are selected by time.
+            times: starts and ends, disjoint and ascending, of which such a row touches one.
             fields: places of columns: ``kind``; ``id`` of the text; ``start`` and ``end``, by which
                 it is noted how long rows last; and to select by time, whatever the number of the
-                text, ``thread``, with how long a row lasts at least (``shortest``), after what it
-                ends (``since``) and before what it starts (``until``).
+                text, ``thread``, with how long a row lasts at least (``shortest``).
         """
         if any("\0" in glob for glob in globs):
             return None
         absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
-        given = absent | dict.fromkeys(("shortest", "since", "until"), 0) | fields
-        kind, of_text, start, end, thread, *times = given.values()
-        wanted, of_threads = (np.array(some, np.int64) if some else None for some in (ids, threads))
+        given = absent | {"shortest": 0} | fields
+        kind, of_text, start, end, thread, shortest = given.values()
+        wanted, of_threads, since, until = (
+            np.array(some, np.int64) if some else None for some in (ids, threads, *times)
+        )
         selection: tuple[native.Argument, ...] = (native.ended(*globs), len(globs), text)
         selection += (native.ended(before) if before else None, kind, *kinds)
         selection += (of_text, -1 if ids is None else len(ids), wanted)
-        selection += (start, end, thread, len(threads), of_threads, *times)
+        selection += (start, end, thread, len(threads), of_threads)
+        selection += (shortest, len(times[0]), since, until)
         lengths = (
             self.longest if start != NONE else None,
-            *(start, end, times[0] if thread != NONE else NONE),
+            *(start, end, shortest if thread != NONE else NONE),
         )
         call, integers = self.pages.functions.call, self.integers
         columns = len(integers) + 1
@@ -211,11 +215,10 @@ class PageTable:
         return np.concatenate(blocks, axis=1), b"".join(texts)
 
 
-def unpacked(rows: PackedRows, chosen: Ints | slice = slice(None)) -> NamedRows:
-    """Return rows, or the chosen of them, with their texts as strings."""
+def unpacked(rows: PackedRows) -> NamedRows:
+    """Return rows with their texts as strings."""
     columns, texts = rows
-    end = np.cumsum(np.maximum(columns[-1], 0))[chosen].tolist()
-    columns = columns[:, chosen]
+    end = np.cumsum(np.maximum(columns[-1], 0)).tolist()
     return columns[:-1], tuple(
         None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
         for to, bytes_ in zip(end, columns[-1].tolist(), strict=True)
