@@ -528,8 +528,11 @@ def plan(path: str, memory_limit: str | None = None) -> Answer:
     best = {name: own for name, own in whole["best"].items() if name != "orders"}
     return {
         "units": "ns are nanoseconds; saving is a share of the iteration",
+        "definition": "orders are compared by makespan_ns where window is schedule; where it is "
+        "stage, since iterations overlap, by cost_ns, the longest window of a device",
         "ran": {name: whole["run"][name] for name in ("schedule", "makespan_ns")},
         "best": best,
+        "window": whole["window"],
         "lower_bound_ns": whole["lower_bound_ns"],
         "candidates": whole["candidates"][:_NAMES],
         "restrictions": [own["text"] for own in whole["restrictions"]],

@@ -71,9 +71,11 @@ class BestPlan:
         best: the shortest order within the memory; a caller may choose another.
         candidates: all orders that were considered, named by their schedules, ``searched`` or
             ``searched-split``: allowed ones first, the shortest first.
-        bound_ns: a makespan that no order within the memory is shorter than.
+        bound_ns: a length that no order within the memory is shorter than.
         other: where the run's backward is fused, the best of the orders that split it, at halves
             that are assumed; None elsewhere.
+        makespan: whether orders are compared by their makespan, rather than by the longest window
+            of a device.
     """
 
     workload: Workload
@@ -82,16 +84,26 @@ class BestPlan:
     candidates: tuple[Outcome, ...]
     bound_ns: int
     other: Outcome | None = None
+    makespan: bool = True
+
+    def length_ns(self, order: Outcome) -> int:
+        """Return what orders are compared by."""
+        return _length_ns(order, self.makespan)
+
+    def bubble_ratio(self, order: Outcome) -> float | None:
+        """Return the bubble ratio of an order in the window that is compared."""
+        ran = order.simulation
+        return ran.schedule_ratio if self.makespan else ran.stage_ratio
 
     @property
     def proven(self) -> bool:
         """Whether no order within the memory is shorter than the best."""
-        return self.best.makespan_ns <= self.bound_ns
+        return self.length_ns(self.best) <= self.bound_ns
 
     @property
     def left(self) -> float:
-        """The share of the best makespan that a shorter order could save at most."""
-        length = self.best.makespan_ns
+        """The share of the best length that a shorter order could save at most."""
+        length = self.length_ns(self.best)
         return (length - self.bound_ns) / length if length else 0.0
 
 
@@ -101,6 +113,7 @@ def best_plan(
     *,
     split: bool | None = None,
     prove: bool = True,
+    makespan: bool = True,
     watch: Watch = unwatched,
 ) -> BestPlan:
     """Return the best order for a workload: of all fixed ones that fit, and of a search.
@@ -110,6 +123,8 @@ def best_plan(
         given: further orders to begin with.
         split: whether orders may split the backward in its two halves; None for what the run does.
         prove: whether small problems are solved by CP-SAT, where OR-tools is installed.
+        makespan: whether the makespan is to be short, rather than the longest window of a device,
+            which a run waits for whose iterations overlap.
         watch: called with the share of the search that is done.
 
     Raises:
@@ -131,14 +146,21 @@ def best_plan(
     bound_ns = 0
     for number, mode in enumerate(modes):
         part = partial(lambda number, share: watch((number + share) / len(modes)), number)
-        outcome, bound = _searched(workload, [*given, *orders], not mode, prove, part)
+        outcome, bound = _searched(
+            workload,
+            [*given, *orders],
+            fused=not mode,
+            prove=prove,
+            makespan=makespan,
+            watch=part,
+        )
         orders.append(outcome)
         if mode is split:
             bound_ns = bound
     candidates = [
         replace(each, allowed=each.fits and (split or not each.plan.splits)) for each in orders
     ]
-    candidates.sort(key=_rank)
+    candidates.sort(key=partial(_rank, makespan=makespan))
     split_ones = [each for each in candidates if each.plan.splits and each.fits]
     return BestPlan(
         workload,
@@ -146,22 +168,30 @@ def best_plan(
         candidates[0],
         tuple(candidates),
         bound_ns,
-        other=min(split_ones, key=_length) if offers and not split and split_ones else None,
+        other=next(iter(split_ones), None) if offers and not split else None,
+        makespan=makespan,
     )
 
 
-def _length(order: Outcome) -> tuple[int, bool, float]:
+def _length_ns(order: Outcome, makespan: bool) -> int:
+    return order.makespan_ns if makespan else order.simulation.cost_ns
+
+
+def _rank(order: Outcome, makespan: bool) -> tuple[bool, int, bool, float, bool, str]:
     """Return what orders are compared by: equal ones by splits, then by memory."""
-    return order.makespan_ns, order.plan.splits, max(order.peak_memory, default=0.0)
-
-
-def _rank(order: Outcome) -> tuple[bool, tuple[int, bool, float], bool, str]:
-    name = order.plan.name
-    return not order.allowed, _length(order), name in {SEARCHED, SEARCHED_SPLIT}, name
+    name, plan, most = order.plan.name, order.plan, max(order.peak_memory, default=0.0)
+    searched = name in {SEARCHED, SEARCHED_SPLIT}
+    return not order.allowed, _length_ns(order, makespan), plan.splits, most, searched, name
 
 
 def _searched(
-    workload: Workload, given: Sequence[Outcome], fused: bool, prove: bool, watch: Watch
+    workload: Workload,
+    given: Sequence[Outcome],
+    *,
+    fused: bool,
+    prove: bool,
+    makespan: bool,
+    watch: Watch,
 ) -> tuple[Outcome, int]:
     """Return the best order of one kind that a search finds, and a bound of all of them, in ns.
 
@@ -170,11 +200,12 @@ def _searched(
         given: other orders, to begin with.
         fused: whether backwards are one operation.
         prove: whether small problems are solved.
+        makespan: whether the makespan is to be short.
         watch: called with the share of the search that is done.
     """
-    problem = problem_of(workload, fused=fused)
+    problem = problem_of(workload, fused=fused, makespan=makespan)
     relaxed = workload if fused else _relaxed(workload)
-    bound_ns = lower_bound(problem_of(relaxed, fused=fused))
+    bound_ns = lower_bound(problem_of(relaxed, fused=fused, makespan=makespan))
     exact = fused or relaxed == workload
 
     def starts(microbatches: int) -> Iterable[Codes]:
@@ -187,7 +218,7 @@ def _searched(
     length, codes = shortest_orders(
         problem, starts, enough=bound_ns, weights=not fused, most=_MOST_TIMED, watch=watch
     )
-    if prove and length > bound_ns and exact:
+    if prove and makespan and length > bound_ns and exact:
         solved = optimum(problem, codes, weights=not fused)
         if solved is not None:
             bound_ns, codes = max(bound_ns, solved[0]), solved[1]
@@ -195,7 +226,8 @@ def _searched(
     outcome = outcome_of(plan, workload)
     if not exact:
         joined = replace(plan, orders=tuple(map(_joined_order, plan.orders)))
-        outcome = min(outcome, outcome_of(joined, workload), key=lambda one: one.makespan_ns)
+        pair = outcome, outcome_of(joined, workload)
+        outcome = min(pair, key=lambda one: _length_ns(one, makespan))
     return outcome, bound_ns
 
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec import json
 
 import bubbleviz
-from bubbleviz.analyses.plan.documents import memory_plot_of, sections
+from bubbleviz.analyses.plan.documents import as_json, memory_plot_of, sections
 from bubbleviz.analyses.plan.planned_run import (
     MeasuredRun,
     limited_workload,
@@ -21,11 +21,13 @@ from bubbleviz.errors import UsageError
 from bubbleviz.render import json_document
 from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.view import View
+from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import MeasuredMemory, Workload, device_workload
 from tests.planting import Planting, plant
 from tests.support.places import CHECKOUT
+from tests.support.planted_runs import analysed
 
 
 def workload(placement: tuple[int, ...], microbatches: int) -> Workload:
@@ -165,6 +167,27 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
         assert rest.ran is not None
         assert rest.ran.orders == whole.ran.orders == RAN.orders
         assert plan_run(rest).workload == plan_run(whole).workload
+
+
+def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -> None:
+    """The makespans of zb-h1 and zb-h2 are equal; the next iteration of zb-h2 begins earlier."""
+    ran = Planting(stages=8, microbatches=16, schedule="zb-h2", iterations=3)
+    report = analysed(ran)
+    planned = plan_run(of_report(report, "run"), prove=False)
+    best = planned.best
+
+    assert report.headline == "period"
+    lengths_ns = {each.plan.name: best.length_ns(each) for each in best.candidates}
+    assert best.best.plan.name == "zb-h2"
+    assert lengths_ns["zb-h1"] > lengths_ns["zb-h2"] == best.bound_ns
+    for other in (ran, replace(ran, schedule="zb-h1")):
+        period_ns = analysed(other).summary.window_ns["period"].mean
+        assert period_ns == pytest.approx(lengths_ns[other.schedule] + ran.optimizer_ns, rel=0.01)
+    rows = json.decode(as_json(planned))
+    assert (rows["window"], rows["best"]["saving"], rows["proven"]) == ("stage", 0, True)
+    assert torch_csv.write(best.best.plan) == torch_csv.write(
+        schedule_named("zb-h2").plan(8, 16, 1)
+    )
 
 
 def test_results_of_what_ran_together_are_there_when_both_ended(tmp_path: Path) -> None:

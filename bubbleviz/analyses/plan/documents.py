@@ -49,6 +49,7 @@ def as_json(planned: PlannedRun) -> str:
                 "makespan_ns": carried_ns,
                 "own_makespan_ns": own_ns,
             },
+            "window": "schedule" if best.makespan else "stage",
             "lower_bound_ns": best.bound_ns,
             "proven": best.proven,
             "with_split_backward": None if best.other is None else _candidate(best.other),
@@ -209,11 +210,11 @@ def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
         MemoryPoint(
             candidate.plan.name,
             max(map(sum, zip(candidate.peak_memory, always, strict=True))),
-            candidate.simulation.schedule_ratio,
+            ratio,
             candidate.fits,
         )
         for candidate in planned.best.candidates
-        if candidate.simulation.schedule_ratio is not None
+        if (ratio := planned.best.bubble_ratio(candidate)) is not None
     )
     taken = "memory" if resident else "activations"
     return MemoryPlot(
@@ -256,11 +257,10 @@ _QUEUED = 2e-3
 def sections(planned: PlannedRun) -> Iterator[Block]:
     """Yield what to print."""
     work, best = planned.workload, planned.best.best
+    length = milliseconds(planned.best.length_ns(best))
     saving = planned.saving
     won = "" if saving is None else f", {_than(saving)} the order that ran"
-    yield Sentence(
-        f"Best order: {best.plan.name}, {milliseconds(best.makespan_ns)} ms{won}", style="bold"
-    )
+    yield Sentence(f"Best order: {best.plan.name}, {length} ms{won}", style="bold")
     chunks = f", {work.chunks} model chunks per stage" if work.chunks > 1 else ""
     yield Sentence(
         f"  {counted(work.devices, 'stage')}, "
@@ -283,16 +283,17 @@ def _than(saving: float) -> str:
 
 
 def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
-    own = planned.own
+    own, best = planned.own, planned.best
 
     def row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
-        saved = 1 - outcome.makespan_ns / own.makespan_ns if own and own.makespan_ns else None
+        length_ns, own_ns = best.length_ns(outcome), 0 if own is None else best.length_ns(own)
+        saved = 1 - length_ns / own_ns if own_ns else None
         peak = memory_sizes.memory_text(max(outcome.peak_memory), in_bytes=planned.in_bytes)
         return {
             "order": name,
-            "ms": milliseconds(outcome.makespan_ns),
+            "ms": milliseconds(length_ns),
             "saved\n%": in_percent(saved),
-            "bubble\n%": in_percent(outcome.simulation.schedule_ratio),
+            "bubble\n%": in_percent(best.bubble_ratio(outcome)),
             "peak\nmemory": peak,
             "": note,
         }
@@ -325,20 +326,22 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
     yield from _communication_note(planned)
     if planned.run.overlaps:
         yield (
-            "iterations of the run overlap, and orders are compared by one iteration; simulate "
-            "--from prints the longest window of a device"
+            "iterations of the run overlap, so the longest window of a device is compared: no "
+            "period is shorter"
         )
     if planned.own is not None and planned.run.ran_ns is not None and planned.off is not None:
         yield (
             f"the run took {milliseconds(planned.run.ran_ns)} ms, its order simulated "
             f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}); with the same error "
-            f"the plan would take {milliseconds(planned.expected_ns)} ms"
+            f"{'the plan' if best.makespan else 'the longest window of the plan'} would take "
+            f"{milliseconds(planned.expected_ns)} ms"
         )
     if best.other is not None:
-        saved = best.other.makespan_ns / best.best.makespan_ns
+        other_ns = best.length_ns(best.other)
+        saved = other_ns / best.length_ns(best.best)
         yield (
             f"the run's backward is one operation; split in halves, {best.other.plan.name} would "
-            f"take {milliseconds(best.other.makespan_ns)} ms ({saved - 1:+.1%}), if both halves "
+            f"take {milliseconds(other_ns)} ms ({saved - 1:+.1%}), if both halves "
             "are equally long: --backward split plans that"
         )
 

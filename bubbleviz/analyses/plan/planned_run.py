@@ -294,7 +294,7 @@ class PlannedRun:
         """The share of the simulated run that the best order saves."""
         if self.own is None or not self.own.makespan_ns:
             return None
-        return 1 - self.best.best.makespan_ns / self.own.makespan_ns
+        return 1 - self.best.length_ns(self.best.best) / self.best.length_ns(self.own)
 
     @property
     def off(self) -> float | None:
@@ -306,7 +306,7 @@ class PlannedRun:
     @property
     def expected_ns(self) -> int:
         """How long the best order takes if it is as far off its simulation as the run was."""
-        return round(self.best.best.makespan_ns * (1 + (self.off or 0.0)))
+        return round(self.best.length_ns(self.best.best) * (1 + (self.off or 0.0)))
 
 
 def plan_run(
@@ -343,7 +343,9 @@ def plan_run(
     if run.ran is not None and run.ran.microbatches == workload.microbatches:
         own = simulated.outcome_of(run.ran, workload)
     given = () if own is None else (own,)
-    best = planning.best_plan(workload, given, split=split, prove=prove, watch=watch)
+    best = planning.best_plan(
+        workload, given, split=split, prove=prove, makespan=not run.overlaps, watch=watch
+    )
     chosen, communication = carried(best, queued=run.on_gpus)
     best = replace(best, best=chosen)
     return PlannedRun(run, workload, in_bytes, of_run, resident, best, own, communication)
@@ -372,9 +374,9 @@ def carried(best: planning.BestPlan, *, queued: bool) -> tuple[simulated.Outcome
     workload = best.workload
     operations = sum(map(len, best.best.plan.orders))
     allowed = [each for each in best.candidates if each.allowed]
-    if not queued or operations > _MOVED:
+    if not queued or not best.makespan or operations > _MOVED:
         chosen = best.best
-        if queued:
+        if queued and best.makespan:
             chosen = min(allowed[:_COMPARED], key=lambda each: _usual_ns(best, each))
         usual_ns = _usual_ns(best, chosen) if operations > _LARGE else _DEADLOCKED
         if usual_ns < _DEADLOCKED:
