@@ -96,7 +96,7 @@ class SqliteExport(export.Export):
         return super().chosen(name, rows) if columns is None else columns
 
     def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return which of some numbers of names any call may have."""
+        """Return those of some numbers of names that calls may have."""
         direct = self.direct
         found = direct.names_of_calls(numbers) if isinstance(direct, DirectReader) else None
         return super().names_of_calls(numbers) if found is None else found
