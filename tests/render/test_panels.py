@@ -12,7 +12,7 @@ import pytest
 import bubbleviz
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.panels import draw_panels
+from bubbleviz.render.picture.panels import draw_panels, theory
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
@@ -145,6 +145,18 @@ def test_hostile_titles_are_text(name: str) -> None:
 
     assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
     assert len(svg) < 60_000
+
+
+def test_what_is_simulated_gets_no_advice(tmp_path: Path) -> None:
+    job = Job(rank={1: 1.5}, iterations=3)
+    report = bubbleviz.analyze(simulated(job).written(tmp_path / "operations.csv"), ideal=True)
+    texts = written(theory(report, View()))
+
+    below = " ".join(texts)
+    assert "1f1b at the measured times" in texts
+    # In front of the row of the rank, and of the advice below.
+    assert below.count("►") == 2
+    assert "► measured: Find out why rank 1 is slow (-" in below
 
 
 def test_advice_below_panels_says_which_run_it_is_on(tmp_path: Path) -> None:

@@ -140,7 +140,10 @@ def theory(report: Report, view: View) -> str:
     measured, view = _of_one_iteration(report, view)
     above: list[Panel] = []
     for title, result in _theories(others):
-        simulated = replace(report_of(result), headline=measured.headline)
+        alone = report_of(result)
+        # What is slow is told of what was measured: here a slow rank looks like a stage.
+        unadvised = replace(alone.explanation, slowdown_source=None)
+        simulated = replace(alone, headline=measured.headline, explanation=unadvised)
         own = View(style=view.style, width_mm=view.width_mm, causes=view.causes)
         above.append((title, simulated, own))
     heading, note = "Measured, below an ideal 1f1b of these times", "No schedule recognised."
