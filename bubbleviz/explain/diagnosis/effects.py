@@ -37,7 +37,7 @@ _LEAST_ITERATIONS, _EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
 #: and is so many times as large as what is left: of several places the best is chosen, which
 #: chance makes large.
 _LEAST_AROUND, _BESIDE, _JUMP, _TIMES = 8, 2, 0.05, 8.0
-#: A single point that is so far off both of its neighbours says nothing of a jump.
+#: A single point that is so far off both of its neighbours says nothing of a line or a jump.
 _SPIKE = 0.2
 #: A smaller sum of squares is what sums are rounded by.
 _ROUNDED = 1e-18
@@ -182,6 +182,7 @@ def effects_of(work: Work, gap_ns: Ints | None = None) -> Effects:
     series = np.log(pace * iteration_effect[iterations.of_row[paces.first]])
     pace_ranks, pace_number = groups_of(rank[paces.first]), groups_of(iteration[paces.first]).of_row
     own, number = pace_ranks.of_row, pace_number.astype(np.float64)
+    series = without_spikes(own, number, series)
     slope, slope_explains = lines(own, number, series)
     begin, change, jump_explains, stands_out = jumps(own, number, series)
     slowed = stands_out & (jump_explains > slope_explains)
@@ -293,8 +294,8 @@ def _chance(
 
 def _trend(series: Floats) -> Floats:
     """Return the factors of a line through logarithms; 1 where they do not rise steadily."""
-    number = np.arange(len(series), dtype=np.float64)
-    slope, explained = lines(np.zeros(len(series), np.int64), number, series)
+    number, group = np.arange(len(series), dtype=np.float64), np.zeros(len(series), np.int64)
+    slope, explained = lines(group, number, without_spikes(group, number, series))
     if not rises(len(series), slope, explained).any():
         return np.ones(len(series))
     grown: Floats = np.exp(slope[0] * (number - number.mean()))
@@ -351,6 +352,25 @@ def others_medians(group: Ints, values: Floats) -> Floats:
 # Trends: whether something grows over the iterations of a run, steadily or at once.
 
 
+def without_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
+    """Return points, a slow one as those around it: it hides neither a line nor a jump.
+
+    Args:
+        group: of each point, from 0.
+        x: of the points.
+        y: likewise.
+    """
+    order = sorted_rows(group, x)
+    of, value, steady = group[order], y[order], y.copy()
+    count = np.bincount(of)
+    first = np.cumsum(count) - count
+    middle = np.clip(np.arange(len(of)), (first + 1)[of], (first + count - 2)[of])
+    around = np.sort([value.take(middle + i, mode="clip") for i in (-1, 0, 1)], axis=0)[1]
+    spike = (count[of] >= _LEAST_ITERATIONS) & (np.abs(value - around) > _SPIKE)
+    steady[order] = np.where(spike, around, value)
+    return steady
+
+
 def lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """Return slope and explained share of the variance of a line through each group's points.
 
@@ -404,10 +424,6 @@ def jumps(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Bo
     of, value = group[order], y[order]
     count = np.bincount(of)
     first = np.cumsum(count) - count
-    # A slow iteration beside a jump counts as the iterations around it.
-    middle = np.clip(np.arange(len(of)), (first + 1)[of], (first + count - 2)[of])
-    around = np.sort([value.take(middle + i, mode="clip") for i in (-1, 0, 1)], axis=0)[1]
-    value = np.where(np.abs(value - around) > _SPIKE, around, value)
     before = np.arange(len(of)) - first[of]
     behind = count[of] - before
     sums = np.cumsum(value) - value

@@ -232,6 +232,20 @@ def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
     assert advice[0].saving_ns == pytest.approx(truth_ns, rel=0.02)
 
 
+def test_a_slow_iteration_hides_no_drift() -> None:
+    drifting = replace(LONG, iterations=8, jitter=0.0, drift=0.2)
+    both = replace(drifting, slow_iteration=3)
+    advice = {own.kind: own for own in advice_of(_report(both))}
+
+    assert set(advice) == {"drift", "iteration"}
+    assert "in 1 iteration (3)" in advice["iteration"].text
+    assert advice["drift"].measure[0][1] == pytest.approx(1.2, rel=0.01)
+    length_ns = _diagnosis(both).length_ns
+    for kind, without in (("iteration", drifting), ("drift", replace(both, drift=0.0))):
+        truth_ns = length_ns - _diagnosis(without).length_ns
+        assert advice[kind].saving_ns == pytest.approx(truth_ns, abs=0.02 * length_ns)
+
+
 def test_the_profiler_delays_what_does_not_wait_for_its_input() -> None:
     """It is planted in half of the longest gap of each rank, which mostly waits for its input."""
     base = replace(APART, jitter=0.0)
