@@ -10,7 +10,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import RankSlice, joined_ranks, slices_of, stage_and_pipeline
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of, heads, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among, run_kind
@@ -18,6 +18,7 @@ from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.values import dataclass
 
 _FORWARD = (Phase.F, Phase.FB)
+_BACKWARD = (Phase.B, Phase.BW)
 #: An odd number whose bits are half ones, which spreads numbers over 64 bits.
 _MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
@@ -39,6 +40,7 @@ class IterationStatuses:
         missing: what each rank lacks to have a ratio, a place in :data:`LACKS`; shape (iterations,
             ranks).
         unmatched: whether some F has no B though the rank went on, so that no capture cut it.
+        alike: whether all ranks ran the same microbatches, and every backward has its F.
     """
 
     kind: tuple[str, ...]
@@ -48,6 +50,7 @@ class IterationStatuses:
     microbatches: tuple[int | None, ...]
     missing: Ints
     unmatched: Bools
+    alike: Bools
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Evidence:
         backward: whether it ran any backward.
         optimizer: whether it ran an Optimizer.
         step_cut: whether the end of the capture cut that.
+        matched: whether every backward has its F, on its rank and those counted with it.
     """
 
     present: Bools
@@ -77,26 +81,13 @@ class Evidence:
     backward: Bools
     optimizer: Bools
     step_cut: Bools
+    matched: Bools
 
     @property
     def later(self) -> Bools:
         """Whether the rank takes part in a later iteration as well."""
         follows = np.logical_or.accumulate(self.present[::-1], axis=0)[::-1]
         return np.concatenate((follows[1:], np.zeros_like(follows[:1])))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _OperationKeys(Table):
-    """The columns of operations that show what is complete, as in :class:`.Operations`."""
-
-    phase: Ints
-    microbatch: Ints
-    chunk: Ints
-    sequence: Ints
-    second_microbatch: Ints
-    second_chunk: Ints
-    has_span: Ints
-    cut: Ints
 
 
 def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
@@ -147,6 +138,7 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
         ),
         missing=np.where((kind == TRAINING)[:, None], ran.lacks, 0),
         unmatched=trains & unmatched.any(axis=1),
+        alike=same & (present & ran.matched).all(axis=1),
     )
 
 
@@ -157,18 +149,17 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
         operations: of the ranks.
         present: which ranks take part, shape (iterations, ranks).
     """
-    keys = _OperationKeys(*(getattr(operations, c) for c in _OperationKeys.column_names()))
     cell = operations.rank * len(present) + operations.iteration
-    host_ns = operations.host_start_ns
     if operations.iteration.min(initial=0) < 0 or not present.all():
         rows = np.flatnonzero(operations.iteration >= 0)
         rows = rows[present.T.reshape(-1)[cell[rows]]]
-        keys, cell, host_ns = keys.take(rows), cell[rows], host_ns[rows]
+        operations, cell = operations.take(rows), cell[rows]
     # Operations come in order of their rank and start: mostly in that of the host as well.
+    host_ns = operations.host_start_ns
     later = (cell[1:] > cell[:-1]) | ((cell[1:] == cell[:-1]) & (host_ns[1:] >= host_ns[:-1]))
     if not later.all():
         order = sorted_rows(cell, host_ns)
-        keys, cell = keys.take(order), cell[order]
+        operations, cell = operations.take(order), cell[order]
     shape, first = present.shape[::-1], heads(cell)
 
     def any_of(which: Bools) -> Bools:
@@ -177,25 +168,27 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
             found[cell[first]] = np.logical_or.reduceat(which, first)
         return found.reshape(shape).T
 
-    phase, cut, spanned = keys.phase, keys.cut > 0, keys.has_span == 1
+    phase, cut, spanned = operations.phase, operations.cut > 0, operations.has_span == 1
     forward, gradient = among(phase, _FORWARD), among(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
     rows = np.flatnonzero(forward)
-    microbatches, ran = _forwards(keys.microbatch[rows], cell[rows], present.size)
+    microbatches, ran = _forwards(operations.microbatch[rows], cell[rows], present.size)
     # A stage whose input needs no gradient runs its whole backward in W.
     backward = any_of(spanned & (gradient | (phase == Phase.W)))
+    unsettled, matched = _unpaired(operations, cell, forward)
     lacks = np.where(backward, 0, 2)
     return Evidence(
         present=present,
         microbatches=microbatches.reshape(shape).T,
         ran=ran.reshape(shape).T,
-        begins=_begins(keys, cell, present.size).reshape(shape).T,
-        settled=~any_of(_unsettled(keys, cell)),
+        begins=_begins(operations, cell, present.size).reshape(shape).T,
+        settled=~any_of(unsettled),
         cut=any_of(cut & among(phase, WORK)),
         lacks=np.where(any_of(spanned & forward), lacks, 1),
         backward=any_of(among(phase, (*BACKWARD, Phase.FB))),
         optimizer=any_of(optimizer),
         step_cut=any_of(cut & optimizer),
+        matched=np.full(present.shape, matched),
     )
 
 
@@ -222,21 +215,24 @@ def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
     return Evidence(*joined_ranks([vars(part) for part in parts]))
 
 
-def _begins(operations: _OperationKeys, cell: Ints, cells: int) -> Bools:
+def _begins(operations: Operations, cell: Ints, cells: int) -> Bools:
     """Return for each cell whether its first operation is the smallest microbatch's F."""
     counted = np.flatnonzero(among(operations.phase, COUNTED) & (operations.microbatch >= 0))
-    microbatch, phase = operations.microbatch[counted], operations.phase[counted]
+    microbatch = operations.microbatch[counted]
     begins = np.ones(cells, bool)
     owner = cell[counted]
     first = np.flatnonzero(np.diff(owner, prepend=NONE))
     if len(first):
         smallest = microbatch[first] == np.minimum.reduceat(microbatch, first)
-        begins[owner[first]] = among(phase[first], _FORWARD) & smallest
+        begins[owner[first]] = among(operations.phase[counted[first]], _FORWARD) & smallest
     return begins
 
 
-def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
-    """Tell which operations are an F without its B, or a B without the W that it owes."""
+def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, bool]:
+    """Tell which operations are an F without its B, or a B without the W that it owes.
+
+    And whether every backward has its F. Which operations go forward is given.
+    """
     phase, microbatch, chunk = operations.phase, operations.microbatch, operations.chunk
     second = np.flatnonzero(phase == Phase.FB)
     keys: tuple[Ints, ...] = (cell, microbatch, chunk, operations.sequence)
@@ -246,8 +242,9 @@ def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
         keys = tuple(np.append(k, o[second]) for k, o in zip(keys, (cell, *others), strict=True))
     passes = groups_of(*keys)
     code, of_second = passes.of_row[: len(cell)], passes.of_row[len(cell) :]
-    differentiated, paid = np.zeros((2, len(passes)), bool)
-    differentiated[code[np.flatnonzero(among(phase, (Phase.B, Phase.BW)))]] = True
+    begun, differentiated, paid = np.zeros((3, len(passes)), bool)
+    begun[code[np.flatnonzero(forward)]] = True
+    differentiated[code[np.flatnonzero(among(phase, _BACKWARD))]] = True
     differentiated[of_second] = True
     weights, owes = phase == Phase.W, phase == Phase.B
     if weights.any():
@@ -260,7 +257,7 @@ def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
         chunk_cleared[of_chunk[clears]] = True
         cell_cleared[cell[clears & (chunk == NONE)]] = True
         owes &= ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
-    return np.asarray(owes | (among(phase, _FORWARD) & ~differentiated[code]))
+    return owes | (forward & ~differentiated[code]), not (differentiated & ~begun).any()
 
 
 # Operations that a rank lacks: a backward without its forward, a microbatch that other stages ran.
@@ -271,9 +268,6 @@ def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
 #     stage 0     F0 F1 F2 F3 B0 B1 B2 B3
 #     stage 1     F0 F1 F2    B0 B1 B2 B3      its F3 is missing: 1
 #     stage 2     F0 F1    F3 B0 B1    B3      its F2 and B2 are: 2
-
-
-_BACKWARD = (Phase.B, Phase.BW)
 
 
 def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
@@ -288,6 +282,8 @@ def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     # One place more for what belongs to no iteration.
     whole = np.zeros(len(run.iteration_names) + 1, bool)
     whole[[i.index for i in iterations if i.complete and i.kind == TRAINING]] = True
+    if not whole.any():
+        return np.zeros(len(run.ranks), np.int64)
     # Replicas of no known pipeline may run other microbatches.
     stage, pipeline = stage_and_pipeline(run.ranks)
     pipeline = np.where(stage == NONE, NONE, pipeline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,11 +94,6 @@ def busy_times(
     if not computes.all():
         computing = [column[computes] for column in computing]
     everything = intervals.group_union(computing[0], ranks, computing[3], computing[4])
-    occupied = everything
-    if len(loose):
-        unattributed = loose.rank, loose.start_ns, loose.end_ns
-        both = [np.concatenate(pair) for pair in zip(everything, unattributed, strict=True)]
-        occupied = intervals.group_union(both[0], ranks, both[1], both[2])
     if computing[1].min(initial=0) < 0:
         computing = [column[computing[1] >= 0] for column in computing]
     rank, iteration, phase, start_ns, end_ns = computing
@@ -123,9 +119,13 @@ def busy_times(
     every_rank = np.broadcast_to(np.arange(ranks), low.shape)
     # Each covers what the one before does, and more.
     covered = [intervals.within_windows(s, cells, cell, low, high) for s in (work, with_step)]
-    covered += [
-        intervals.within_windows(s, ranks, every_rank, low, high) for s in (everything, occupied)
-    ]
+    covered.append(intervals.within_windows(everything, ranks, every_rank, low, high))
+    covered.append(covered[-1])
+    if len(loose):
+        unattributed = loose.rank, loose.start_ns, loose.end_ns
+        both = [np.concatenate(pair) for pair in zip(everything, unattributed, strict=True)]
+        occupied = intervals.group_union(both[0], ranks, both[1], both[2])
+        covered[-1] = intervals.within_windows(occupied, ranks, every_rank, low, high)
     parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
     for name, of_uses in zip(windows, np.moveaxis(parts, 1, 0), strict=True):
         times |= {(name, use): part_ns for use, part_ns in zip(USES, of_uses, strict=True)}
@@ -328,6 +328,7 @@ class Counts:
         one_clock: of each iteration, whether the clocks of all its ranks can be compared.
         inside: of each iteration, whether it lies in the requested window; the others have no
             ranks.
+        alike: of each iteration, whether no rank lacks a forward or a backward for sure.
     """
 
     iterations: tuple[Iteration, ...]
@@ -338,6 +339,7 @@ class Counts:
     windows: Mapping[str, Windows]
     one_clock: Bools
     inside: Bools
+    alike: Bools
 
 
 def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
@@ -351,7 +353,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     Raises:
         InputError: no iteration lies in the window.
     """
-    iterations, extents, windows, one_clock = _measured(run)
+    iterations, measured = _measured(run)
     inside = np.ones(len(iterations), bool)
     if window is not None:
         start_ns = np.array([i.start_ns for i in iterations], np.int64)
@@ -376,12 +378,11 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
         for i, is_inside in zip(iterations, inside.tolist(), strict=True)
     )
     headline, reason = choose_headline(iterations)
-    return Counts(
-        iterations, summarize(iterations), headline, reason, extents, windows, one_clock, inside
-    )
+    summary = summarize(iterations)
+    return Counts(iterations, summary, headline, reason, inside=inside, **measured)
 
 
-def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windows], Bools]:
+def _measured(run: Run) -> tuple[tuple[Iteration, ...], dict[str, Any]]:
     """Return all iterations, none averaged, and of :class:`Counts` what they rest on."""
     ratios = ratio_definitions()
     present = [rank_presence(part) for part in rank_iterations.slices_of(run)]
@@ -453,7 +454,8 @@ def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windo
                 ranks=rank_iterations.RankIterations(ranks, k, at),
             )
         )
-    return tuple(iterations), extents, windows, comparable
+    rest = {"extents": extents, "windows": windows, "one_clock": comparable}
+    return tuple(iterations), {**rest, "alike": statuses.alike}
 
 
 def rank_presence(

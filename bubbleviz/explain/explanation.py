@@ -425,6 +425,7 @@ def windowed(
             windows={name: _of_iterations(w, iterations) for name, w in counts.windows.items()},
             one_clock=counts.one_clock[iterations],
             inside=inside[iterations],
+            alike=counts.alike[iterations],
         ),
         replace(
             explanation,

@@ -531,7 +531,8 @@ def _not_averaged(counts: Counts) -> Iterator[Limitation]:
 
 def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield the limitation of ranks that lack operations which others have."""
-    lacking = lacking_operations(run, counts.iterations).tolist()
+    doubtful = (i for i in counts.iterations if not counts.alike[i.index])
+    lacking = lacking_operations(run, doubtful).tolist()
     ranks = [(rank.label, count) for rank, count in zip(run.ranks, lacking, strict=True) if count]
     if ranks:
         yield Limitation(
