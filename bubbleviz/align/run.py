@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -138,13 +139,14 @@ def places_of(joined: JoinedRecordings, staging: Staging) -> Ints:
 def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[tables.Rank, ...]:
     """Return the ranks in pipeline order."""
     labels = _labels(joined)
+    stages, pipelines = staging.stage_of_rank.tolist(), staging.pipeline.tolist()
     placed = []
-    for number in np.argsort(place).tolist():
-        rank, first = joined.ranks[number], int(staging.stage_of_rank[number])
-        pipeline, device = int(staging.pipeline[number]), rank.local.device
+    for index, number in enumerate(np.argsort(place).tolist()):
+        rank, first, pipeline = joined.ranks[number], stages[number], pipelines[number]
+        device = rank.local.device
         placed.append(
             tables.Rank(
-                index=int(place[number]),
+                index=index,
                 label=labels[number],
                 host=rank.host,
                 profile=rank.profile,
@@ -156,6 +158,7 @@ def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[t
                 stage=first if first >= 0 else None,
                 pipeline=pipeline if pipeline >= 0 else None,
                 global_rank=rank.local.global_rank,
+                bubble_ratio=None,
             )
         )
     return tuple(placed)
@@ -385,7 +388,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         found[iteration[known], place[active.rank[known]]] = time_ns[known]
         return found
 
-    profiles = np.array([rank.profile for rank in joined.ranks], np.int64)
+    ends = np.cumsum([0, *(len(recording.ranks) for recording in recordings)]).tolist()
     run = Run(
         ranks=ranks,
         clocks=time.clocks,
@@ -408,7 +411,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         ranks_missing=staging.ranks_missing,
         pipeline_unproven=staging.pipeline_unproven,
         limitations=limitations,
-        rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
+        rank_of_local=tuple(place[first:end] for first, end in pairwise(ends)),
         pauses=_placed(joined.pauses, place),
     )
     return replace(run, layers=layers_of_stages(recordings, run))

@@ -128,7 +128,7 @@ class _Inputs:
         named = int(numbers.number.max(initial=0)) + 1 if numbers.named else 0
         return max(self.world_size, named, len(numbers.number))
 
-    @property
+    @cached_property
     def comparable(self) -> RankOperations | None:
         """The operations with iterations that are the same on all ranks; None unknown.
 

@@ -67,9 +67,14 @@ def _dataclass(cls: type | None = None, /, **options: bool) -> Any:
 
 def _replace(value: Any, /, **changes: Any) -> Any:
     """Return a value with some fields exchanged, faster than the standard library does."""
-    if (wanted := vars(type(value)).get("__wanted__")) is None:
+    cls: Any = type(value)
+    wanted = vars(cls).get("__wanted__")
+    if wanted is None or cls.__init__ is not _init or changes.keys() - wanted.keys():
         return dataclasses.replace(value, **changes)
-    return type(value)(**{name: getattr(value, name) for name in wanted} | changes)
+    made = object.__new__(cls)
+    for name in wanted:
+        object.__setattr__(made, name, changes[name] if name in changes else getattr(value, name))
+    return made
 
 
 if not TYPE_CHECKING:

@@ -21,6 +21,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import BusyIntervals
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.values import dataclass
 from bubbleviz.render.rows import Selection
@@ -97,7 +98,9 @@ def _of_operations(
     operations = report.operations
     for first in range(0, len(intervals), _BLOCK):
         own = intervals.take(slice(first, first + _BLOCK))
-        near = np.isin(operations.phase[own.operation], phases)
+        # Of many ranks few are drawn.
+        own = own.take(_rows_of(selection, operations.rank[own.operation]) != NONE)
+        near = among(operations.phase[own.operation], phases)
         near &= (own.end_ns > selection.start_ns) & (own.start_ns < selection.end_ns)
         own = own.take(near)
         row = own.operation
@@ -105,6 +108,12 @@ def _of_operations(
         kind = np.where(drawn, operations.phase[row], OTHER_ITERATION)
         rank, times = operations.rank[row], (own.start_ns, own.end_ns)
         yield _placed(selection, width, rank, *times, kind=kind, operation=row)
+
+
+def _rows_of(selection: Selection, rank: Ints) -> Ints:
+    """Return the row of each of some ranks; -1 where it is not drawn."""
+    rows = np.append(selection.row_of_rank, NONE)
+    return rows[np.minimum(rank, len(rows) - 1)]
 
 
 def _placed(
@@ -118,8 +127,7 @@ def _placed(
     operation: Ints,
 ) -> Marks:
     """Return intervals of ranks, ns, as marks on rows, px."""
-    rows = selection.row_of_rank
-    row = np.where(rank < len(rows), rows[np.minimum(rank, len(rows) - 1)], NONE)
+    row = _rows_of(selection, rank)
     scale = width / selection.span_ns
     left = np.maximum(start - selection.start_ns, 0) * scale
     right = (np.minimum(end, selection.end_ns) - selection.start_ns) * scale

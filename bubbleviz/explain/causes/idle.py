@@ -206,10 +206,12 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
         found[busy_rank[row] != rank] = NONE
         return found
 
-    after = of_rank(np.searchsorted(start_ns, gaps[1]))
-    by_end = sorted_rows(end_ns)
-    last = np.searchsorted(end_ns[by_end], gaps[0], side="right") - 1
-    before = of_rank(np.append(by_end, NONE)[last])
+    following, by_end = np.searchsorted(start_ns, gaps[1]), sorted_rows(end_ns)
+    # Of intervals that are not empty all that do not follow a gap ended before it.
+    ended = following
+    if not (end_ns > start_ns).all():
+        ended = np.searchsorted(end_ns[by_end], gaps[0], side="right")
+    after, before = of_rank(following), of_rank(np.append(by_end, NONE)[ended - 1])
     idle = _cut_by_waits(operations, inputs, known, after, gaps, packing.shift_ns[rank])
     # Intervals count from the first of their rank.
     number = np.arange(len(rank)) - np.searchsorted(rank, np.arange(ranks))[rank]

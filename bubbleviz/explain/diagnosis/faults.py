@@ -551,6 +551,8 @@ def beside_operations(hosts: HostActivities, name_id: Ints, phase: Ints) -> Host
         name_id: names of operations, whose own ranges tell nothing more.
         phase: of each row of the operations table.
     """
+    if not len(hosts):
+        return hosts
     other = (hosts.call == 1) | ~np.isin(hosts.name_id, name_id)
     last = (hosts.operation == NONE) | (np.append(phase, NONE)[hosts.operation] == Phase.OPTIMIZER)
     kept = hosts.take(last & other)

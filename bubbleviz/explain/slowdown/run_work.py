@@ -390,6 +390,8 @@ def _in_order(
         & (operations.has_span == 1)
         & (operations.iteration >= 0)
     )
+    if not len(rows):
+        return np.full(len(owner), NONE, np.int64)
     both = np.concatenate((rows, owner))
     is_forward = np.concatenate((operations.phase[rows] == phases[0], forward)).astype(np.int64)
     group = groups_of(operations.rank[both], operations.iteration[both], is_forward).of_row
@@ -700,13 +702,14 @@ def run_order(
     known &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
     sent_ns = np.full(len(work), NEVER, np.int64)
     sent_ns[transfers] = np.tile(seen.send_start_ns, 2)
-    in_time = []
+    in_time, communicates = [], work.communicates
+    receives = replay.plays(work.role, RECEIVES)
     for row, before in message_order(work, transfers, ends, computes):
         # A rank can post receives ahead of the operation before.
         late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
-        ahead = late & work.communicates[row]
+        ahead = late & communicates[row]
         # One that does so where data is there early does so where it waits, too.
-        shows = ~work.communicates[before] & replay.plays(work.role[row], RECEIVES)
+        shows = ~communicates[before] & receives[row]
         early = shows & (sent_ns[row] + CLOCK_NS < work.end_ns[before])
         if 2 * ahead[early].sum() > early.sum():
             ahead |= shows
@@ -814,6 +817,8 @@ def _in_turn(work: replay.Work, ended: Ints, begun: Ints, *, following: bool = F
         begun: those for which it is looked for.
         following: whether instead each of ``ended`` gets the first of ``begun`` after it.
     """
+    if not (len(ended) and len(begun)):
+        return ended[:0], begun[:0]
     place = work.rank_iteration
     both = np.concatenate((ended, begun))
     begins = np.arange(len(both)) >= len(ended)
@@ -838,6 +843,8 @@ def _followed(work: replay.Work, computes: Ints, collectives: Ints) -> Pairs:
 
     A collective is exposed if the operation before the next one had ended when it did.
     """
+    if not len(collectives):
+        return collectives, collectives
     optimizers = computes[work.role[computes] == replay.Role.OPTIMIZER]
     next_row, optimizer, before = np.full((3, len(work) + 1), NONE, np.int64)
     for column, rows in ((next_row, computes), (optimizer, optimizers)):
