@@ -86,8 +86,9 @@ def first_thing(report: Report) -> str | None:
         sentences = [clocks]
     else:
         found = () if replays is None else advice_of(report, _worth(report, replays["measured"]))
-        if found:
-            sentences.append(found[0].text)
+        certain = next((advice for advice in found if advice.certain), None)
+        if certain is not None:
+            sentences.append(certain.text)
         elif sentences[0] is None:
             sentences += [_unknown(report) if replays is None else _schedule_bound(report, replays)]
         if missing is not None and lacking is not None:
@@ -163,7 +164,7 @@ MARK = "►"
 
 def culprits(report: Report) -> tuple[int, ...]:
     """Return the ranks that the first advice is about, which pictures mark; none where most are."""
-    told = _culprits(report)
+    told = marked_advice(report)
     return () if told is None else told.indices
 
 
@@ -179,13 +180,13 @@ def shown_iteration(report: Report, chosen: Collection[int] = ()) -> Iteration |
     """
     if own := [iteration for iteration in report.iterations if iteration.index in chosen]:
         return own[0]
-    told = _culprits(report)
+    told = marked_advice(report)
     if told is None or told.example_iteration is None:
         return report.typical_iteration()
     return report.iterations[told.example_iteration]
 
 
-def _culprits(report: Report) -> Advice | None:
+def marked_advice(report: Report) -> Advice | None:
     """Return the first advice, if it is about some ranks, and not about most."""
     first = first_thing(report) or ""
     told = next((advice for advice in advice_of(report) if advice.text in first), None)
@@ -372,6 +373,11 @@ class Advice(SavedAdvice):
     iterations: int = 0
     example_iteration: int | None = None
     text: str = ""
+
+    @property
+    def certain(self) -> bool:
+        """Whether it saves something for sure, as far as is known."""
+        return self.error_ratio is None or self.error_ratio < self.saving_ratio
 
     @property
     def share(self) -> str:

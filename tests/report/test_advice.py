@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
-from bubbleviz.report.advice import first_thing, further_advice, ranked
+from bubbleviz.report.advice import culprits, first_thing, further_advice, ranked
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.report import Report
 from scripts.benchmark.ranks.planting import Recipe
@@ -208,6 +208,20 @@ def test_what_else_would_save_stands_below_what_to_do_first(
     assert further[0].startswith("Find out why rank 6 is slow (-")
     assert f"Then: {further[0]}" in screen
     assert "First: Begin iterations earlier" in screen
+
+
+def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> None:
+    table = tmp_path / "operations.csv"
+    uneven = {2: 1.6, 4: 1.06, 6: 1.05}
+    simulated(Job(iteration=uneven, iterations=8, noise=0.001, replicas=1)).written(table)
+    report = bubbleviz.analyze(str(table))
+    (told,) = report.advice
+
+    assert told.error_ratio is not None
+    assert told.error_ratio > told.saving_ratio
+    assert str(first_thing(report)).startswith("The schedule itself causes the bubble")
+    assert further_advice(report) == (told.short,)
+    assert culprits(report) == ()
 
 
 def test_what_slows_iterations_little_shows_in_its_number(tmp_path: Path) -> None:

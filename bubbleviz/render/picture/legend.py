@@ -31,7 +31,7 @@ from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import Selection, select
-from bubbleviz.report.advice import MARK, advice_of, culprits
+from bubbleviz.report.advice import MARK, culprits, marked_advice
 from bubbleviz.report.labels import figure_caption, limitation_lines
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
@@ -184,7 +184,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     copies = any(len(row.replicas) > 1 for row in selection.rows)
     told = culprits(report)
     marked = {*told} & {r for row in selection.rows for r in row.replicas}
-    advised = next(iter(advice_of(report)), None) if marked else None
+    advised = marked_advice(report) if marked else None
     sentences = (
         (len(rows.chunks) > 1, "Chunks run from dark to light (numbers in the legend)."),
         (
