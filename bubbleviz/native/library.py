@@ -105,7 +105,7 @@ _MANY_ROWS = 1 << 17
 #: Parameters of glibc's ``mallopt``: what is larger is the system's again as soon as it is freed;
 #: so much that is free at the end of memory is, too; and how many threads have memory apart.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
-_KEPT = (_MMAP_THRESHOLD, 16 << 20), (_TRIM_THRESHOLD, 128 << 20)
+_LARGE_BYTES, _LARGEST_BYTES, _FREE_BYTES = 4 << 20, 16 << 20, 128 << 20
 
 
 def keep_freed_memory() -> None:
@@ -114,7 +114,7 @@ def keep_freed_memory() -> None:
     The system clears each page that it gives, which took 7 % of a run: columns of a block come and
     go with it. They go from one thread to another, too.
     """
-    _set_memory(*_KEPT, (_ARENA_MAX, 1))
+    _set_memory((_MMAP_THRESHOLD, _LARGEST_BYTES), (_TRIM_THRESHOLD, _FREE_BYTES), (_ARENA_MAX, 1))
 
 
 def give_memory_back(rows: int) -> None:
@@ -127,7 +127,8 @@ def give_memory_back(rows: int) -> None:
     Args:
         rows: of the operations that stay; of few nothing is given back.
     """
-    if rows >= _MANY_ROWS and (system := _set_memory(*_KEPT)):
+    kept = (_MMAP_THRESHOLD, _LARGE_BYTES), (_TRIM_THRESHOLD, _FREE_BYTES)
+    if rows >= _MANY_ROWS and (system := _set_memory(*kept)):
         system.malloc_trim(0)
 
 
