@@ -285,13 +285,9 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
 
 
 def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
-    """Yield the overlap of each rank of averaged iterations, as a share of its window.
-
-    An evaluation next to an iteration does not show how training iterations follow each other.
-    """
+    """Yield the overlap of each rank of averaged iterations, as a share of its window."""
     for iteration in iterations:
-        beside = iterations[max(iteration.index - 1, 0) : iteration.index + 2]
-        if not iteration.averaged or any(i.kind != TRAINING for i in beside):
+        if not iteration.averaged:
             continue
         ranks = iteration.ranks
         # Where clocks leave no window over hosts, the longest rank's window does as well.

@@ -12,7 +12,9 @@ import bubbleviz
 from bubbleviz.model.phase_masks import run_kind
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document
+from bubbleviz.report.bubbles import bubble_parts
 from bubbleviz.report.view import View
+from tests.planting import Planting, plant
 from tests.support.planted_runs import BASE, analysed
 
 FORWARD = replace(BASE, inference=True, optimizer_ns=-1)
@@ -85,3 +87,21 @@ def test_evaluations_inside_training_are_counted_and_left_out() -> None:
     assert [i.averaged for i in report.iterations] == [True, False, True, True]
     (note,) = [n for n in report.limitations if n.what == "evaluation iterations"]
     assert note.count == 1
+
+
+def test_an_evaluation_that_overlaps_training_makes_the_period_the_ratio_to_quote(
+    tmp_path: Path,
+) -> None:
+    """It fills the pipeline that the next iteration waits for: 3 of 33 ms on the last stage."""
+    truth = plant(Planting(barrier=True, iterations=4, evaluation_at=2), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.headline == "period"
+    assert report.headline_reason.startswith(
+        "consecutive iterations overlap (up to 9.1% of a rank's window, in iteration 3)"
+    )
+    assert [i.averaged for i in report.iterations] == [True, True, False, True]
+    expected = [true.bubble_ratio["period"] for true in truth.iterations]
+    assert [i.bubble_ratio for i in report.iterations] == pytest.approx(expected)
+    assert report.summary.bubble_ratio["period"].mean == pytest.approx(expected[0])
+    assert {part.name for part in bubble_parts(report)} == {"dependency", "warmup"}
