@@ -110,7 +110,8 @@ def analyze(
     watched = progress or Unwatched()
     with _fleet(jobs, dask) as fleet:
         with step("find profiles"):
-            files = fleet.find(_texts(paths))
+            # Iterators pass but once.
+            files = fleet.find(given := _texts(paths))
             watched.files(refuse_same_content(fleet, [file.path for file in files]))
         options = ReadOptions(
             find_conventions(convention),
@@ -118,7 +119,7 @@ def analyze(
             keep_export,
             drafted=_is_drafted,
             memory=memory,
-            given=" ".join(map(shell_word, _texts(paths))),
+            given=" ".join(map(shell_word, given)),
         )
         with step("profiles"):
             read, unreadable = record_all(fleet, files, options, watched)
@@ -166,8 +167,8 @@ def _limit_bytes(text: str, what_if: bool) -> float:
     limit = parse_bytes(text, "--memory-limit")
     if not what_if:
         raise UsageError(
-            f"--memory-limit {text}: tells which other schedules fit, and none is asked for; ask "
-            "for these (what-if), too"
+            f"--memory-limit {text}: tells which other schedules fit, and none is asked for; "
+            "give --what-if, too"
         )
     return limit
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import in_python
 
-#: What stands for a type: numpy's numbers are none of Python's, and 0 and 1 are truths.
-_TAKEN: Mapping[type, type] = {int: Integral, float: Real, bool: Integral}
+#: What stands for a type: numpy's numbers are none of Python's.
+_TAKEN: Mapping[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -53,16 +55,17 @@ def refuse_strange(taker: Callable[..., object], given: Mapping[str, object]) ->
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Tell whether a value is of a type; of iterables that are no sequences items are not seen."""
+    """Tell whether a value is of a type; items of iterators pass but once, so they are not seen."""
     origin, of = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
         return any(_fits(value, each) for each in of)
     if origin is Sequence or (origin is tuple and of[1:] == (...,)):
         if isinstance(value, str) or not isinstance(value, Iterable):
             return False
-        return not isinstance(value, Sequence) or all(_fits(each, of[0]) for each in value)
+        return isinstance(value, Iterator) or all(_fits(each, of[0]) for each in value)
     kind = origin or hint
     # A protocol is known by its methods.
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
-    return isinstance(value, _TAKEN.get(kind, kind))
+    # 0 and 1 are truths.
+    return isinstance(value, _TAKEN.get(kind, kind)) or (kind is bool and value in (0, 1))

@@ -185,8 +185,8 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-#: The option at the beginning of a sentence; of -o, that a file follows.
-_OPTION = re.compile(r"^(?:-o (?=\S)|--([a-z][a-z-]*))")
+#: The option that a sentence begins with, or asks for; of -o, that a file follows.
+_OPTION = re.compile(r"^-o (?=\S)|(?:^|(?<=give ))--([a-z][a-z-]*)")
 
 
 @contextmanager

@@ -404,7 +404,7 @@ def _longer(by: float) -> str:
 
 
 def _windows(comparison: Comparison) -> str:
-    """Return what windows of the first run's primary ratio are."""
+    """Return what the windows are of the ratio that runs are compared by."""
     return "iterations" if comparison.runs[0].saved.of_iterations else "whole captures are"
 
 

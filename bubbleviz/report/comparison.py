@@ -157,18 +157,19 @@ def common_headline(runs: Sequence[SavedReport]) -> str:
     """Return the ratio to compare runs by, whatever their order: the primary one of all.
 
     Where those differ, it is that of the longest window, in which all that takes time shows, of
-    the ratios that all have.
+    the ratios that all have; where they have none in common, a primary one.
     """
     names = sorted({run.headline for run in runs})
     if len(names) == 1:
         return names[0]
-    ratios = ((name, [run.ratio(name) for run in runs]) for name in (*_LONGEST_FIRST, *names))
-    known = (
-        name
-        for name, own in ratios
-        if all(ratio is not None and ratio.bubble.mean is not None for ratio in own)
-    )
+    others = [ratio.name for run in runs for ratio in run.ratios]
+    known = (name for name in (*_LONGEST_FIRST, *names, *others) if _is_common(name, runs))
     return next(known, names[0])
+
+
+def _is_common(name: str, runs: Sequence[SavedReport]) -> bool:
+    ratios = [run.ratio(name) for run in runs]
+    return all(ratio is not None and ratio.bubble.mean is not None for ratio in ratios)
 
 
 def worse_runs(comparison: Comparison) -> list[str]:
@@ -430,8 +431,7 @@ def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) 
         yield f"ratios rely on clocks that contradict each other in {', '.join(wrong)}"
     for note, told in (
         (
-            f"the primary ratios differ ({{}}); the runs are compared by {headline}, in whose "
-            "window most of their time shows",
+            f"the primary ratios differ ({{}}); {_compared_by(headline, runs)}",
             [run.saved.headline for run in runs],
         ),
         ("the runs have different numbers of ranks ({})", [f"{r.saved.ranks:,}" for r in runs]),
@@ -443,6 +443,15 @@ def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) 
         if len(set(told)) > 1:
             each = (f"{run.title} {own}" for run, own in zip(runs, told, strict=True))
             yield note.format(", ".join(each))
+
+
+def _compared_by(headline: str, runs: Sequence[ComparedRun]) -> str:
+    if not _is_common(headline, [run.saved for run in runs]):
+        return "no ratio is known of all runs, so none is called worse than another"
+    why = "in whose window most of their time shows"
+    if headline not in _LONGEST_FIRST:
+        why = "which is known of all"
+    return f"the runs are compared by {headline}, {why}"
 
 
 def _restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -597,7 +598,7 @@ def sizes_and_times(
             ),
         )
     given: dict[str, Any] = {
-        name: (ms,) if isinstance(ms, (int, float)) else tuple(ms)
+        name: (float(ms),) if isinstance(ms, (int, float, Real)) else tuple(map(float, ms))
         for name, ms in (("forward_ms", tf), ("backward_ms", tb), ("weight_ms", tw))
         if ms is not None
     }

@@ -142,9 +142,23 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
     assert all(cell.bubble is None for cells in found.ratios.values() for cell in cells)
     assert found.ratios["schedule"][1].ratio is None
     assert found.notes == (
-        "the primary ratios differ (a schedule, b period); the runs are compared by period, in "
-        "whose window most of their time shows",
+        "the primary ratios differ (a schedule, b period); no ratio is known of all runs, so none "
+        "is called worse than another",
     )
+
+
+def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -> None:
+    schedule, period, step = (
+        run("a", name=name).saved.ratios[0] for name in ("schedule", "period", "step")
+    )
+    runs = [run("a", ratios=(schedule, period), headline="period")]
+    runs += [run("b", ratios=(schedule, step), headline="step")]
+    for order in (runs, runs[::-1]):
+        found = compare(order)
+
+        assert found.headline == "schedule"
+        assert "the runs are compared by schedule, which is known of all" in found.notes[-1]
+        assert worse_runs(found) == []
 
 
 def test_times_of_different_windows_are_never_subtracted() -> None:

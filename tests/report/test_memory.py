@@ -99,6 +99,8 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     for limit in ("2", "80XB"):
         said = cli.refused("analyze", *traces, "--memory-limit", limit, code=2)
         assert f"--memory-limit {limit}: no amount of bytes; give one with its unit" in said
+    said = cli.refused("analyze", *traces, "--memory-limit", "80GB", code=2)
+    assert said.endswith("none is asked for; give --what-if, too\n")
     words = "analyze", str(FIXTURES / "1f1b"), "--what-if", "--memory-limit"
     assert "Limits: memory limit 80GB plays no part" in cli.printed(*words, "80GB")
 

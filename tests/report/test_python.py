@@ -103,10 +103,12 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: bubbleviz.compare(own, 3), "not of the type measured.Report | SavedReport"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze(None), "paths=None: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
-        (lambda *_: bubbleviz.analyze("x", memory_limit="8GB"), "memory_limit 8GB: tells which"),
+        (lambda *_: bubbleviz.analyze("x", memory_limit="8GB"), "give what_if, too"),
         (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "not of the type str | None"),  # type: ignore[arg-type]  # as people do
         (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8]), "not of the type int"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", align="y"), "align 'y': not one of"),
+        (lambda *_: bubbleviz.analyze({1, 2}), "paths={1, 2}: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", memory=7), "memory=7: not of the type bool"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", skip=-1), "skip -1: must be 0 or more"),
         (lambda *_: bubbleviz.analyze("x", skip="y"), "skip='y': not of the type int"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", order="ab"), "order='ab': not of the type"),  # type: ignore[arg-type]  # as people do
@@ -145,6 +147,14 @@ def test_numbers_and_sequences_of_numpy_are_arguments() -> None:
     skipped = bubbleviz.analyze(FIXTURES / "1f1b", **numbers)
 
     assert skipped.summary.iterations == example(skip=1).summary.iterations
+    times: dict[str, Any] = {"tf": np.float32(1.5), "tb": np.int64(2), "tw": np.ones(4)}
+    plain: dict[str, Any] = {"tf": 1.5, "tb": 2, "tw": (1.0,) * 4}
+    simulated, same = (bubbleviz.simulate("1f1b", 4, 8, **own) for own in (times, plain))
+    assert simulated.cost_ms == same.cost_ms
+    truth: dict[str, Any] = {"causes": np.bool_(True)}
+    assert example().plot(**truth)._repr_svg_()
+    names: Any = (str(path) for path in [FIXTURES / "1f1b"])
+    assert bubbleviz.analyze(names).command == example().command
 
 
 def test_a_report_and_what_is_read_of_it_are_pickled(tmp_path: Path) -> None:
