@@ -43,6 +43,7 @@ def document(result: Ideal | Estimate) -> dict[str, Any]:
             "limit": known.memory.limit,
             "backward": known.memory.backward,
             "weight": known.memory.weight,
+            "in_bytes": known.memory.in_bytes,
             "peak": list(known.peak_memory),
         },
     }

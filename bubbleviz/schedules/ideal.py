@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, texts
-from bubbleviz.model.memory_sizes import MemorySize
+from bubbleviz.model.memory_sizes import MemorySize, memory_text
 from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
@@ -20,6 +20,7 @@ from bubbleviz.schedules.simulation import (
     peak_memory,
     phase_times,
     simulate,
+    within,
 )
 
 #: More operations than this take about a minute, at some 10 us each.
@@ -322,7 +323,7 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
         if size is not None and not size.amount:
             raise UsageError(f"{option}: 0 is not an amount of memory; give more")
     in_bytes = memory_b is not None and memory_b.in_bytes
-    if any(size is not None and size.in_bytes != in_bytes for size in given):
+    if any(size is not None and size.amount and size.in_bytes != in_bytes for size in given):
         raise UsageError(
             "--memory-limit, --memory-b and --memory-w are of different units; give all in bytes "
             "(--memory-b 2GB), or all as multiples of one unit"
@@ -330,10 +331,11 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
     backward = 1.0 if memory_b is None else memory_b.amount
     kept = searched.kept if searched else 1.0
     weight = kept * backward if memory_w is None else memory_w.amount
+    whole = memory_text(backward, in_bytes=in_bytes)
     if weight > backward:
+        part = memory_text(weight, in_bytes=in_bytes)
         raise UsageError(
-            f"--memory-w: {weight} is held on to W of the {backward:g} held to B; give 0 to "
-            f"{backward:g}"
+            f"--memory-w: {part} is held on to W of the {whole} held to B; give 0 to {whole}"
         )
     if limit is not None and searched is None:
         names = ", ".join(each.name for each in known.SCHEDULES if each.searched)
@@ -341,6 +343,11 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
             f"{rule.name} has one order, whatever the memory; --memory-limit is for {names}"
         )
     most = None if limit is None else limit.amount
+    if most is not None and not within(backward, most):
+        raise UsageError(
+            f"--memory-limit {memory_text(most, in_bytes=in_bytes)}: holds no microbatch, which "
+            f"takes {whole}; give more"
+        )
     if limit is None and searched and searched.limit:
         most = searched.limit(stages) * backward
     return Memory(most, backward, weight, in_bytes)

@@ -147,7 +147,23 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         (("--schedule", "zb-1p", *SIZES, "--memory-limit", "0.5"), "holds no microbatch"),
         (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit nan: not an"),
         (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b inf: not an amount"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-w", "2"), "--memory-w: 2.0 is held"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-w", "2"), "--memory-w: 2 is held"),
+        (
+            ("--schedule", "zb-1p", *SIZES, "--memory-b", "10GB", "--memory-w", "20GB"),
+            "--memory-w: 20.00 GB is held on to W of the 10.00 GB held to B; give 0 to 10.00 GB",
+        ),
+        (
+            ("--schedule", "zb-1p", *SIZES, "--memory-b", "10GB", "--memory-limit", "1GB"),
+            "--memory-limit 1.00 GB: holds no microbatch, which takes 10.00 GB; give more",
+        ),
+        (
+            ("--schedule", "zb-1p,1f1b", *SIZES, "--memory-limit=junk"),
+            "--memory-limit junk: not an amount of memory",
+        ),
+        (
+            ("--schedule", "zb-1p,1f1b", *SIZES, "--memory-limit", "4"),
+            "several sizes are compared whatever their memory; leave the --memory options out",
+        ),
         (("--schedule", "zb-2p", *SIZES, "--chunks", "2"), "zb-2p has one chunk"),
         (("--schedule", "v-min", *SIZES, "--chunks", "1"), "v-min has two chunks"),
         (("--schedule", "chimera", *SIZES, "--chunks", "2"), "chimera has one chunk"),
@@ -173,6 +189,13 @@ def test_schedules_are_listed_with_their_sources(cli: CommandLine) -> None:
     for rule in schedules():
         assert rule.name in out
     assert "arXiv 2401.10241" in out
+
+
+def test_no_memory_goes_with_any_unit_which_is_written(cli: CommandLine) -> None:
+    options = ("--schedule", "zb-1p", *SIZES, "--memory-b", "10GB", "--memory-w", "0")
+    memory = cli.json("simulate", *options, "--json", "-")["memory"]
+
+    assert (memory["in_bytes"], memory["backward"], memory["weight"]) == (True, 1e10, 0)
 
 
 def test_more_memory_than_everything_is_no_limit(cli: CommandLine) -> None:

@@ -134,6 +134,7 @@ def simulate(
     listed = sizes.listed()
     saved = None if report is None else read_pipeline(report)
     given = times.given(measured=saved is not None)
+    memory = sizes.memory()
     name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
     named, stage_times = sizes_and_times(saved, (name, p, m), *given)
     read = None if plan is None else anonymous(_of_plan(plan, sizes, stage_times, carried))
@@ -149,10 +150,15 @@ def simulate(
     else:
         known = _known(named, measured=saved is not None)
         if any(len(each) > 1 for each in listed):
+            if any(memory):
+                raise UsageError(
+                    "several sizes are compared whatever their memory; leave the --memory options "
+                    "out, or name one of each"
+                )
             _compare(saved, given, known, stage_times, listed, outputs)
             return
         with search_bar() as watch:
-            result = theory(*known, stage_times, v, memory=sizes.memory(), watch=watch)
+            result = theory(*known, stage_times, v, memory=memory, watch=watch)
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
