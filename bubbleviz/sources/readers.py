@@ -435,8 +435,10 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
     """Return the reader of an SQLite file: by its tables, else by its ending, to say what lacks.
 
     Raises:
-        ProfileError: no reader knows it.
+        ProfileError: no reader knows it, or it is gzipped.
     """
+    if _is_packed(path):
+        raise ProfileError(f"{path}: gzip of an SQLite database; unpack it with gunzip first")
     kinds = [reader for reader in READERS if reader.holds is not None]
     created = frozenset(name.decode() for name in _CREATED.findall(head))
     at_once = [reader for reader in kinds if reader.holds and reader.holds(created)]
@@ -462,11 +464,14 @@ def emptiness(path: str) -> str:
     place = Path(path).resolve()
     if any(place.is_relative_to(mounted) for mounted in _WITHOUT_DISK):
         return "a special file, which its system writes as it is read; name a profile"
-    if place.stat().st_size:
-        with place.open("rb") as file:
-            if file.read(len(GZIP)) == GZIP:
-                return f"cut short: gzip data without any content; {next_step(path)}"
+    if place.stat().st_size and _is_packed(path):
+        return f"cut short: gzip data without any content; {next_step(path)}"
     return f"the file is empty; {next_step(path)}"
+
+
+def _is_packed(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(len(GZIP)) == GZIP
 
 
 def next_step(path: str) -> str:

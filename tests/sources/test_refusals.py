@@ -289,6 +289,19 @@ def test_a_trace_of_ours_is_no_profile_of_a_directory(tmp_path: Path, cli: Comma
     assert ours.name not in _shown("idle", tmp_path, cli)
 
 
+@pytest.mark.parametrize("name", ["good.sqlite.gz", "x.json.gz", "y.trace.json.gz"])
+def test_a_database_that_is_packed_is_to_be_unpacked(
+    name: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    packed = tmp_path / name
+    export = next(Path(FIXTURES / "1f1b").glob("*.sqlite"))
+    packed.write_bytes(gzip.compress(export.read_bytes()))
+
+    said = cli.refused("analyze", packed)
+
+    assert said == f"bubbleviz: {packed}: gzip of an SQLite database; unpack it with gunzip first\n"
+
+
 def test_a_report_that_is_packed_is_to_be_unpacked(tmp_path: Path, cli: CommandLine) -> None:
     packed = tmp_path / "report.json.gz"
     packed.write_bytes(gzip.compress(b'{"schema": "bubbleviz.report/1"}'))
