@@ -50,7 +50,9 @@ _HOMES = {
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
 }
-#: What annotations of these mention, which no analysis needs.
+#: What annotations of these mention, which no analysis needs: their modules import it for type
+#: checkers alone. It is written into them where one is asked for by name, so that the annotations
+#: are types for what resolves them in these modules (``typing.get_type_hints``, notebooks).
 _MENTIONED = {
     "Report": {
         "Alternatives": "bubbleviz.explain.alternatives",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -13,15 +12,6 @@ def test_a_report_alone_gives_schedule_sizes_and_times(cli: CommandLine, saved: 
     words = ("simulate", "--from", str(saved), "--json", "-")
 
     assert cli.json(*words) == cli.json(*words, "--schedule", "1f1b")
-
-
-def test_a_packed_report_is_to_be_unpacked(saved: Path, cli: CommandLine) -> None:
-    packed = saved.with_name("report.json.gz")
-    packed.write_bytes(gzip.compress(saved.read_bytes()))
-
-    said = cli.refused("simulate", "--from", str(packed), code=1)
-
-    assert said.endswith("report.json.gz: is packed; unpack it with gunzip\n")
 
 
 def test_a_report_of_an_unknown_schedule_lacks_its_name_alone(

@@ -266,8 +266,11 @@ def replayed(meeting: list[int], following: list[tuple[int, int]]) -> list[Any]:
     replay = replay_of(
         work, Dependencies(after[: len(after) * count], before[: len(after) * count])
     )
-    ends_ns = replay.ends_ns(1 + np.arange(count)[:, None], zeros)
-    return [replay.rows.tolist(), replay.unordered.tolist(), ends_ns.tolist()]
+    own_ns = np.arange(1, 1 + 2 * count).reshape(2, count).T
+    # One scenario, two with one delay, and two with delays of their own.
+    scenarios = ((own_ns[:, :1], zeros), (own_ns, own_ns[:, 1]), (own_ns, own_ns[:, ::-1]))
+    ends_ns = [replay.ends_ns(*own).tolist() for own in scenarios]
+    return [replay.rows.tolist(), replay.unordered.tolist(), ends_ns]
 
 
 #: What is drawn, what must be among it, and what is made of it.
