@@ -254,7 +254,9 @@ class Standout:
 
 
 def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
-    """Return what stands out, what differs most first."""
+    """Return what stands out, what differs most first; of two ranks, none does."""
+    if len(report.ranks) < 3:
+        return ()
     ratios = means.bubble_ratio
     above = ratios - _median(ratios)
     middle = {phase: median_of_stage(report, own) for phase, own in means.busy_ns.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import fsum
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from bubbleviz.count.completeness import lacking_operations
 from bubbleviz.count.count import Counts, Summary, count
 from bubbleviz.count.iterations import Iteration, in_order, typical
 from bubbleviz.count.rank_iterations import indices_of, lacking, own_ratios
+from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.phase_times import ChunkCost
@@ -232,7 +234,10 @@ class Report:
 
         Raises:
             IndexError: there is none.
+            UsageError: it is no number.
         """
+        if not isinstance(index, Integral):
+            raise UsageError(f"iteration {index!r:.60}: not a number; give an index")
         if not 0 <= index < len(self.iterations):
             raise IndexError(f"no iteration {index}; there are {len(self.iterations)}")
         return self.iterations[index]

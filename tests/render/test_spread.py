@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bubbleviz.cli.app import main
@@ -97,9 +98,15 @@ def test_a_rank_stands_out_alone() -> None:
     ranks = (*iteration.ranks[:3], slow, *iteration.ranks[4:])
     changed = replace(report, iterations=in_order([replace(iteration, ranks=ranks_of(ranks))]))
     (found,) = standouts(changed, means_of(changed))
-
     assert found.ranks == (3,)
     assert found.why == "BW takes 2.25 times the median of its stage"
+
+
+def test_of_two_ranks_none_stands_out() -> None:
+    two = run_of(1)
+    means = replace(means_of(two), bubble_ratio=np.array([0.1, 0.4]))
+
+    assert standouts(two, means) == ()
 
 
 # Tables

@@ -469,7 +469,8 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
             }
         )
     yield doc.Table(
-        "Schedules at the measured times: this run as measured, the others without any delay",
+        "Schedules at the measured times: this run as measured, other schedules with no delay but "
+        "transfers",
         rows,
         left=("order", fits),
         wrap=(fits,),
