@@ -20,7 +20,7 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, constant
 from bubbleviz.model.grouping import Groups, first_of_each, groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, PASSED_ON, WORK, Phase
@@ -50,6 +50,7 @@ class Timebase:
         limitations: what could not be inferred.
         jump_ns: by iteration, by how much lengths of time may be off that one clock alone gives, as
             it was set meanwhile; empty where none was.
+        within: whether ranks of one machine contradict each other.
     """
 
     clocks: tuple[offsets.ProfileClock, ...]
@@ -59,6 +60,7 @@ class Timebase:
     contradicted: bool
     limitations: tuple[Limitation, ...]
     jump_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    within: bool = False
 
 
 def timebase(
@@ -77,6 +79,49 @@ def timebase(
         captures: first and last time of each profile, on its own clock.
         method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
+    found, wrong = _of_machines(joined, staging, clocks, captures, method), _within(joined, staging)
+    if wrong is None:
+        return found
+    return replace(found, within=True, limitations=(*found.limitations, wrong))
+
+
+def _within(joined: JoinedRecordings, staging: Staging) -> Limitation | None:
+    """Return a limitation on ranks of one machine that contradict each other; None where none do.
+
+    Only received inputs count: spans may begin with kernels that need none. Where stages were given
+    that cannot be, these are wrong, and no clock is.
+    """
+    given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in staging.limitations)
+    if given or not staging.pairing.known or (staging.arrivals.latest_ns == NEVER).all():
+        return None
+    pairs = _causal(staging, np.arange(len(joined.ranks)))
+    machine = joined.machine_of_rank
+    same = machine[pairs.before] == machine[pairs.after]
+    same &= staging.arrivals.latest_ns[pairs.after_row] != NEVER
+    early_ns = np.where(same, pairs.before_ns - pairs.after_ns, 0)
+    broken = np.flatnonzero(early_ns > offsets.GRAIN_NS)
+    if not len(broken):
+        return None
+    row = int(early_ns.argmax())
+    ends = int(pairs.after_row[row]), int(pairs.before_row[row])
+    stages = " and ".join(str(int(staging.virtual_stage[at])) for at in ends)
+    return Limitation(
+        "clocks of one host contradict each other",
+        f"{_need(joined, staging, pairs, row)} (virtual stages {stages}), and ran "
+        f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have; every ratio over "
+        "ranks is marked (!)",
+        len(broken),
+    )
+
+
+def _of_machines(
+    joined: JoinedRecordings,
+    staging: Staging,
+    clocks: Sequence[offsets.ProfileClock],
+    captures: Sequence[tuple[int, int]],
+    method: str,
+) -> Timebase:
+    """Return the clock of all profiles as machines allow it; see :func:`timebase`."""
     if any(clock is not None and clock.aligned for clock in joined.told_clocks):
         return _as_told(joined)
     if method != "causal" or len(joined.machines) == 1:
@@ -129,7 +174,8 @@ def _solved(
     offsets.Precedences, tuple[offsets.ProfileClock, ...], offsets.Contradiction | None, bool
 ]:
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
-    causal, reduced = _causal(joined, staging), offsets.together()
+    causal = _causal(staging, joined.machine_of_rank)
+    reduced = offsets.together()
     if staging.pairing.known:
         table = reductions(joined.collectives, joined.operations)
         iteration = paired(staging.pairing, table.rank, table.iteration)
@@ -199,7 +245,7 @@ def _by_session(
         "period need no common clock"
     )
     notes = [Limitation("clocks of several hosts", reason)]
-    precedences = _causal(joined, staging)
+    precedences = _causal(staging, joined.machine_of_rank)
     early = precedences.before_ns - precedences.after_ns
     if broken := early.max(initial=0) > offsets.GRAIN_NS:
         row = int(early.argmax())
@@ -208,14 +254,20 @@ def _by_session(
             f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked "
             "(!), and --align causal finds better ones"
         )
-        notes.append(Limitation("clocks of several hosts contradict each other", reason))
+        what = "clocks of several hosts contradict each other"
+        notes.append(Limitation(what, reason, kind=LimitationKind.UTC_CONTRADICTED))
     return replace(
         found, comparable=np.ones(count, bool), contradicted=bool(broken), limitations=tuple(notes)
     )
 
 
-def _causal(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
-    """Return the precedences of data dependencies; none where iterations are not paired."""
+def _causal(staging: Staging, clock: Ints) -> offsets.Precedences:
+    """Return the precedences of data dependencies; none where iterations are not paired.
+
+    Args:
+        staging: stages, pipelines and iterations.
+        clock: of each rank.
+    """
     if not staging.pairing.known:
         return offsets.together()
     return dependencies(
@@ -223,7 +275,7 @@ def _causal(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
         staging.arrivals,
         staging.virtual_stage,
         staging.pipeline,
-        joined.machine_of_rank,
+        clock,
     )
 
 

@@ -30,6 +30,7 @@ class LimitationKind(Enum):
     STAGES_COUNTED_FROM_HELD = auto()  # earlier ones have no profile, and nothing tells how many
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     LIMIT_UNUSED = auto()  # nothing is known to hold against a limit that was given
+    UTC_CONTRADICTED = auto()  # clocks that dependencies align may be right
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds
 
 

@@ -134,16 +134,16 @@ def _incomplete(report: Report) -> str:
 
 #: What to do where clocks were wrong, or where those that were chosen are.
 _REPAIR_CLOCKS = (
-    "Repair the clocks of the hosts and record again: they contradict each other, so times between "
-    "hosts are wrong, and no advice rests on them (-v coverage says by how much)"
+    "Repair the clocks and record again: they contradict each other, so times between ranks are "
+    "wrong, and no advice rests on them (-v coverage says by how much)"
 )
 _ALIGN_CLOCKS = (
     "Put hosts on one clock with --align causal: by UTC their clocks contradict each other, so "
     "times between them are wrong, and no advice rests on them (-v coverage says by how much)"
 )
-#: Kinds of faults that times between hosts show, and those that only a rank's own clock shows
+#: Kinds of faults that times between ranks show, and those that only a rank's own clock shows
 #: which was set meanwhile.
-_BETWEEN_HOSTS, _ON_SET_CLOCKS = {"link", "launch", "collective", "queue", "token"}, {"iteration"}
+_BETWEEN_RANKS, _ON_SET_CLOCKS = {"link", "launch", "collective", "queue", "token"}, {"iteration"}
 
 
 def _wrong_clocks(report: Report) -> tuple[str, Collection[str]]:
@@ -153,9 +153,11 @@ def _wrong_clocks(report: Report) -> tuple[str, Collection[str]]:
     """
     if not any(report.contradicted(name) for name in report.summary.bubble_ratio):
         return "", ()
-    if any(iteration.clock_set for iteration in report.iterations):
-        return _REPAIR_CLOCKS, _BETWEEN_HOSTS | _ON_SET_CLOCKS
-    return _ALIGN_CLOCKS, _BETWEEN_HOSTS
+    kinds = {note.kind for note in report.limitations}
+    by_utc = LimitationKind.UTC_CONTRADICTED in kinds
+    was_set = any(iteration.clock_set for iteration in report.iterations)
+    hidden = _BETWEEN_RANKS | _ON_SET_CLOCKS if was_set else _BETWEEN_RANKS
+    return _ALIGN_CLOCKS if by_utc else _REPAIR_CLOCKS, hidden
 
 
 #: In front of a row that the first advice is about.

@@ -12,6 +12,7 @@ import pytest
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
+from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -531,3 +532,23 @@ def test_an_order_that_cannot_be_is_taken_and_told(
     assert [r.label for r in report.ranks] == [inferred[n].label for n in order]
     told = "order of --order or --parallel contradicts"
     assert any(told in n.reason for n in report.limitations)
+
+
+@pytest.mark.parametrize("by_ns", [-2_000_000, 0, 2_000_000])
+def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_path: Path) -> None:
+    """What one has received was not ready yet, by the clock that both have."""
+    paths, _ = planted(replace(SHORT, stages=4, servers=1, files="rank"), tmp_path)
+    for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+        change(paths[2], f"UPDATE {table} SET start = start + {by_ns}, end = end + {by_ns}")
+
+    report = bubbleviz.analyze(paths)
+
+    reasons = said(report, "clocks of one host contradict each other")
+    assert len(reasons) == (by_ns != 0)
+    assert report.contradicted("schedule") == report.contradicted("step") == (by_ns != 0)
+    assert not report.contradicted("stage")
+    for reason in reasons:
+        missed_us = float(reason.split("and ran ")[1].split(" us")[0].replace(",", ""))
+        assert missed_us == pytest.approx(2_000, rel=0.1)
+        assert f"(virtual stages {'2 and 1' if by_ns < 0 else '3 and 2'})" in reason
+        assert (first_thing(report) or "").startswith("Repair the clocks and record again")

@@ -154,7 +154,7 @@ def test_clocks_that_contradict_are_repaired_before_links_and_pauses_are_blamed(
     assert diagnosis is not None
     found = {fault.kind for finding in diagnosis.findings for fault in finding.faults}
     assert {"link", "iteration"} <= found
-    assert str(first_thing(report)).startswith("Repair the clocks of the hosts and record again")
+    assert str(first_thing(report)).startswith("Repair the clocks and record again")
     assert report.advice == ()
     assert further_advice(report) == ()
 
@@ -162,7 +162,7 @@ def test_clocks_that_contradict_are_repaired_before_links_and_pauses_are_blamed(
 def test_advice_that_rests_on_the_clock_of_a_rank_stands_beside() -> None:
     report = analysed(replace(CLOCK_SET, slow_rank=2))
 
-    assert str(first_thing(report)).startswith("Repair the clocks of the hosts and record again")
+    assert str(first_thing(report)).startswith("Repair the clocks and record again")
     assert {advice.kind for advice in report.advice} == {"stage"}
     assert further_advice(report)[0].startswith("Move layers off stage 2 (up to -")
 
