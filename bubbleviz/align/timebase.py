@@ -50,7 +50,6 @@ class Timebase:
         limitations: what could not be inferred.
         jump_ns: by iteration, by how much lengths of time may be off that one clock alone gives, as
             it was set meanwhile; empty where none was.
-        within: whether ranks of one machine contradict each other.
     """
 
     clocks: tuple[offsets.ProfileClock, ...]
@@ -60,7 +59,6 @@ class Timebase:
     contradicted: bool
     limitations: tuple[Limitation, ...]
     jump_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    within: bool = False
 
 
 def timebase(
@@ -82,7 +80,7 @@ def timebase(
     found, wrong = _of_machines(joined, staging, clocks, captures, method), _within(joined, staging)
     if wrong is None:
         return found
-    return replace(found, within=True, limitations=(*found.limitations, wrong))
+    return replace(found, limitations=(*found.limitations, wrong))
 
 
 def _within(joined: JoinedRecordings, staging: Staging) -> Limitation | None:
@@ -106,10 +104,10 @@ def _within(joined: JoinedRecordings, staging: Staging) -> Limitation | None:
     ends = int(pairs.after_row[row]), int(pairs.before_row[row])
     stages = " and ".join(str(int(staging.virtual_stage[at])) for at in ends)
     return Limitation(
-        "clocks of one host contradict each other",
+        "ranks of one host contradict each other",
         f"{_need(joined, staging, pairs, row)} (virtual stages {stages}), and ran "
-        f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have; every ratio over "
-        "ranks is marked (!)",
+        f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
+        "them are wrong, or its work goes on after what it passes on",
         len(broken),
     )
 

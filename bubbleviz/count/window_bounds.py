@@ -96,7 +96,7 @@ def window_bounds(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
         across=across,
         comparable=~across | ~(takes_part & ~timebase.comparable).any(axis=1),
         bounded=~across | ~(takes_part & unknown).any(axis=1),
-        contradicted=(across & timebase.contradicted) | timebase.within,
+        contradicted=across & timebase.contradicted,
         jump_ns=jump_ns,
     )
 
