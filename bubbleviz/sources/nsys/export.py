@@ -338,7 +338,7 @@ class Export(ABC):
                 return
             ahead[place] = _done(ahead[place][1]), ahead[place][1]
 
-    def _handed(self, name: str, part: Part[Any]) -> Future[Any]:
+    def _handed(self, name: str, part: Callable[[], Any]) -> Future[Any]:
         """Hand a part to a thread; where the table is short, or no thread starts, read it here."""
         first, last = self.bounds(BOUNDS[name])
         if last - first >= _SHORT and self._pool:
@@ -349,13 +349,17 @@ class Export(ABC):
                 self._pool = None
         return _done(part)
 
+    def names_of_calls_begun(self, numbers: Sequence[int]) -> Future[Sequence[int]]:
+        """Begin to find the names of calls: for later."""
+        return self._handed("calls/all", partial(self.names_of_calls, numbers))
+
 
 def _read_and_made(part: Part[Ints], make: _Make) -> tuple[range, Any] | None:
     read = part()
     return None if read is None else (read[0], make(*read))
 
 
-def _done(part: Part[Any]) -> Future[Any]:
+def _done(part: Callable[[], Any]) -> Future[Any]:
     """Read a part here."""
     done: Future[Any] = Future()
     try:

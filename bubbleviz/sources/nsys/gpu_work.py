@@ -191,6 +191,9 @@ def activities_of(
     most = last - first + 1 if export.has("gpu_work/kernels") else 0
     room = min(most, export.most_rows()) + graphs.shape[1]
     builder = ActivitiesBuilder(room + sum(table.shape[1] for table in beside.values()))
+    recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in beside.items()}}
+    doubtful = _doubtful(call_names, recorded)
+    called = export.names_of_calls_begun(doubtful) if doubtful else None
     try:
         kernels = 0
         for _, block in export.stream("gpu_work/kernels"):
@@ -221,8 +224,9 @@ def activities_of(
         return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
 
     activities = builder.activities(names, processes)
-    recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in beside.items()}}
-    call_names = _occurring(export, call_names, recorded)
+    if called is not None:
+        absent = {*doubtful} - {*called.result()}
+        call_names = {i: name for i, name in call_names.items() if i not in absent}
     return (
         activities,
         builder.group,
@@ -253,18 +257,14 @@ _WORK = {
 }
 
 
-def _occurring(
-    export: Export, call_names: Mapping[int, str], recorded: Mapping[str, bool]
-) -> Mapping[int, str]:
-    """Return names of calls less those of work that was not recorded, nor called.
+def _doubtful(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
+    """Return which names are of calls whose work was not recorded, or is that of graphs.
 
     Exports register names that no call has. To find none of them takes a look at all calls.
     """
     beginnings = [start for what in recorded if not recorded[what] for start in _WORK[what][1]]
     beginnings += GRAPH_LAUNCHES
-    doubtful = [i for i, name in call_names.items() if name.startswith(tuple(beginnings))]
-    absent = {*doubtful} - {*(export.names_of_calls(doubtful) if doubtful else ())}
-    return {i: name for i, name in call_names.items() if i not in absent}
+    return [i for i, name in call_names.items() if name.startswith(tuple(beginnings))]
 
 
 def _lost_work(
