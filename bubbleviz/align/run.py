@@ -17,7 +17,7 @@ from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
-from bubbleviz.align.timebase import Timebase, timebase
+from bubbleviz.align.timebase import Timebase, timebase, within_machines
 from bubbleviz.align.waits import Arrivals
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
@@ -334,6 +334,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)
     time = timebase(joined, staging, sessions, captures, hints.method or "causal")
+    early = within_machines(joined, staging)
     joined = on_clocks(joined, sessions, time.clocks)
     ranks = ranks_of(joined, place, staging)
     collectives = met(joined, staging, time, hints.parallel)
@@ -341,6 +342,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         *wrong,
         *(clocks.untimed(sources, machines) if hints.method == "utc" else ()),
         *time.limitations,
+        *early,
         *staging.limitations,
         *_left_out(joined),
         *without_members(collectives, joined.exposed),

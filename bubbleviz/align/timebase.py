@@ -77,49 +77,6 @@ def timebase(
         captures: first and last time of each profile, on its own clock.
         method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
-    found, wrong = _of_machines(joined, staging, clocks, captures, method), _within(joined, staging)
-    if wrong is None:
-        return found
-    return replace(found, limitations=(*found.limitations, wrong))
-
-
-def _within(joined: JoinedRecordings, staging: Staging) -> Limitation | None:
-    """Return a limitation on ranks of one machine that contradict each other; None where none do.
-
-    Only received inputs count: spans may begin with kernels that need none. Where stages were given
-    that cannot be, these are wrong, and no clock is.
-    """
-    given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in staging.limitations)
-    if given or not staging.pairing.known or (staging.arrivals.latest_ns == NEVER).all():
-        return None
-    pairs = _causal(staging, np.arange(len(joined.ranks)))
-    machine = joined.machine_of_rank
-    same = machine[pairs.before] == machine[pairs.after]
-    same &= staging.arrivals.latest_ns[pairs.after_row] != NEVER
-    early_ns = np.where(same, pairs.before_ns - pairs.after_ns, 0)
-    broken = np.flatnonzero(early_ns > offsets.GRAIN_NS)
-    if not len(broken):
-        return None
-    row = int(early_ns.argmax())
-    ends = int(pairs.after_row[row]), int(pairs.before_row[row])
-    stages = " and ".join(str(int(staging.virtual_stage[at])) for at in ends)
-    return Limitation(
-        "ranks of one host contradict each other",
-        f"{_need(joined, staging, pairs, row)} (virtual stages {stages}), and ran "
-        f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
-        "them are wrong, or its work goes on after what it passes on",
-        len(broken),
-    )
-
-
-def _of_machines(
-    joined: JoinedRecordings,
-    staging: Staging,
-    clocks: Sequence[offsets.ProfileClock],
-    captures: Sequence[tuple[int, int]],
-    method: str,
-) -> Timebase:
-    """Return the clock of all profiles as machines allow it; see :func:`timebase`."""
     if any(clock is not None and clock.aligned for clock in joined.told_clocks):
         return _as_told(joined)
     if method != "causal" or len(joined.machines) == 1:
@@ -164,6 +121,34 @@ def _of_machines(
         jump_ns=_jumps(len(staging.pairing.names), steps, contradiction),
         limitations=tuple(notes),
     )
+
+
+def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitation, ...]:
+    """Return a limitation where ranks of one machine, which share its clock, contradict each other.
+
+    Only received inputs count: spans may begin with kernels that need none. Where stages were given
+    that cannot be, these are wrong, and no clock is.
+    """
+    given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in staging.limitations)
+    if given or not staging.pairing.known or (staging.arrivals.latest_ns == NEVER).all():
+        return ()
+    pairs = _causal(staging, np.arange(len(joined.ranks)))
+    machine = joined.machine_of_rank
+    same = machine[pairs.before] == machine[pairs.after]
+    same &= staging.arrivals.latest_ns[pairs.after_row] != NEVER
+    early_ns = np.where(same, pairs.before_ns - pairs.after_ns, 0)
+    broken = np.flatnonzero(early_ns > offsets.GRAIN_NS)
+    if not len(broken):
+        return ()
+    row = int(early_ns.argmax())
+    ends = int(pairs.after_row[row]), int(pairs.before_row[row])
+    stages = " and ".join(str(int(staging.virtual_stage[at])) for at in ends)
+    reason = (
+        f"{_need(joined, staging, pairs, row)} (virtual stages {stages}), and ran "
+        f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
+        "them are wrong, or its work goes on after what it passes on"
+    )
+    return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 
 
 def _solved(

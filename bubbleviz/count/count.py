@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -349,7 +348,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     Raises:
         InputError: no iteration lies in the window.
     """
-    iterations, measured = _measured(run)
+    iterations, extents, windows, one_clock, alike = _measured(run)
     inside = np.ones(len(iterations), bool)
     if window is not None:
         start_ns = np.array([i.start_ns for i in iterations], np.int64)
@@ -375,10 +374,13 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     )
     headline, reason = choose_headline(iterations)
     summary = summarize(iterations)
-    return Counts(iterations, summary, headline, reason, inside=inside, **measured)
+    measured = extents, windows, one_clock, inside, alike
+    return Counts(iterations, summary, headline, reason, *measured)
 
 
-def _measured(run: Run) -> tuple[tuple[Iteration, ...], dict[str, Any]]:
+def _measured(
+    run: Run,
+) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windows], Bools, Bools]:
     """Return all iterations, none averaged, and of :class:`Counts` what they rest on."""
     ratios = ratio_definitions()
     present = [rank_presence(part) for part in rank_iterations.slices_of(run)]
@@ -450,8 +452,7 @@ def _measured(run: Run) -> tuple[tuple[Iteration, ...], dict[str, Any]]:
                 ranks=rank_iterations.RankIterations(ranks, k, at),
             )
         )
-    rest = {"extents": extents, "windows": windows, "one_clock": comparable}
-    return tuple(iterations), {**rest, "alike": statuses.alike}
+    return tuple(iterations), extents, windows, comparable, statuses.alike
 
 
 def rank_presence(
