@@ -412,6 +412,7 @@ def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]
         "the times of microbatches give no order; set the order with --order, or replicas of a "
         "stage with --parallel",
         unknown,
+        LimitationKind.STAGES_UNKNOWN,
     )
     return (note,) if unknown else ()
 

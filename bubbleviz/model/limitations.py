@@ -26,6 +26,7 @@ class LimitationKind(Enum):
     OPERATIONS_WITHOUT_WORK = auto()  # likewise
     RANKS_WITHOUT_OPERATIONS = auto()  # though they computed as long as others
     ITERATIONS_UNPAIRED = auto()  # of ranks: numbers are each rank's own
+    STAGES_UNKNOWN = auto()  # though ranks work: nothing shows which they hold
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
     STAGES_COUNTED_FROM_HELD = auto()  # earlier ones have no profile, and nothing tells how many
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing

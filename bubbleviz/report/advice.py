@@ -213,6 +213,13 @@ def _unknown(report: Report) -> str | None:
     source = report.explanation.slowdown_source
     if report.no_pipeline is not None or source is None or not source.reason:
         return None
+    kinds = {note.kind for note in report.limitations}
+    if LimitationKind.STAGES_UNKNOWN in kinds:
+        return (
+            "Set the order of stages with --order, or the sizes of the run with --parallel "
+            "tp=,pp=,dp=: the times of microbatches give no order, so what would shorten "
+            "iterations is unknown"
+        )
     return (
         f"What would shorten iterations is unknown, since {source.reason}; -v coverage says what "
         "is missing"

@@ -307,7 +307,7 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
     assert "stages are unknown" in told["critical path, slack and what-if"]
     assert (report.explanation.path, report.explanation.what_if) == (None, ())
     assert (document["critical_path"], document["what_if"]) == (None, [])
-    assert str(first_thing(report)).startswith("What would shorten iterations is unknown, since ")
+    assert str(first_thing(report)).startswith("Set the order of stages with --order")
     assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
     assert report.alternatives is not None
     assert report.alternatives.reason == told["critical path, slack and what-if"]
