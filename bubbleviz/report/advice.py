@@ -426,9 +426,12 @@ def _schedule(report: Report) -> Advice | None:
     """Return the advice to run the fastest schedule that fits in the same memory, if that is known.
 
     Other schedules are simulated without any delay, so they are held against the same order
-    without any.
+    without any. Where microbatches were counted, and no schedule runs as many in this order, they
+    may be chunks.
     """
-    others = report.alternatives
+    others, ran = report.alternatives, report.schedule
+    if ran is not None and ran.inferred and ran.name is None:
+        return None
     rows = {} if others is None else {row.name: row for row in others.rows}
     measured, same = rows.pop("measured", None), rows.pop("no-delay", None)
     if others is None or measured is None or same is None or others.window != "schedule":

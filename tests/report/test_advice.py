@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
-from bubbleviz.report.advice import culprits, first_thing, further_advice, ranked
+from bubbleviz.report.advice import advice_of, culprits, first_thing, further_advice, ranked
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.report import Report
 from scripts.benchmark.ranks.planting import Recipe
@@ -33,6 +33,20 @@ def test_a_change_is_weighed_against_more_microbatches(slow_factor: float, begin
     saved = {change.name: change.makespan_ns for change in report.explanation.what_if}
     assert min(saved.values()) < 0.995 * saved["measured"]
     assert str(first_thing(report)).startswith(beginning)
+
+
+@pytest.mark.parametrize(("names", "advised"), [("numbered", True), ("constant", False)])
+def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
+    names: str, *, advised: bool
+) -> None:
+    interleaved = Planting(
+        schedule="interleaved-1f1b", chunks=2, stages=4, microbatches=8, names=names
+    )
+    report = analysed(interleaved, what_if=True)
+
+    assert report.schedule is not None
+    assert (report.schedule.name is None) is not advised
+    assert ("schedule" in {advice.kind for advice in advice_of(report)}) is advised
 
 
 # The list of advice: which findings of one family stand for the others.
