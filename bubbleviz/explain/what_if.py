@@ -551,7 +551,7 @@ def reordered(
         if len(replay.unordered):
             return None
         if own_turns is None:
-            early_ns = run_work.early_starts(work, order)
+            early_ns = run_work.early_starts(work, run_work.delays_of(work, order))
         lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
     measured_ns, planned_ns = lengths
     return measured_ns, planned_ns

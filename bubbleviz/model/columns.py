@@ -63,7 +63,7 @@ class Table:
 
     def changed(self: TableT, **columns: npt.NDArray[Any]) -> TableT:
         """Return the table with some columns exchanged."""
-        return type(self)(**{**vars(self), **columns})
+        return type(self)(**{**_values_of(self), **columns})
 
     def __len__(self) -> int:
         return len(getattr(self, self.column_names()[0]))
@@ -88,7 +88,7 @@ class Table:
 
         A column that nobody else holds is let go as soon as its rows are taken.
         """
-        values = dict(vars(held.pop()))
+        values = _values_of(held.pop())
         # Where a column is two things, it stays one.
         alike: dict[int, list[str]] = {}
         for name in cls.column_names():
@@ -102,11 +102,11 @@ class Table:
     def compacted(self: TableT) -> TableT:
         """Return the same rows; columns of one value take no memory any more."""
         columns = {name: compacted(getattr(self, name)) for name in self.column_names()}
-        return type(self)(**{**vars(self), **columns})
+        return type(self)(**{**_values_of(self), **columns})
 
     def sharing(self: TableT, *pairs: tuple[str, str]) -> TableT:
         """Return the same rows; of each pair of columns that are equal the second is the first."""
-        columns = dict(vars(self))
+        columns = _values_of(self)
         for first, second in pairs:
             pair = columns[first], columns[second]
             if pair[0] is not pair[1] and np.array_equal(*pair):
@@ -115,7 +115,7 @@ class Table:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: of a column of one value that value, once."""
-        state = dict(vars(self))
+        state = _values_of(self)
         for name in self.column_names():
             if is_constant(state[name]):
                 state[name] = state[name][0], len(state[name])
@@ -128,6 +128,11 @@ class Table:
             # A column of one value is that, and their number.
             if isinstance(state[name], tuple):
                 vars(self)[name] = np.broadcast_to(*state[name])
+
+
+def _values_of(table: Table) -> dict[str, Any]:
+    """Return the fields of a table by name, without what it has worked out and keeps."""
+    return {part.name: vars(table)[part.name] for part in fields(table)}
 
 
 def constant(value: int, count: int) -> Ints:
@@ -256,7 +261,7 @@ class Joining(Generic[TableT]):
 
     def __init__(self, tables: Sequence[TableT]) -> None:
         self._kind = type(tables[0])
-        self._values = dict(vars(tables[0]))
+        self._values = _values_of(tables[0])
         self._filled: list[tuple[str, npt.NDArray[Any]]] = []
         self._rows = 0
         for names, columns in columns_of(tables):

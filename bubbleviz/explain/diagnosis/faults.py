@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects, group_medians, others_medians, quantile_of
-from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, link_of, plays
+from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, plays
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows
 from bubbleviz.model.intervals import group_sum
@@ -387,7 +387,7 @@ def slow_links(seen: Evidence) -> Iterator[Fault]:
     How long data moved shows where the receive was there first; both directions are one link.
     """
     work = seen.work
-    sender, receiver = link_of(work)
+    sender, receiver = work.link
     rows = np.flatnonzero((sender != NONE) & (seen.own_ns > 0))
     if not len(rows):
         return

@@ -360,7 +360,7 @@ def _delayed_ns(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints, cau
     if cause == Cause.HOST:
         late_ns[: len(rows)] = np.maximum(late_ns[: len(rows)], _late_begins(run, scenarios, rows))
     last = np.flatnonzero(work.role == Role.OPTIMIZER)
-    ready_ns = work.start_ns[last] - np.maximum(run_work.delays_of(work, scenarios.order)[last], 0)
+    ready_ns = work.start_ns[last] - np.maximum(scenarios.delays_ns[last], 0)
     late_ns[last] = explained.idle.time_within(
         (cause,), work.rank[last], ready_ns, work.start_ns[last]
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import cached_property
 from itertools import pairwise, starmap
 
 import numpy as np
@@ -120,7 +121,7 @@ class Work(Table):
     meeting: Ints
     kinds: tuple[Kind, ...] = field(metadata={"shared": True})
 
-    @property
+    @cached_property
     def role(self) -> Ints:
         """The role of each row."""
         return np.array([NONE, *(kind.role for kind in self.kinds)], np.int64)[self.kind + 1]
@@ -146,10 +147,23 @@ class Work(Table):
         own_ns[met] = np.where(transfer_ns <= -_BUFFERED_NS, 0, transfer_ns)
         return own_ns
 
-    @property
+    @cached_property
     def rank_iteration(self) -> Ints:
         """A number for each rank and iteration that has rows."""
         return groups_of(self.iteration, self.rank).of_row
+
+    @cached_property
+    def link(self) -> tuple[Ints, Ints]:
+        """The stages that each row moves data from and to; -1 where it is no transfer."""
+        sends = plays(self.role, (Role.SEND_F, Role.SEND_B))
+        paired = np.flatnonzero(plays(self.role, POINT_TO_POINT) & (self.meeting != NONE))
+        pairs = groups_of(self.meeting[paired])
+        stages = np.full((2, len(pairs)), NONE, np.int64)
+        for end, some in enumerate((sends[paired], ~sends[paired])):
+            stages[end, pairs.of_row[some]] = self.stage[paired[some]]
+        ends = np.full((2, len(self)), NONE, np.int64)
+        ends[:, paired] = np.where((stages != NONE).all(axis=0), stages, NONE)[:, pairs.of_row]
+        return ends[0], ends[1]
 
 
 def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
@@ -160,9 +174,9 @@ def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
     return rows
 
 
-#: Times that are replayed at once, over all scenarios: 8 MB of them, or up to 32 MB where fewer
+#: Times that are replayed at once, over all scenarios: 4 MB of them, or up to 32 MB where fewer
 #: scenarios would be together than a line of the processor's cache holds.
-_AT_ONCE, _MOST_AT_ONCE, _TOGETHER = 1 << 20, 1 << 22, 8
+_AT_ONCE, _MOST_AT_ONCE, _TOGETHER = 1 << 19, 1 << 22, 8
 
 
 #: Rows of the replay that start together, and what they follow; meetings that these rows complete,
@@ -401,20 +415,3 @@ def slack_of(work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
         )
         np.minimum.at(latest_ns, replay.followed[entries], ready_ns)
     return scattered(len(work), replay.rows, latest_ns[:count] - ends_ns)
-
-
-# Links: which stages each transfer moves data between.
-
-
-def link_of(work: Work) -> tuple[Ints, Ints]:
-    """Return the stages that each row moves data from and to; -1 where it is no transfer."""
-    role = work.role
-    sends = plays(role, (Role.SEND_F, Role.SEND_B))
-    paired = np.flatnonzero(plays(role, POINT_TO_POINT) & (work.meeting != NONE))
-    pairs = groups_of(work.meeting[paired])
-    stages = np.full((2, len(pairs)), NONE, np.int64)
-    for end, rows in enumerate((paired[sends[paired]], paired[~sends[paired]])):
-        stages[end, pairs.of_row[sends[paired] if end == 0 else ~sends[paired]]] = work.stage[rows]
-    ends = np.full((2, len(work)), NONE, np.int64)
-    ends[:, paired] = np.where((stages != NONE).all(axis=0), stages, NONE)[:, pairs.of_row]
-    return ends[0], ends[1]

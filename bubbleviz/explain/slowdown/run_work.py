@@ -23,6 +23,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table, TableT, joined, ma
 from bubbleviz.model.grouping import (
     distinct,
     first_of_each,
+    found_in,
     groups_of,
     heads,
     looked_up,
@@ -432,7 +433,7 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
     """
     role, place = work.role, work.rank_iteration
     # Chunks of a V send to both neighbours at once.
-    of_link = groups_of(place, *replay.link_of(work)).of_row
+    of_link = groups_of(place, *work.link).of_row
     streams = (np.flatnonzero(role == own) for own in replay.POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
     receives = replay.plays(role[rows], RECEIVES)
@@ -515,8 +516,8 @@ def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[replay.Work, De
     messages = messages_of(run, rows)
     beside = outside_operations(run.collectives, run.operations, run.averaged)
     work = run_work(run, rows, messages, beside)
-    order = run_order(work, rows, messages, run.operations, tokens)
-    return replace(work, iteration=run.numbers[work.iteration]), order
+    work = replace(work, iteration=run.numbers[work.iteration])
+    return work, run_order(work, rows, messages, run.operations, tokens)
 
 
 def run_work(
@@ -875,8 +876,8 @@ def measured_ns(work: replay.Work, iterations: Ints) -> Ints:
 
 
 def _extents(work: replay.Work, iterations: Ints) -> tuple[Ints, Ints]:
-    place = np.searchsorted(iterations, work.iteration)
-    place = np.where(np.isin(work.iteration, iterations), place, len(iterations))
+    # Any other iteration is the last place, at -1.
+    place = found_in(iterations, work.iteration)
     low, high = group_extents(place, len(iterations) + 1, work.start_ns, work.end_ns)
     return low[:-1], high[:-1]
 
@@ -889,15 +890,15 @@ def delays_of(work: replay.Work, order: Dependencies) -> Ints:
     """
     ready_ns = group_latest(order.after, len(work), work.end_ns[order.before], NEVER)
     iterations = distinct(work.iteration)
-    first_ns = _extents(work, iterations)[0][np.searchsorted(iterations, work.iteration)]
+    first_ns = _extents(work, iterations)[0][found_in(iterations, work.iteration)]
     return work.start_ns - np.where(ready_ns == NEVER, first_ns, ready_ns)
 
 
-def early_starts(work: replay.Work, order: Dependencies) -> Ints:
+def early_starts(work: replay.Work, delays_ns: Ints) -> Ints:
     """Return how long before all that it follows had ended each row started, as negative numbers.
 
     Operations can begin with work that needs no input; any other row starts no earlier.
     """
-    early_ns = np.minimum(delays_of(work, order), 0)
+    early_ns = np.minimum(delays_ns, 0)
     early_ns[~replay.plays(work.role, replay.COMPUTING)] = 0
     return early_ns

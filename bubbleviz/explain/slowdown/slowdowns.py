@@ -16,9 +16,8 @@ analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import islice
 
 import numpy as np
 
@@ -50,16 +49,20 @@ class Scenarios:
         work: of the iterations that are replayed.
         order: what each of its rows follows.
         replay: of it.
-        early_ns: how much each starts before all that it follows has ended, as a negative number:
-            operations can begin with work that needs no input.
+        delays_ns: how much later each starts than all that it follows has ended.
         clocks_apart: whether ranks are on several hosts, whose clocks are never quite equal.
     """
 
     work: replayed.Work
     order: Dependencies
     replay: replayed.Replay
-    early_ns: Ints
+    delays_ns: Ints
     clocks_apart: bool = False
+
+    @cached_property
+    def early_ns(self) -> Ints:
+        """How much each row starts before all that it follows has ended, as a negative number."""
+        return run_work.early_starts(self.work, self.delays_ns)
 
     @cached_property
     def own_ns(self) -> Ints:
@@ -107,16 +110,22 @@ class Scenarios:
         """Mean length of ideal iterations, in ns."""
         return float(self.lengths_ns[:, 1].mean())
 
-    def put_back(self, groups: Sequence[tuple[Ints, int]]) -> Floats:
+    def put_back(self, label: Ints, values: Ints) -> Floats:
         """Return the mean length of ideal iterations with the own times of each group, in ns.
 
         Args:
-            groups: a column of the work, and its value in the rows of the group.
+            label: group of each row; -1 none.
+            values: of the groups, ascending.
         """
-        # A column is that of many groups.
-        columns = {id(column): column[self.replay.rows] for column, _ in groups}
-        sets = (columns[id(column)] == value for column, value in groups)
-        return self._means(sets, self.own_ns, self.ideal_ns)
+        group, own_ns, ideal_ns, early_ns = (
+            column[self.replay.rows]
+            for column in (found_in(values, label), self.own_ns, self.ideal_ns, self.early_ns)
+        )
+        means = [np.zeros(0)]
+        for times_ns in _put_back_times(group, len(values), own_ns, ideal_ns):
+            lengths_ns = self.replay.lengths_ns(times_ns, early_ns, placed=True)
+            means.append(lengths_ns.mean(axis=0))
+        return np.concatenate(means)
 
     def removal(self, sets: Iterable[Bools]) -> list[float | None]:
         """Return the share of the slowdown that goes where each set takes ideal times.
@@ -126,27 +135,10 @@ class Scenarios:
         Args:
             sets: the rows of each, as masks.
         """
-        lost, placed = self.original - self.ideal, (own[self.replay.rows] for own in sets)
-        means = self._means(placed, self.ideal_ns, self.own_ns)
+        lost = self.original - self.ideal
+        times_ns = [np.where(own, self.ideal_ns, self.own_ns) for own in sets]
+        means = self.replay.lengths_ns(np.stack(times_ns, axis=1), self.early_ns).mean(axis=0)
         return [float((self.original - ns) / lost) if lost else None for ns in means]
-
-    def _means(self, sets: Iterable[Bools], inside_ns: Ints, outside_ns: Ints) -> Floats:
-        """Return the mean length of the iterations with other times for each set of rows.
-
-        Args:
-            sets: masks in the order of the replay, of which some are held at a time.
-            inside_ns: times of the rows of a set.
-            outside_ns: those of all others.
-        """
-        inside_ns, outside_ns, early_ns = (
-            column[self.replay.rows] for column in (inside_ns, outside_ns, self.early_ns)
-        )
-        masks, means, step = iter(sets), [np.zeros(0)], replayed.scenarios_at_once(len(self.work))
-        while some := list(islice(masks, step)):
-            times_ns = np.where(np.stack(some, axis=1), inside_ns[:, None], outside_ns[:, None])
-            lengths_ns = self.replay.lengths_ns(times_ns, early_ns, placed=True)
-            means.append(lengths_ns.mean(axis=0))
-        return np.concatenate(means)
 
     def put_back_apart(self, label: Ints, values: Ints) -> Floats:
         """Return what :meth:`put_back` does for groups most of whose work follows no other's.
@@ -164,6 +156,8 @@ class Scenarios:
             values: of the groups, ascending.
         """
         replay, work = self.replay, self.work
+        if len(values) == 1 and (label == values).all():
+            return np.asarray(self.lengths_ns[:, :1].mean(axis=0), np.float64)
         group = np.where(label == NONE, len(values), found_in(values, label))
         own_ns = np.where(label == NONE, self.ideal_ns, self.own_ns)
         ends_ns = np.empty((len(work), 2), np.int64)
@@ -190,35 +184,45 @@ class Scenarios:
         own_ns = np.where(given, ends_ns[rows, 0], self.own_ns[rows])
         ideal_ns = np.where(given, ends_ns[rows, 1], self.ideal_ns[rows])
         early_ns = np.where(given, 0, self.early_ns[rows])
-        means, step = [np.zeros(0)], replayed.scenarios_at_once(len(rows))
-        for first in range(0, len(values), step):
-            own = group[rows, None] == np.arange(first, min(first + step, len(values)))
-            times_ns = np.where(own, own_ns[:, None], ideal_ns[:, None])
+        means = [np.zeros(0)]
+        for times_ns in _put_back_times(group[rows], len(values), own_ns, ideal_ns):
             found_ns = replay.ends_ns(times_ns, early_ns)[ends]
             means.append(np.maximum.reduceat(found_ns, begins, axis=0).mean(axis=0))
         return np.concatenate(means)
 
 
+def _put_back_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
+    """Yield times of rows, shape (rows, some groups): own ones in a group, ideal ones elsewhere.
+
+    Args:
+        group: of each row; any other number is in none.
+        groups: how many there are.
+        own_ns: how long each row took itself.
+        ideal_ns: how long it takes in an ideal iteration.
+    """
+    step = replayed.scenarios_at_once(len(group))
+    for first in range(0, groups, step):
+        some = min(step, groups - first)
+        times_ns = np.repeat(ideal_ns[:, None], some, axis=1)
+        rows = np.flatnonzero((group >= first) & (group < first + some))
+        times_ns[rows, group[rows] - first] = own_ns[rows]
+        yield times_ns
+
+
 def scenarios_of(
-    work: replayed.Work,
-    order: Dependencies,
-    early_ns: Ints | None = None,
-    *,
-    clocks_apart: bool = False,
+    work: replayed.Work, order: Dependencies, *, clocks_apart: bool = False
 ) -> Scenarios | None:
     """Return the replay of work and of its ideal; None where no iteration can be replayed.
 
     Args:
         work: of all ranks.
         order: what each of its rows follows.
-        early_ns: see :class:`Scenarios`; None for nothing.
-        clocks_apart: likewise.
+        clocks_apart: see :class:`Scenarios`.
     """
     replay = replayed.replay_of(work, order)
     if not len(replay.iterations):
         return None
-    early_ns = np.zeros(len(work), np.int64) if early_ns is None else early_ns
-    return Scenarios(work, order, replay, early_ns, clocks_apart)
+    return Scenarios(work, order, replay, run_work.delays_of(work, order), clocks_apart)
 
 
 def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
@@ -227,7 +231,7 @@ def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
         return None
     work, order = run_work.work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
     apart = len({rank.host for rank in run.ranks}) > 1
-    return scenarios_of(work, order, run_work.early_starts(work, order), clocks_apart=apart)
+    return scenarios_of(work, order, clocks_apart=apart)
 
 
 def ideal_times(work: replayed.Work, own_ns: Ints) -> Ints:
@@ -313,7 +317,7 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     work, iterations = scenarios.work, scenarios.replay.iterations
     names = [kind.phase for kind in work.kinds]
     phases = sorted(set(names))
-    links = replayed.link_of(work)
+    links = work.link
     pairs = groups_of(*links)
     ends = [column[pairs.first].tolist() for column in links]
     by = _put_back(
@@ -343,8 +347,8 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     )
     own_ns, ideal_ns = scenarios.lengths_ns.T
     ratios = own_ns / np.maximum(ideal_ns, 1)
-    delays_ns = run_work.delays_of(work, scenarios.order)
-    delayed_ns = scenarios.replay.lengths_ns(scenarios.own_ns[:, None], delays_ns)[:, 0]
+    times_ns = scenarios.own_ns[:, None], scenarios.delays_ns
+    delayed_ns = scenarios.replay.lengths_ns(*times_ns)[:, 0]
     whole_ns = np.maximum(run_work.measured_ns(work, iterations), 1)
     missed = [np.abs(lengths_ns - whole_ns) / whole_ns for lengths_ns in (own_ns, delayed_ns)]
     return Slowdowns(
@@ -366,14 +370,11 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
 
 def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dict[int, float]]:
     """Return S of each group by its label; -1 is in none."""
-    by: dict[str, dict[int, float]] = {name: {} for name in labels}
-    values = {name: distinct(label[label != NONE]) for name, label in labels.items()}
-    # Replicas meet in collectives alone.
-    replicas = values.pop("replica")
-    means = scenarios.put_back_apart(labels["replica"], replicas) / scenarios.ideal
-    by["replica"] = dict(zip(replicas.tolist(), means.tolist(), strict=True))
-    groups = [(name, value) for name, of in values.items() for value in of.tolist()]
-    means = scenarios.put_back([(labels[name], value) for name, value in groups])
-    for (name, value), slowdown in zip(groups, (means / scenarios.ideal).tolist(), strict=True):
-        by[name][value] = slowdown
+    by = {}
+    for name, label in labels.items():
+        values = distinct(label[label != NONE])
+        # Replicas meet in collectives alone.
+        put_back = scenarios.put_back_apart if name == "replica" else scenarios.put_back
+        means = put_back(label, values) / scenarios.ideal
+        by[name] = dict(zip(values.tolist(), means.tolist(), strict=True))
     return by

@@ -59,7 +59,7 @@ def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(replicas: int
     work = scenarios.work
     for label in (work.replica, work.stage, np.arange(len(work)) % 4 - 1):
         values = distinct(label[label >= 0])
-        expected = scenarios.put_back([(label, value) for value in values.tolist()])
+        expected = scenarios.put_back(label, values)
         assert scenarios.put_back_apart(label, values).tolist() == expected.tolist()
 
 
