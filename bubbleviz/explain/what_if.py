@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause_times import time_by_cause
 from bubbleviz.explain.causes.idle import IdleIntervals, all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.recognition.recognition import Deviation
@@ -89,12 +90,18 @@ def graph_of(run: run_work.ReplayedRun, iteration: int) -> Graph:
     at = np.flatnonzero(follows[: len(rows)])
     rank, end_ns = work.rank[at], work.end_ns[at]
     since_ns = np.minimum(work.start_ns[at] - delay_ns[at], end_ns)
-    for cause in Cause:
-        delays[at, cause] = run.explained().idle.time_within((cause,), rank, since_ns, end_ns)
+    delays[at] = _idle_by_cause(run.explained().idle, rank, since_ns, end_ns)
     # A span that begins with work that needs no input has idle time after its start.
     room_ns = np.maximum(delay_ns, 0)[:, None] - np.cumsum(delays, axis=1) + delays
     delays = np.clip(delays, 0, np.maximum(room_ns, 0))
     return Graph(work, order, replay, rows, works, work.own_ns, delay_ns, follows, delays)
+
+
+def _idle_by_cause(idle: IdleIntervals, rank: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
+    """Return how long ranks were idle in windows [low, high] of theirs, shape (windows, causes)."""
+    count = len(rank)
+    windows = rank, np.arange(count), low_ns, high_ns, np.full(count, NONE, np.int64)
+    return time_by_cause(idle, windows, count)
 
 
 def ordered_work(
@@ -260,7 +267,8 @@ def critical_path(graph: Graph, run: run_work.ReplayedRun, iteration: int) -> Cr
     if len(replay.rows) == 0:
         nothing = np.empty(0, np.int64)
         return CriticalPath(iteration, nothing, 0, (), (), nothing, nothing)
-    slack_ns = replayed.slack_of(work, replay, graph.own_ns, graph.delay_ns)[: len(graph.rows)]
+    times_ns = graph.own_ns, graph.delay_ns
+    slack_ns = replayed.slack_of(work, graph.order, replay, *times_ns)[: len(graph.rows)]
     # The member of the meeting of each row that started last; of several its own.
     last_entered = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
@@ -328,16 +336,15 @@ def _parts(work: replayed.Work, entered: Ints, row: Ints, idle: IdleIntervals) -
         for kind in work.kinds
     ]
     late = np.flatnonzero(gap_ns)
-    entering, low_ns, rest_ns = work.rank[entered][late], since_ns[late], gap_ns[late]
-    high_ns = low_ns + rest_ns
+    entering, low_ns, late_ns = work.rank[entered][late], since_ns[late], gap_ns[late]
+    delays_ns = _idle_by_cause(idle, entering, low_ns, low_ns + late_ns)
     rank, worked_ns, labels = work.rank[row], until_ns - since_ns - gap_ns, sorted(set(names))
     label = np.array([labels.index(name) for name in names], np.int64)[work.kind[row]]
     own = [label == number for number in range(len(labels))]
     taken = [(what, rank[of], worked_ns[of]) for what, of in zip(labels, own, strict=True)]
-    for cause in Cause:
-        delay_ns = idle.time_within((cause,), entering, low_ns, high_ns)
-        rest_ns = rest_ns - delay_ns
+    for cause, delay_ns in zip(Cause, delays_ns.T, strict=True):
         taken.append((cause.label, entering[delay_ns > 0], delay_ns[delay_ns > 0]))
+    rest_ns = late_ns - delays_ns.sum(axis=1)
     taken.append(("other work", entering[rest_ns > 0], rest_ns[rest_ns > 0]))
     times: dict[tuple[int, str], tuple[int, int]] = {}
     for what, ranks, time_ns in taken:

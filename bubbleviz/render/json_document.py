@@ -366,9 +366,7 @@ def written(values: Mapping[str, Any]) -> str:
 
     Indented all the way down it would take twenty times as long.
     """
-
-    def text(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=True, allow_nan=False)
+    text = json.JSONEncoder(allow_nan=False).encode
 
     def lines(value: Any) -> str:
         if isinstance(value, list) and value:

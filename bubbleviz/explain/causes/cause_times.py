@@ -219,9 +219,11 @@ def causes_of(
         if ratio.name not in stretch.windows:
             continue
         regions = _regions(stretch, ratio)
-        idle_ns[ratio.name] = _time_by_cause(idle, regions, shape)
+        rank, iteration, *cut = regions
+        windows = rank, iteration * shape[1] + rank, *cut
+        idle_ns[ratio.name] = time_by_cause(idle, windows, prod(shape[:2])).reshape(shape)
         if ratio.name == stretch.listed:
-            listed = np.flatnonzero(stretch.kept[regions[0]])
+            listed = np.flatnonzero(stretch.kept[rank])
             rank, iteration, *_ = own_regions = tuple(column[listed] for column in regions)
             region, row, start_ns, end_ns, cause = _pieces(idle, own_regions)
             own = idle.cause[row]
@@ -246,18 +248,25 @@ def causes_of(
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
-def _time_by_cause(idle: IdleIntervals, regions: tuple[Ints, ...], shape: tuple[int, ...]) -> Ints:
-    """Return how long ranks were idle in regions, shape (iterations, ranks, causes)."""
-    rank, iteration, low, high, given = regions
-    cell = (iteration * shape[1] + rank) * shape[2]
+def time_by_cause(idle: IdleIntervals, windows: tuple[Ints, ...], cells: int) -> Ints:
+    """Return how long ranks were idle in windows, shape (cells, causes).
+
+    Args:
+        idle: of all ranks.
+        windows: the rank, the cell, start and end of each, and the cause of all idle time in it; -1
+            where this keeps its own.
+        cells: how many there are.
+    """
+    rank, cell, low, high, given = windows
+    first, shape = cell * len(Cause), (cells, len(Cause))
     if native := library():
-        begin = np.searchsorted(idle.rank, np.arange(shape[1] + 1))
-        own, windows = (idle.start_ns, idle.end_ns, idle.cause), (rank, low, high, cell, given)
-        sums = np.zeros(shape, np.int64)
-        native.call("labelled", begin, *own, (*windows, len(rank)), _COUNTS_ALWAYS, sums)
+        begin = np.searchsorted(idle.rank, np.arange(int(rank.max(initial=NONE)) + 2))
+        own, sums = (idle.start_ns, idle.end_ns, idle.cause), np.zeros(shape, np.int64)
+        asked = rank, low, high, first, given, len(rank)
+        native.call("labelled", begin, *own, asked, _COUNTS_ALWAYS, sums)
         return sums
-    region, _, start_ns, end_ns, cause = _pieces(idle, regions)
-    return intervals.group_sum(cell[region] + cause, prod(shape), end_ns - start_ns).reshape(shape)
+    region, _, start_ns, end_ns, cause = _pieces(idle, windows)
+    return group_sum(first[region] + cause, prod(shape), end_ns - start_ns).reshape(shape)
 
 
 def _pieces(idle: IdleIntervals, regions: tuple[Ints, ...]) -> tuple[Ints, ...]:
@@ -265,7 +274,7 @@ def _pieces(idle: IdleIntervals, regions: tuple[Ints, ...]) -> tuple[Ints, ...]:
 
     Args:
         idle: of all ranks.
-        regions: as of :func:`_regions`.
+        regions: as of :func:`time_by_cause`.
     """
     rank, _, low, high, given = regions
     # The last that ended by then, and the last that begins before the end.

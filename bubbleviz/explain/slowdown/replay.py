@@ -23,7 +23,7 @@ from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, constant, scattered
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
-from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.intervals import group_extents, group_latest
 from bubbleviz.model.phase_masks import chosen_of
 from bubbleviz.model.values import dataclass, field
 from bubbleviz.native.library import library
@@ -179,11 +179,6 @@ def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
 _AT_ONCE, _MOST_AT_ONCE, _TOGETHER = 1 << 19, 1 << 22, 8
 
 
-#: Rows of the replay that start together, and what they follow; meetings that these rows complete,
-#: and the members of these.
-Level = tuple[slice, slice, slice, slice]
-
-
 @dataclass(frozen=True)
 class Replay:
     """Work in the order in which it is replayed.
@@ -216,14 +211,7 @@ class Replay:
     first_closing: Ints
     unordered: Ints
 
-    def by_level(self) -> list[Level]:
-        """Return what each level is made of."""
-        rows, meetings = self.levels.T
-        bounds = rows, self.followed_first[rows], meetings, self.members_first[meetings]
-        slices = (starmap(slice, pairwise(column.tolist())) for column in bounds)
-        return list(zip(*slices, strict=True))
-
-    def _run(self, ends: Ints, own_ns: Ints, delay_ns: Ints) -> None:
+    def run(self, ends: Ints, own_ns: Ints, delay_ns: Ints) -> None:
         """Set when each row ends.
 
         Args:
@@ -237,7 +225,11 @@ class Replay:
             times = (ends.shape[1], own_ns, delay_ns.shape[1], delay_ns)
             native.call("replayed", len(self.levels) - 1, self.levels, *lists, times, ends)
             return
-        for rows, entries, meetings, met in self.by_level():
+        # Rows that start together, and what they follow; meetings that they complete, and members.
+        row, meeting = self.levels.T
+        bounds = row, self.followed_first[row], meeting, self.members_first[meeting]
+        slices = (starmap(slice, pairwise(column.tolist())) for column in bounds)
+        for rows, entries, meetings, met in zip(*slices, strict=True):
             first = self.followed_first[rows] - entries.start
             latest = np.maximum.reduceat(ends[self.followed[entries]], first, axis=0)
             ends[rows] = np.maximum(ends[rows], latest) + delay_ns[rows]
@@ -264,7 +256,7 @@ class Replay:
         count = len(self.rows)
         ends = np.full((count + 1, own_ns.shape[1]), NEVER)
         ends[count] = 0
-        self._run(ends, own_ns, delay_ns.reshape(count, delay_ns.size // max(count, 1)))
+        self.run(ends, own_ns, delay_ns.reshape(count, delay_ns.size // max(count, 1)))
         return ends[:count]
 
     def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
@@ -288,7 +280,7 @@ class Replay:
         # The largest and, negative, the smallest group that each row follows.
         groups = np.append(np.stack((own, -own), axis=1), [[NEVER, NEVER]], axis=0)
         nothing = np.zeros((count, 2), np.int64)
-        self._run(groups, nothing, nothing)
+        self.run(groups, nothing, nothing)
         mixed = np.zeros(len(group), bool)
         mixed[self.rows] = groups[:count, 0] != -groups[:count, 1]
         return mixed
@@ -379,39 +371,35 @@ def _listed(group: Ints, values: Ints, groups: int) -> tuple[Ints, Ints]:
 
 # Slack: how much later work can end without a longer iteration, all else as measured.
 #
-# From the last level of a replay backwards: what follows a row has to start in time, and so have
-# all members of a collective before the first of them may end no later::
+# What follows a row has to start in time, and so have all members of a collective before the first
+# of them may end no later. That is a replay backwards from the end of the iteration, in which
+# members wait for the row that starts earliest::
 #
 #     rank 0   ├─ B7 ─┤· slack ·│▓ all-reduce ▓┤├ Optimizer ┤
 #     rank 1   ├────── B7 ──────┤▓ all-reduce ▓┤├ Optimizer ┤
 
 
-def slack_of(work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
+def slack_of(work: Work, order: Dependencies, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
     """Return how much later each row could end without a longer iteration; -1 for not replayed.
 
     Args:
         work: of all ranks.
-        replay: of it.
+        order: what each of its rows follows.
+        replay: of it, of a row at least.
         own_ns: how long each row takes itself.
         delay_ns: how long each row starts after all that it follows has ended.
     """
-    count = len(replay.rows)
     ends_ns = replay.ends_ns(own_ns[:, None], delay_ns)[:, 0]
-    own_ns, delay_ns = own_ns[replay.rows], delay_ns[replay.rows]
-    iteration = found_in(replay.iterations, work.iteration[replay.rows])
-    closing = ends_ns[replay.closing]
-    whole_ns = group_extents(iteration[replay.closing], len(replay.iterations), closing, closing)[1]
-    # What ends after its iteration does cannot end later; one more place stands for no row.
-    latest_ns = np.append(np.maximum(whole_ns[iteration], ends_ns), 0)
-    starts_ns = np.zeros(count, np.int64)
-    for rows, entries, meetings, met in reversed(replay.by_level()):
-        members, first = replay.members[met], replay.members_first[meetings] - met.start
-        if len(members):
-            latest = np.minimum.reduceat(latest_ns[members] - own_ns[members], first)
-            starts_ns[members] = np.repeat(latest, np.diff(first, append=len(members)))
-        ready_ns = np.repeat(
-            starts_ns[rows] - delay_ns[rows],
-            np.diff(replay.followed_first[rows], append=entries.stop),
-        )
-        np.minimum.at(latest_ns, replay.followed[entries], ready_ns)
-    return scattered(len(work), replay.rows, latest_ns[:count] - ends_ns)
+    ends_ns = scattered(len(work), replay.rows, ends_ns)
+    closing = replay.rows[replay.closing]
+    whole_ns = np.maximum.reduceat(ends_ns[closing], replay.first_closing)
+    # What ends after its iteration does cannot end later. Backwards, times are negative.
+    iteration = found_in(replay.iterations, work.iteration)
+    latest_ns = -np.maximum(whole_ns[iteration], ends_ns)
+    back = replay_of(work, Dependencies(order.before, order.after))
+    times_ns = np.append(latest_ns[back.rows], NEVER)[:, None]
+    back.run(times_ns, delay_ns[back.rows, None], own_ns[back.rows, None])
+    needed_ns = scattered(len(work), back.rows, times_ns[:-1, 0])[order.after]
+    needed_ns = group_latest(order.before, len(work), needed_ns, NEVER)
+    slack_ns = -np.maximum(latest_ns, needed_ns) - ends_ns
+    return scattered(len(work), replay.rows, slack_ns[replay.rows])

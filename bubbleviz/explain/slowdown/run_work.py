@@ -7,7 +7,7 @@ producer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -166,6 +166,11 @@ class ReplayedRun:
     reason: str = ""
     paused: Bools | None = None
 
+    @cached_property
+    def sends(self) -> Ints:
+        """Row of the send of the name of each operation; -1 none."""
+        return sends(self.operations)
+
     def of_ranks(self, chosen: Bools, rows: ExplainedRows) -> ReplayedRun:
         """Return the same of some ranks, none of which takes anything from any other.
 
@@ -271,7 +276,7 @@ def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
     began_ns = operations.end_ns[consumer] - operations.busy_ns[consumer]
     seen = (start_ns != NONE) & (start_ns <= began_ns) & (end_ns <= operations.end_ns[consumer])
 
-    send = sends(operations)[producer]
+    send = run.sends[producer]
     unnamed = _in_order(operations, producer, forward, (Phase.SEND_F, Phase.SEND_B))
     send = np.where(send == NONE, unnamed, send)
     sent = (send != NONE) & (operations.has_span[send] == 1)
@@ -695,7 +700,10 @@ def run_order(
     """
     place = scattered(len(operations), rows, np.arange(len(rows)))
     seen, unseen = messages.take(messages.seen), messages.take(~messages.seen)
-    computes, transfers = np.arange(len(rows)), len(rows) + np.arange(2 * len(seen))
+    # Sorted once, they stay so for all that asks for their order.
+    columns = work.rank_iteration, work.start_ns, work.kind
+    computes = sorted_rows(*(column[: len(rows)] for column in columns))
+    transfers = len(rows) + np.arange(2 * len(seen))
     collective = np.arange(len(rows) + len(transfers), len(work))
     ends = np.concatenate((place[seen.producer], place[seen.consumer]))
     waits, token = place[tokens.after], place[tokens.before]
@@ -753,10 +761,10 @@ def queued_transfers(work: replay.Work, order: Dependencies) -> Pairs:
     ready_ns = np.where(
         replay.plays(role, RECEIVES), np.append(sent_ns, NEVER)[work.meeting], made_ns
     )
-    row, before = _in_turn(work, _waiting(work), transfers)
+    late = (ready_ns != NEVER) & (ready_ns + CLOCK_NS < work.start_ns)
+    row, before = _in_turn(work, _waiting(work), transfers[late[transfers]])
     idle_ns = work.start_ns[row] - work.end_ns[before]
     queued = (idle_ns >= 0) & (idle_ns <= CLOCK_NS)
-    queued &= (ready_ns[row] != NEVER) & (ready_ns[row] + CLOCK_NS < work.start_ns[row])
     return row[queued], before[queued]
 
 
