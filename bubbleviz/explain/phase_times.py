@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from bubbleviz.align.waits import NEVER, Arrivals
-from bubbleviz.count.count import time_within
+from bubbleviz.count.count import median, time_within
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
@@ -459,7 +459,7 @@ def phase_times_of(
     slowest = grouping.sorted_rows(-shares, row)[:_LISTED].tolist()
     return PhaseTimes(
         tuple(times),
-        float(np.median(moved_ns)) if len(moved_ns) else None,
+        median(moved_ns) if len(moved_ns) else None,
         _imbalance(times),
         tuple((int(row[at]), float(shares[at])) for at in slowest),
     )
@@ -468,23 +468,20 @@ def phase_times_of(
 def _phase_time(
     key: KindKey, microbatch: Ints, time_ns: Ints, gap_ns: Ints | None = None
 ) -> PhaseTime:
-    def of(number: int) -> float:
-        return float(np.median(time_ns[microbatch == number]))
-
     return PhaseTime(
         virtual_stage=key[0],
         stage=key[1],
         chunk=key[2],
         phase=Phase(key[3]),
         n=len(time_ns),
-        median_ns=float(np.median(time_ns)),
+        median_ns=median(time_ns),
         mean_ns=float(time_ns.mean()),
         std_ns=float(time_ns.std(ddof=1)) if len(time_ns) > 1 else None,
         min_ns=int(time_ns.min()),
         max_ns=int(time_ns.max()),
-        first_ns=of(int(microbatch.min())),
-        last_ns=of(int(microbatch.max())),
-        gap_ns=float(np.median(gap_ns)) if gap_ns is not None and len(gap_ns) else None,
+        first_ns=median(time_ns[microbatch == microbatch.min()]),
+        last_ns=median(time_ns[microbatch == microbatch.max()]),
+        gap_ns=median(gap_ns) if gap_ns is not None and len(gap_ns) else None,
     )
 
 

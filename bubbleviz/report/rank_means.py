@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bubbleviz.count.count import median
 from bubbleviz.count.rank_iterations import (
     RankIterations,
     account_column,
@@ -328,13 +329,9 @@ def _standout(
 
 
 def _median(values: Floats) -> float:
-    """Return the median of those that are known; NaN of none.
-
-    As np.quantile does, np.median imports numpy.ma to look for NaN.
-    """
-    known = np.sort(values[~np.isnan(values)])
-    middle = known[max(len(known) - 1, 0) // 2 : len(known) // 2 + 1]
-    return float(middle.mean()) if len(known) else np.nan
+    """Return the median of those that are known; NaN of none."""
+    known = values[~np.isnan(values)]
+    return median(known) if len(known) else np.nan
 
 
 def sentence_of(standout: Standout) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -338,13 +339,12 @@ def _of_second(first: Ints, second: Ints, rows: Ints, is_second: Bools) -> Ints:
 
 def planned_orders(plan: Plan) -> tuple[Ints, ...]:
     """Return the order of each device of a plan, coded as measured ones are."""
-    orders = []
-    for order in plan.orders:
-        flat = [(op.virtual_stage, op.phase, op.microbatch) for op in order]
-        stage, phase, number = np.array(flat, np.int64).reshape(-1, 3).T
-        chunk = _chunks_in_turn(np.zeros(len(stage), np.int64), stage)
-        orders.append(_without_fusion(coded(_KIND_OF_PHASE[phase], chunk, number)))
-    return tuple(orders)
+    flat = [(op.virtual_stage, op.phase, op.microbatch) for order in plan.orders for op in order]
+    stage, phase, number = np.array(flat, np.int64).reshape(-1, 3).T
+    lengths = list(map(len, plan.orders))
+    chunk = _chunks_in_turn(np.repeat(np.arange(len(lengths)), lengths), stage)
+    code = _without_fusion(coded(_KIND_OF_PHASE[phase], chunk, number))
+    return tuple(np.split(code, np.cumsum(lengths)[:-1]))
 
 
 # Pipeline orders: the orders of one pipeline in one iteration, equal ones of a device once.
@@ -376,12 +376,12 @@ class PipelineOrders:
         """The same on unknown devices."""
         return replace(self, places=(-1,) * len(self.places))
 
-    @property
+    @cached_property
     def chunks(self) -> int:
         """Number of model chunks per device: that of most devices."""
         return _usual([int(chunk_of(order).max(initial=0)) + 1 for order in self.orders])
 
-    @property
+    @cached_property
     def microbatches(self) -> int:
         """Number of microbatches of each chunk: the forwards of most chunks."""
         counts = []

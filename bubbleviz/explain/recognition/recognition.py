@@ -177,8 +177,8 @@ def _shortened(microbatches: int, devices: int) -> int:
 
 def _split_share(orders: Sequence[Ints]) -> float:
     """Return the number of weight gradients for each backward."""
-    counts = sum(np.bincount(codes.kind_of(order), minlength=3)[:3] for order in orders)
-    counts = np.zeros(3, np.int64) + counts
+    kinds = codes.kind_of(np.concatenate((np.empty(0, np.int64), *orders)))
+    counts = np.bincount(kinds, minlength=3)
     return float(counts[codes.WEIGHTS] / max(counts[codes.BACKWARD], 1))
 
 
