@@ -18,7 +18,7 @@ import numpy as np
 from bubbleviz.align.waits import NEVER
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
-from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
@@ -87,14 +87,13 @@ def histories_of(
     spanned = np.flatnonzero((operations.has_span == 1) & (operations.iteration >= 0))
     phase = operations.phase[spanned]
     shape = len(recorded_ns[0]), int(operations.iteration[spanned].max(initial=NONE)) + 1
+    cell_of = operations.rank * shape[1] + operations.iteration
 
     def earliest(rows: Ints) -> Floats:
         """Return the earliest start of some operations in each iteration of each rank."""
-        found = np.full(shape, np.inf)
-        np.minimum.at(
-            found, (operations.rank[rows], operations.iteration[rows]), operations.start_ns[rows]
-        )
-        return found
+        cell, starts_ns = cell_of[rows], operations.start_ns[rows]
+        low, high = group_extents(cell, shape[0] * shape[1], starts_ns, starts_ns)
+        return np.where(low > high, np.inf, low).reshape(shape)
 
     # An iteration without any span starts with the next one that has.
     start_ns = np.minimum.accumulate(earliest(spanned)[:, ::-1], axis=1)[:, ::-1]
@@ -107,8 +106,7 @@ def histories_of(
     rows = spanned[kept & (operations.cut[spanned] == 0) & (virtual_stage[spanned] >= 0)]
     rank, iteration = operations.rank[rows], operations.iteration[rows]
     backward = (operations.phase[rows] != Phase.F).astype(np.int64)
-    numbers = np.zeros(shape, np.int64)
-    np.add.at(numbers, (rank, iteration), 1 + (backward << 20))
+    numbers = group_sum(cell_of[rows], shape[0] * shape[1], 1 + (backward << 20)).reshape(shape)
     place = np.arange(shape[1])
     edge = (place == 0) | (place >= counts[:, None] - 1)
     events = grouping.groups_of(rank, operations.chunk[rows], operations.microbatch[rows], backward)

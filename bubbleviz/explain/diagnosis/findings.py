@@ -408,8 +408,8 @@ def _late_begins(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints) ->
     needed_ns = np.where(inputs_ns == NEVER, alone_ns, inputs_ns)
     after, before = scenarios.order.after, scenarios.order.before
     moved = scenarios.work.communicates[before] & (after < len(rows))
-    moved_ns = np.zeros(len(rows), np.int64)
-    np.maximum.at(moved_ns, after[moved], scenarios.own_ns[before[moved]])
+    moved_ns = group_latest(after[moved], len(rows), scenarios.own_ns[before[moved]], 0)
+    moved_ns = np.maximum(moved_ns, 0)
     delay_ns = (np.minimum(start_ns, launched_ns) - moved_ns)[first] - needed_ns
     known = (launched_ns[first] != NONE) & (delay_ns > _LATE_NS)
     late_ns[first[known]] = delay_ns[known]

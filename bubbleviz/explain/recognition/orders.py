@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from bubbleviz.count.count import median
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, is_constant, marked
@@ -204,7 +205,7 @@ def _microbatches_from_zero(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -
     owner = held // size
     begins = grouping.heads(owner)
     counts = np.diff(begins, append=len(owner))
-    if len(numbers) != int(np.median(counts)):
+    if len(numbers) != int(median(counts)):
         place = np.arange(len(owner)) - np.repeat(begins, counts)
         at = grouping.looked_up((held,), place, (pair,))
     result = np.zeros(len(known), np.int64)
