@@ -35,7 +35,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report import bubbles
 from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import kernel_time_of, rank_parts, scores_of
+from bubbleviz.report.rank_means import rank_parts, scores_of
 from bubbleviz.report.report import SCHEMA, Report, even_chunks
 from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 from bubbleviz.report.view import View
@@ -55,6 +55,7 @@ _OF_ACCOUNT = (
     *("start_ns", "end_ns", "compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns"),
     *("bubble_ns", "window_ns"),
 )
+_OF_OPERATION = ("rank", "iteration", "phase", "microbatch", "chunk", "start_ns", "end_ns")
 _OF_TIMES = ("compute_ns", "active_ns", "kernel_ns", "gap_ns")
 
 
@@ -82,6 +83,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
     even = even_chunks(explanation.chunk_costs)
     slowdowns = report.slowdowns if slowdown else None
     scores = scores_of(report)
+    slow = np.array([row for row, _ in times.stragglers], np.int64)
     drawn = by_rank and len(report.operations) <= MOST_SAVED
     return {
         "schema": SCHEMA,
@@ -116,7 +118,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
                 for name in causes.idle_ns
             },
             "bubble_parts": [asdict(part) for part in bubbles.bubble_parts(report)],
-            "kernel_time": kernel_time_of(report).entry,
+            "kernel_time": report.kernel_time.entry,
             # All that a step's time goes into; the use of FLOPs where these are given.
             "step": {
                 "window": bubbles.step_window(report),
@@ -135,7 +137,10 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "microbatch_lengths": _microbatch_lengths(report),
         "imbalance": dict(times.imbalance),
         "stragglers": [
-            {**_operation(report, row), "times_median": many} for row, many in times.stragglers
+            {**operation, "times_median": many}
+            for operation, (_, many) in zip(
+                _operations(report, slow), times.stragglers, strict=True
+            )
         ],
         "critical_path": _critical_path(report),
         "what_if": [asdict(change) for change in explanation.what_if],
@@ -249,7 +254,7 @@ def rank_entries(report: Report, iteration: int, ranks: RankIterations) -> list[
 
 def _rows(names: Sequence[str], column: Callable[[str], Ints]) -> list[dict[str, int]]:
     """Return the rows of some columns."""
-    rows = np.stack([column(name) for name in names], axis=1).tolist()
+    rows = zip(*(column(name).tolist() for name in names), strict=True)
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -333,29 +338,30 @@ def _critical_path(report: Report) -> dict[str, Any] | None:
         return None
     slack, off = None, path.slack_ns > 0
     if off.sum() <= _MOST_SLACKS:
-        late = zip(path.replayed[off].tolist(), path.slack_ns[off].tolist(), strict=True)
-        slack = [{**_operation(report, row), "slack_ns": slack_ns} for row, slack_ns in late]
+        late = zip(
+            _operations(report, path.replayed[off]), path.slack_ns[off].tolist(), strict=True
+        )
+        slack = [{**operation, "slack_ns": slack_ns} for operation, slack_ns in late]
     return {
         "iteration": path.iteration,
         "length_ns": path.length_ns,
         "parts": [asdict(part) for part in path.parts],
         "collectives": [asdict(collective) for collective in path.collectives],
-        "operations": [_operation(report, row) for row in path.operations.tolist()],
+        "operations": _operations(report, path.operations),
         "slack": slack,
     }
 
 
-def _operation(report: Report, row: int) -> dict[str, Any]:
-    operations = report.operations
-    return {
-        "rank": int(operations.rank[row]),
-        "iteration": int(operations.iteration[row]),
-        "phase": Phase(int(operations.phase[row])).label,
-        "microbatch": _number(int(operations.microbatch[row])),
-        "chunk": _number(int(operations.chunk[row])),
-        "start_ns": int(operations.start_ns[row]),
-        "end_ns": int(operations.end_ns[row]),
-    }
+def _operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
+    return [
+        {
+            **row,
+            "phase": Phase(row["phase"]).label,
+            "microbatch": _number(row["microbatch"]),
+            "chunk": _number(row["chunk"]),
+        }
+        for row in _rows(_OF_OPERATION, lambda name: getattr(report.operations, name)[rows])
+    ]
 
 
 # Text: in one file, or in a folder of whole pipelines.

@@ -20,7 +20,6 @@ from bubbleviz.report.labels import (
 )
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.promise import TWICE_THE_MICROBATCHES, SavedAdvice, at_most, saved_share
-from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, RANKS_MISSING
 
@@ -256,7 +255,7 @@ def _heavier_than_bubble(report: Report) -> str | None:
     These are launch gaps, or compute outside operations, that take more time than bubbles, and
     launch gaps that take most of the operations' time.
     """
-    time = kernel_time_of(report)
+    time = report.kernel_time
     idle = "the bubble" if report.no_pipeline is None else "the idle time between operations"
     bubble = f"more than {idle} ({percent(time.bubble_ns / (time.window_ns or 1))})"
     filled = f"and {percent(time.gap_ns / (time.work_ns or 1))} of the time that counts as work"

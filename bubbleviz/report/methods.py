@@ -12,7 +12,6 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, percent
-from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
 
@@ -116,7 +115,7 @@ def _caveats(report: Report) -> Iterator[str]:
         yield "; it needs clocks that contradict each other"
     if report.stages_contradicted:
         yield "; the given order of stages contradicts the data dependencies"
-    kernels = kernel_time_of(report).sentence
+    kernels = report.kernel_time.sentence
     if kernels is not None:
         yield f"; {kernels}"
     low = report.lower_bound(report.headline)

@@ -26,8 +26,8 @@ from bubbleviz.model.arrow import Kind, Records, records, row_type
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.texts import counted, one_line, percent, rank_name
-from bubbleviz.model.values import asdict, dataclass, fields, replace
+from bubbleviz.model.texts import counted, one_line, rank_name
+from bubbleviz.model.values import dataclass, fields, replace
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
 
@@ -435,105 +435,3 @@ def _measure(headline: str, *, pipeline: bool) -> dict[str, str]:
     if pipeline:
         return {"name": f"bubble ratio ({headline})", "idle": "bubble"}
     return {"name": "idle in iterations", "idle": "idle time"}
-
-
-# Kernel time: how much of the averaged iterations kernels ran, beside the bubble.
-#
-# A bubble is time in which no operation keeps a rank busy. What else may be lost lies inside
-# operations (launch gaps), or is compute that no operation holds::
-#
-#     operation    ├──── F0 ────┤        ├──── F1 ────┤
-#     kernels      ██  ██  ██  ██   ████ ██  ██  ██  ██
-#                    gaps            outside
-#                               ├ bubble ┤
-
-
-#: Of the window: gaps, or compute outside operations, below this share are not worth a sentence.
-_NOTICEABLE = 0.01
-#: Of the time that operations keep a GPU busy: gaps above this share make it no time of work.
-_MOSTLY = 0.5
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """Sums over the ranks of the averaged iterations, in nanoseconds.
-
-    Attributes:
-        window_ns: windows of the primary ratio.
-        kernel_ns: of these, time in which any kernel (communication included) or copy ran.
-        bubble_ns: bubble in these.
-        gap_ns: launch gaps: an operation kept the GPU busy, and no kernel ran.
-        unattributed_ns: compute outside every operation, in the windows of the primary ratio.
-        work_ns: how long F, B, W, BW, R and FB kept the ranks busy, launch gaps included.
-    """
-
-    window_ns: int
-    kernel_ns: int
-    bubble_ns: int
-    gap_ns: int
-    unattributed_ns: int
-    work_ns: int = 0
-
-    @property
-    def share(self) -> float | None:
-        """Share of the windows in which any kernel ran; None where no rank has any time."""
-        return self.kernel_ns / self.window_ns if self.window_ns else None
-
-    @property
-    def gaps_outweigh(self) -> bool:
-        """Whether launch gaps take more time than the bubble does."""
-        return self._outweighs(self.gap_ns)
-
-    @property
-    def gaps_fill_work(self) -> bool:
-        """Whether launch gaps take most of the time that operations kept the ranks busy."""
-        return (
-            self.gap_ns > _MOSTLY * self.work_ns and self.gap_ns >= _NOTICEABLE * self.window_ns > 0
-        )
-
-    @property
-    def unattributed_outweighs(self) -> bool:
-        """Whether compute outside operations takes more time than the bubble does."""
-        return self._outweighs(self.unattributed_ns)
-
-    @property
-    def sentence(self) -> str | None:
-        """What stands beside the headline ratio; None where nothing is worth it."""
-        if self.share is None or not (
-            self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
-        ):
-            return None
-        return f"any kernel ran for {percent(self.share)} of the time"
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """Its entry in JSON."""
-        return {
-            **asdict(self),
-            "share": self.share,
-            "beside_headline": self.sentence is not None,
-            "sentence": self.sentence,
-        }
-
-    def _outweighs(self, time_ns: int) -> bool:
-        return (
-            self.window_ns > 0
-            and time_ns > self.bubble_ns
-            and time_ns >= _NOTICEABLE * self.window_ns
-        )
-
-
-def kernel_time_of(report: Report) -> KernelTime:
-    """Return how long kernels ran in the averaged iterations of a report."""
-    times, ratio = np.zeros(6, np.int64), report.headline
-    for iteration in report.iterations:
-        if iteration.averaged:
-            accounts = ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
-            window, running, bubble, loose = (
-                account_column(iteration.ranks, ratio, name).sum() for name in accounts
-            )
-            gap, work = (
-                rank_column(iteration.ranks, name).sum() for name in ("gap_ns", "compute_ns")
-            )
-            times += np.array((window, running, bubble, gap, loose, work))
-    return KernelTime(*times.tolist())

@@ -8,6 +8,7 @@ clock, which is the first profile's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from math import fsum
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,13 @@ from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.count.completeness import lacking_operations
 from bubbleviz.count.count import Counts, Summary, count
 from bubbleviz.count.iterations import Iteration, in_order, typical
-from bubbleviz.count.rank_iterations import indices_of, lacking, own_ratios
+from bubbleviz.count.rank_iterations import (
+    account_column,
+    indices_of,
+    lacking,
+    own_ratios,
+    rank_column,
+)
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.explanation import Explanation, explain
@@ -38,8 +45,8 @@ from bubbleviz.model.limitations import (
 )
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, any_among
 from bubbleviz.model.phases import BACKWARD, Phase
-from bubbleviz.model.texts import counted, listed, some_of
-from bubbleviz.model.values import dataclass, field, fields, replace
+from bubbleviz.model.texts import counted, listed, percent, some_of
+from bubbleviz.model.values import asdict, dataclass, field, fields, replace
 from bubbleviz.report.restrictions import restrictions_of
 
 if TYPE_CHECKING:
@@ -52,6 +59,88 @@ SCHEMA = "bubbleviz.report/1"
 #: Where unattributed compute can move a ratio by more than this, its lower bound is beside it; and
 #: where more kernels than this share were left out, it is marked.
 NOTICEABLE = 0.01
+
+
+# Kernel time: how much of the averaged iterations kernels ran, beside the bubble.
+#
+# A bubble is time in which no operation keeps a rank busy. What else may be lost lies inside
+# operations (launch gaps), or is compute that no operation holds::
+#
+#     operation    ├──── F0 ────┤        ├──── F1 ────┤
+#     kernels      ██  ██  ██  ██   ████ ██  ██  ██  ██
+#                    gaps            outside
+#                               ├ bubble ┤
+
+
+#: Of the window: gaps, or compute outside operations, below this share are not worth a sentence.
+_LEAST = 0.01
+#: Of the time that operations keep a GPU busy: gaps above this share make it no time of work.
+_MOSTLY = 0.5
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Sums over the ranks of the averaged iterations, in nanoseconds.
+
+    Attributes:
+        window_ns: windows of the primary ratio.
+        kernel_ns: of these, time in which any kernel (communication included) or copy ran.
+        bubble_ns: bubble in these.
+        gap_ns: launch gaps: an operation kept the GPU busy, and no kernel ran.
+        unattributed_ns: compute outside every operation, in the windows of the primary ratio.
+        work_ns: how long F, B, W, BW, R and FB kept the ranks busy, launch gaps included.
+    """
+
+    window_ns: int
+    kernel_ns: int
+    bubble_ns: int
+    gap_ns: int
+    unattributed_ns: int
+    work_ns: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """Share of the windows in which any kernel ran; None where no rank has any time."""
+        return self.kernel_ns / self.window_ns if self.window_ns else None
+
+    @property
+    def gaps_outweigh(self) -> bool:
+        """Whether launch gaps take more time than the bubble does."""
+        return self._outweighs(self.gap_ns)
+
+    @property
+    def gaps_fill_work(self) -> bool:
+        """Whether launch gaps take most of the time that operations kept the ranks busy."""
+        return self.gap_ns > _MOSTLY * self.work_ns and self.gap_ns >= _LEAST * self.window_ns > 0
+
+    @property
+    def unattributed_outweighs(self) -> bool:
+        """Whether compute outside operations takes more time than the bubble does."""
+        return self._outweighs(self.unattributed_ns)
+
+    @property
+    def sentence(self) -> str | None:
+        """What stands beside the headline ratio; None where nothing is worth it."""
+        if self.share is None or not (
+            self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
+        ):
+            return None
+        return f"any kernel ran for {percent(self.share)} of the time"
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """Its entry in JSON."""
+        return {
+            **asdict(self),
+            "share": self.share,
+            "beside_headline": self.sentence is not None,
+            "sentence": self.sentence,
+        }
+
+    def _outweighs(self, time_ns: int) -> bool:
+        return (
+            self.window_ns > 0 and time_ns > self.bubble_ns and time_ns >= _LEAST * self.window_ns
+        )
 
 
 @dataclass(frozen=True)
@@ -148,6 +237,22 @@ class Report:
         It is worked out when it is first asked for, which takes seconds for a million operations.
         """
         return self.explanation.slowdowns
+
+    @cached_property
+    def kernel_time(self) -> KernelTime:
+        """How long kernels ran in the averaged iterations."""
+        times, ratio = np.zeros(6, np.int64), self.headline
+        for iteration in self.iterations:
+            if iteration.averaged:
+                accounts = ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
+                window, running, bubble, loose = (
+                    account_column(iteration.ranks, ratio, name).sum() for name in accounts
+                )
+                gap, work = (
+                    rank_column(iteration.ranks, name).sum() for name in ("gap_ns", "compute_ns")
+                )
+                times += np.array((window, running, bubble, gap, loose, work))
+        return KernelTime(*times.tolist())
 
     @property
     def single_stage(self) -> bool:

@@ -25,7 +25,6 @@ from bubbleviz.report.advice import first_thing
 from bubbleviz.report.comparison import ComparedRun, compare
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
@@ -52,7 +51,7 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     run = {"stages": stages, "replicas": replicas, "microbatches": microbatches}
     truth, report = _planted(tmp_path, **GAPPED, **run)
 
-    time = kernel_time_of(report)
+    time = report.kernel_time
     work = [o for o in truth.operations if o.phase not in {"Optimizer"} and o.busy]
     spans = sum(end - start for o in work for start, end in o.busy)
     active = sum(o.active_ns for o in work)
@@ -87,7 +86,7 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
 
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
 
-    time = kernel_time_of(report)
+    time = report.kernel_time
     assert (time.unattributed_ns, time.bubble_ns, time.window_ns) == (178, 2, 200)
     assert (first_thing(report) or "").startswith(
         "Compute outside every operation takes 89.00 % of the window, more than the idle time "
@@ -115,7 +114,7 @@ def _shortened(folder: Path, source: str, which: str = "1") -> Report:
 def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, which: str) -> None:
     report = _shortened(tmp_path, source, which)
 
-    time = kernel_time_of(report)
+    time = report.kernel_time
     assert time.gap_ns > time.work_ns / 2
     assert time.gaps_fill_work
     told = f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
@@ -135,7 +134,7 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
 @pytest.mark.parametrize("which", ["1", "0"])
 def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: str) -> None:
     report = _shortened(tmp_path, "1f1b", which)
-    told = kernel_time_of(report).sentence
+    told = report.kernel_time.sentence
     saved = tmp_path / "report.json"
     saved.write_text(json_document.render(report, View()))
 
@@ -154,7 +153,7 @@ def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: s
 def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
     report = _shortened(tmp_path, "1f1b", "deviceId = 2")
 
-    assert kernel_time_of(report).sentence is None
+    assert report.kernel_time.sentence is None
     assert (first_thing(report) or "").startswith(
         f"Launch fewer, larger kernels inside operations of {report.ranks[2].label} "
     )
@@ -194,7 +193,7 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, sha
 @pytest.mark.parametrize("share", [0, 100_000])
 def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> None:
     report = _losing(tmp_path, share)
-    time = kernel_time_of(report)
+    time = report.kernel_time
 
     assert report.lower_bound(report.headline) is None
     assert report.lower_bound("no such ratio") is None

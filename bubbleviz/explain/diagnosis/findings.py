@@ -30,7 +30,7 @@ from bubbleviz.explain.slowdown.replay import (
     scenarios_at_once,
 )
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
@@ -120,25 +120,26 @@ def diagnosis_of(
     def lengths_without(scenarios: Sequence[Sequence[Fault]], replay: Replay = replay) -> Ints:
         """Return how long iterations take without some faults, shape (iterations, scenarios)."""
         lengths = [np.zeros((len(replay.iterations), 0), np.int64)]
-        step = scenarios_at_once(len(seen.work))
+        step, count = scenarios_at_once(len(seen.work)), len(replay.rows)
+        # What is not replayed has the place behind all others.
+        place = scattered(len(seen.work), replay.rows, np.arange(count))
+        measured_ns = (np.append(column[replay.rows], 0) for column in (seen.own_ns, delays_ns))
+        columns = [column[:, None] for column in measured_ns]
         for low in range(0, len(scenarios), step):
             some = scenarios[low : low + step]
-            own_ns = np.repeat(seen.own_ns[:, None], len(some), axis=1)
-            delay_ns = np.repeat(delays_ns[:, None], len(some), axis=1)
+            own_ns, delay_ns = (np.repeat(column, len(some), axis=1) for column in columns)
             for number, faults in enumerate(some):
                 # What operations paused beyond their usual time goes last: no factor scales it.
                 for fault in sorted(faults, key=lambda own: own.family == "pauses"):
-                    time_ns = own_ns[fault.rows, number]
+                    rows = place[fault.rows]
+                    time_ns = own_ns[rows, number]
                     if fault.family == "pauses":
                         time_ns = time_ns - seen.own_ns[fault.rows] * (1 - fault.scale)
                     else:
                         time_ns = time_ns * fault.scale
-                    own_ns[fault.rows, number] = np.rint(np.maximum(time_ns, 0))
-                    delay_ns[fault.delayed, number] -= fault.late_ns
-            # One after the other, so that neither is held twice for long.
-            own_ns = own_ns[replay.rows]
-            delay_ns = delay_ns[replay.rows]
-            lengths.append(replay.lengths_ns(own_ns, delay_ns, placed=True))
+                    own_ns[rows, number] = np.rint(np.maximum(time_ns, 0))
+                    delay_ns[place[fault.delayed], number] -= fault.late_ns
+            lengths.append(replay.lengths_ns(own_ns[:count], delay_ns[:count], placed=True))
         return np.concatenate(lengths, axis=1)
 
     whole_ns = run_work.measured_ns(seen.work, replay.iterations)

@@ -21,7 +21,7 @@ from bubbleviz.render.picture.page import (
 from bubbleviz.render.picture.rows import LANE_GAP
 from bubbleviz.render.rows import RankRow, Selection, row_ratios
 from bubbleviz.report.advice import MARK, culprits
-from bubbleviz.report.rank_means import kernel_time_of, measure_of
+from bubbleviz.report.rank_means import measure_of
 from bubbleviz.report.report import Report
 
 
@@ -304,7 +304,7 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
         else:
             parts.append(f"drawn: {name} with {own}")
     parts[:0] = [restriction.text for restriction in report.restrictions]
-    kernels = kernel_time_of(report).sentence
+    kernels = report.kernel_time.sentence
     if kernels is not None:
         parts.append(kernels)
     head += "unknown" if value == UNKNOWN else value

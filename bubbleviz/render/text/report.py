@@ -26,7 +26,7 @@ from bubbleviz.report import bubbles
 from bubbleviz.report.advice import culprits, first_thing, further_advice, shown_iteration
 from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import idle_of, kernel_time_of, many_ranks, measure_of
+from bubbleviz.report.rank_means import idle_of, many_ranks, measure_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -85,7 +85,7 @@ def _bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]
     low = report.lower_bound(report.headline)
     if low is not None:
         yield "; ", f"{percent(low)} with compute outside every operation counted as work"
-    if report.summary.iterations and (kernels := kernel_time_of(report).sentence) is not None:
+    if report.summary.iterations and (kernels := report.kernel_time.sentence) is not None:
         yield "; ", kernels
 
 
