@@ -192,6 +192,22 @@ struct lists {
     const int64_t *begin; /* one more: the end */
 };
 
+/* Put the values of rows in lists, group by group; those of a group keep their order.
+ *
+ * begin: where the list of each group begins, and the end of the last one; zeros first of all.
+ */
+EXPORTED int64_t bubbleviz_listed(const int64_t *group, const int64_t *value, int64_t rows,
+                                  int64_t groups, int64_t *begin, int64_t *listed)
+{
+    for (int64_t row = 0; row < rows; row++)
+        begin[group[row]]++;
+    for (int64_t i = 1; i <= groups; i++)
+        begin[i] += begin[i - 1];
+    for (int64_t row = rows - 1; row >= 0; row--)
+        listed[--begin[group[row]]] = value[row];
+    return 0;
+}
+
 /* Number the levels in which rows start and end: each starts in the level behind the last one that
  * a row it follows ends in, and ends in that in which the last row of its meeting starts.
  *

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.arrow import Columns, column_of, table_of
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.grouping import CodedTexts, groups_of, sorted_rows
-from bubbleviz.model.intervals import last_before
+from bubbleviz.model.intervals import group_sum, last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals, of_ranks
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
@@ -299,12 +300,10 @@ def parts_of(
 
 def _active_ns(report: Report) -> Ints:
     """Return how long kernels of operations ran, shape (iterations, phases)."""
-    operations = report.operations
-    active_ns = np.zeros((len(report.iterations), len(Phase)), np.int64)
-    own = operations.iteration != NONE
-    at = operations.iteration[own], operations.phase[own]
-    np.add.at(active_ns, at, operations.active_ns[own])
-    return active_ns
+    operations, shape = report.operations, (len(report.iterations) + 1, len(Phase))
+    # The last row is of operations without an iteration.
+    cell = (operations.iteration % shape[0]) * shape[1] + operations.phase
+    return group_sum(cell, prod(shape), operations.active_ns).reshape(shape)[:-1]
 
 
 def _work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:

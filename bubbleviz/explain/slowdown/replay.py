@@ -365,8 +365,13 @@ def _levels(meeting: Ints, order: Dependencies) -> tuple[Ints, Ints]:
 
 def _listed(group: Ints, values: Ints, groups: int) -> tuple[Ints, Ints]:
     """Return values group by group, and where each group begins (and the last one ends)."""
-    counts = np.bincount(group, minlength=groups)
-    return values[sorted_rows(group)], np.append(0, np.cumsum(counts))
+    begin = np.zeros(groups + 1, np.int64)
+    if native := library():
+        listed = np.empty(len(group), np.int64)
+        native.call("listed", group, values, len(group), groups, begin, listed)
+        return listed, begin
+    np.cumsum(np.bincount(group, minlength=groups), out=begin[1:])
+    return values[sorted_rows(group)], begin
 
 
 # Slack: how much later work can end without a longer iteration, all else as measured.

@@ -78,7 +78,7 @@ class Scenarios:
         kind in the iteration.
         """
         work = self.work
-        own_ns = work.own_ns
+        own_ns = work.own_ns if self.clocks_apart else self.own_ns.copy()
         rows = np.flatnonzero(work.role == replayed.Role.COLLECTIVE)
         alike = groups_of(work.meeting[rows], work.iteration[rows], work.kind[rows])
         length_ns = (work.end_ns - work.start_ns)[rows]
