@@ -17,6 +17,7 @@ import numpy as np
 from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.count.count import median, time_within
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.stretch import Stretch
@@ -102,9 +103,9 @@ def receives_of(
     of_name = (receive >= 0) & spanned & later
     start_ns = np.where(of_name, named_ns, operations.receive_start_ns[rows])
     end_ns, ready_ns = known.exact_ns[rows], inputs.ready_ns[rows]
-    uncollected = tuple(cause for cause in Cause if cause is not Cause.COLLECTIVE)
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
-    exposed_ns = idle.time_within(uncollected, operations.rank[rows], moving_ns, end_ns)
+    idle_ns = idle_by_cause(idle, operations.rank[rows], moving_ns, end_ns)
+    exposed_ns = idle_ns.sum(axis=1) - idle_ns[:, Cause.COLLECTIVE]
     return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
 
 

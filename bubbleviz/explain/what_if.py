@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import time_by_cause
+from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.causes.idle import IdleIntervals, all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.recognition.recognition import Deviation
@@ -90,18 +90,11 @@ def graph_of(run: run_work.ReplayedRun, iteration: int) -> Graph:
     at = np.flatnonzero(follows[: len(rows)])
     rank, end_ns = work.rank[at], work.end_ns[at]
     since_ns = np.minimum(work.start_ns[at] - delay_ns[at], end_ns)
-    delays[at] = _idle_by_cause(run.explained().idle, rank, since_ns, end_ns)
+    delays[at] = idle_by_cause(run.explained().idle, rank, since_ns, end_ns)
     # A span that begins with work that needs no input has idle time after its start.
     room_ns = np.maximum(delay_ns, 0)[:, None] - np.cumsum(delays, axis=1) + delays
     delays = np.clip(delays, 0, np.maximum(room_ns, 0))
     return Graph(work, order, replay, rows, works, work.own_ns, delay_ns, follows, delays)
-
-
-def _idle_by_cause(idle: IdleIntervals, rank: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how long ranks were idle in windows [low, high] of theirs, shape (windows, causes)."""
-    count = len(rank)
-    windows = rank, np.arange(count), low_ns, high_ns, np.full(count, NONE, np.int64)
-    return time_by_cause(idle, windows, count)
 
 
 def ordered_work(
@@ -337,7 +330,7 @@ def _parts(work: replayed.Work, entered: Ints, row: Ints, idle: IdleIntervals) -
     ]
     late = np.flatnonzero(gap_ns)
     entering, low_ns, late_ns = work.rank[entered][late], since_ns[late], gap_ns[late]
-    delays_ns = _idle_by_cause(idle, entering, low_ns, low_ns + late_ns)
+    delays_ns = idle_by_cause(idle, entering, low_ns, low_ns + late_ns)
     rank, worked_ns, labels = work.rank[row], until_ns - since_ns - gap_ns, sorted(set(names))
     label = np.array([labels.index(name) for name in names], np.int64)[work.kind[row]]
     own = [label == number for number in range(len(labels))]

@@ -221,7 +221,7 @@ def causes_of(
         regions = _regions(stretch, ratio)
         rank, iteration, *cut = regions
         windows = rank, iteration * shape[1] + rank, *cut
-        idle_ns[ratio.name] = time_by_cause(idle, windows, prod(shape[:2])).reshape(shape)
+        idle_ns[ratio.name] = _time_by_cause(idle, windows, prod(shape[:2])).reshape(shape)
         if ratio.name == stretch.listed:
             listed = np.flatnonzero(stretch.kept[rank])
             rank, iteration, *_ = own_regions = tuple(column[listed] for column in regions)
@@ -248,7 +248,14 @@ def causes_of(
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
-def time_by_cause(idle: IdleIntervals, windows: tuple[Ints, ...], cells: int) -> Ints:
+def idle_by_cause(idle: IdleIntervals, rank: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
+    """Return how long ranks were idle in windows [low, high] of theirs, shape (windows, causes)."""
+    count = len(rank)
+    windows = rank, np.arange(count), low_ns, high_ns, np.full(count, NONE, np.int64)
+    return _time_by_cause(idle, windows, count)
+
+
+def _time_by_cause(idle: IdleIntervals, windows: tuple[Ints, ...], cells: int) -> Ints:
     """Return how long ranks were idle in windows, shape (cells, causes).
 
     Args:
@@ -274,7 +281,7 @@ def _pieces(idle: IdleIntervals, regions: tuple[Ints, ...]) -> tuple[Ints, ...]:
 
     Args:
         idle: of all ranks.
-        regions: as of :func:`time_by_cause`.
+        regions: as of :func:`_time_by_cause`.
     """
     rank, _, low, high, given = regions
     # The last that ended by then, and the last that begins before the end.

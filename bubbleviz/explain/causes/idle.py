@@ -68,16 +68,6 @@ class IdleIntervals(Table):
     peer_operation: Ints
     collective: Ints
 
-    def time_within(
-        self, causes: tuple[Cause, ...], rank: Ints, low_ns: Ints, high_ns: Ints
-    ) -> Ints:
-        """Return how long ranks were idle for some causes in windows [low, high] of theirs."""
-        chosen = marked(len(Cause), list(causes))
-        rows = np.flatnonzero(chosen[self.cause])
-        own = self.rank[rows], self.start_ns[rows], self.end_ns[rows]
-        ranks = int(max(own[0].max(initial=NONE), rank.max(initial=NONE))) + 1
-        return intervals.GroupCover(own, ranks).within(rank, low_ns, high_ns)
-
 
 def in_collectives(
     idle: IdleIntervals, exposed: intervals.Intervals, own: CollectiveWaits

@@ -15,6 +15,7 @@ import numpy as np
 from bubbleviz.align.waits import NEVER
 from bubbleviz.count.count import spread
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.causes.idle import all_token_waits, usual_depth
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis import faults as shapes
@@ -362,9 +363,8 @@ def _delayed_ns(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints, cau
         late_ns[: len(rows)] = np.maximum(late_ns[: len(rows)], _late_begins(run, scenarios, rows))
     last = np.flatnonzero(work.role == Role.OPTIMIZER)
     ready_ns = work.start_ns[last] - np.maximum(scenarios.delays_ns[last], 0)
-    late_ns[last] = explained.idle.time_within(
-        (cause,), work.rank[last], ready_ns, work.start_ns[last]
-    )
+    windows = work.rank[last], ready_ns, work.start_ns[last]
+    late_ns[last] = idle_by_cause(explained.idle, *windows)[:, cause]
     return late_ns
 
 
