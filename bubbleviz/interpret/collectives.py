@@ -130,7 +130,7 @@ def named_as_told(linked: LinkedProfile) -> Activities:
     if is_constant(operation) or len(rows := np.flatnonzero(operation != NONE)) == 0:
         return activities
     named = operation[rows] + len(activities.names)
-    name_id: Codes = widened(activities.name_id.copy(), named)
+    name_id: Codes = widened(activities.name_id.copy(), int(named.max()))
     name_id[rows] = named
     names = (*activities.names, *(f"nccl:{name}" for name in told_names))
     return replace(activities, name_id=name_id, names=names)

@@ -104,10 +104,10 @@ def measure_coverage(
     places = _launch_places(linked, [longest for _, longest in unattributed])
     return Coverage(
         kernels=kernels,
-        linked_kernels=int(np.count_nonzero(rule != LinkRule.UNLINKED)),
+        linked_kernels=int(np.count_nonzero(rule != np.int8(LinkRule.UNLINKED))),
         attributed_kernels=int(np.count_nonzero(links.range[:kernels] >= 0)),
-        cross_thread_kernels=int(np.count_nonzero(rule == LinkRule.CROSS_THREAD)),
-        ambiguous_kernels=int(np.count_nonzero(rule == LinkRule.AMBIGUOUS)),
+        cross_thread_kernels=int(np.count_nonzero(rule == np.int8(LinkRule.CROSS_THREAD))),
+        ambiguous_kernels=int(np.count_nonzero(rule == np.int8(LinkRule.AMBIGUOUS))),
         ranks=tuple(ranks),
         unattributed=tuple(
             replace(of_name, where=where)

@@ -86,7 +86,9 @@ def check_times(
     skewed = skew_ns = 0
     pieces = (slice(at, at + _PIECE) for at in range(0, len(call), _PIECE))
     any_early = any(
-        bool(((start_ns[p] < launched_ns[p] - _CLOCK_GRAIN_NS) & (call[p] != NONE)).any())
+        bool(
+            (call[p][np.flatnonzero(start_ns[p] < launched_ns[p] - _CLOCK_GRAIN_NS)] != NONE).any()
+        )
         for p in pieces
     )
     for rank in range(len(activities.ranks)) if any_early else ():
@@ -211,7 +213,7 @@ def check_rows(
     Returns:
         The rows that are left out, for an earlier one is the same, and limitations.
     """
-    repeated, notes = _repeated(activities, launches.by_id), list[Limitation]()
+    repeated, notes = _repeated(activities, launches.sharing), list[Limitation]()
     if len(repeated):
         call = launches.call[repeated].astype(np.int64)
         of_graphs = calls.beginning(distinct(call[call != NONE]), GRAPH_LAUNCHES)
@@ -230,20 +232,10 @@ def check_rows(
     return repeated, notes
 
 
-def _repeated(activities: profile.Activities, by_id: Codes) -> Ints:
-    """Return the rows that an earlier one equals."""
-    sharing = [np.empty(0, np.int64)]
-    ids = activities.correlation_id
-    for at in range(0, len(by_id), _PIECE):
-        rows = by_id[at : at + _PIECE + 1]
-        own = ids[rows]
-        same = np.flatnonzero((own[1:] == own[:-1]) & (own[1:] != profile.UNCORRELATED))
-        if len(same):
-            sharing.extend((rows[same], rows[same + 1]))
-    # A row between two others is here twice.
-    rows = distinct(*sharing)
+def _repeated(activities: profile.Activities, rows: Codes) -> Ints:
+    """Return those of some rows that share their ids which an earlier one equals."""
     if len(rows) == 0:
-        return rows
+        return np.empty(0, np.int64)
     names = ("rank", "correlation_id", "name_id", "start_ns", "end_ns")
     columns = (getattr(activities, name)[rows].astype(np.int64) for name in names)
     return rows[occurrences((*columns, (rows < activities.kernels).astype(np.int64))) > 0]

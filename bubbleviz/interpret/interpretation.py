@@ -86,7 +86,10 @@ def limitations_of(
     """
     rules = links.rule[: profile.activities.kernels]
     candidates = (
-        *((what, reason, int(np.count_nonzero(rules == rule))) for rule, what, reason in _UNLINKED),
+        *(
+            (what, reason, int(np.count_nonzero(rules == np.int8(rule))))
+            for rule, what, reason in _UNLINKED
+        ),
         *candidates_of_operations(operations, inferred=bool(ranges.unnumbered.any())),
         (
             _UNDIVIDED,

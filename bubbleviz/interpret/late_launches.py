@@ -186,8 +186,8 @@ def with_host_activities(
     if len(late) == 0:
         return operations, HostActivities.none()
     names = grouping.Numbering(operations.names)
-    threads = grouping.distinct(late.thread)
-    ranges = profile.every_range.lasting(_SHORTEST_NS, threads, late.since_ns, late.until_ns)
+    threads, delays = grouping.distinct(late.thread), (late.since_ns, late.until_ns, late.thread)
+    ranges = profile.every_range.lasting(_SHORTEST_NS, threads, *delays)
     found = [HostActivities.none()]
     for events in (long_calls, ranges):
         if events is None:
@@ -263,6 +263,7 @@ class Launches:
         processes: of the activities, ascending.
         begin: where the rows of each begin; one more for the end.
         known: how many rows of each have an id; they come first.
+        sharing: rows of the same process that have one id, ascending.
     """
 
     def __init__(self, activities: model.Activities) -> None:
@@ -274,6 +275,7 @@ class Launches:
         self.processes = grouping.distinct(activities.ranks[:, 0])
         self.begin = np.zeros(len(self.processes) + 1, np.int64)
         self.known = np.zeros(len(self.processes), np.int64)
+        sharing = [np.empty(0, np.int32)]
         at, rows_of = 0, activities.rows_by_rank()
         for place, process in enumerate(self.processes.tolist()):
             ranks = np.flatnonzero(activities.ranks[:, 0] == process)
@@ -285,7 +287,11 @@ class Launches:
                 rows, ids = rows[order], ids[order]
             self.by_id[at : at + len(rows)] = rows
             at = self.begin[place + 1] = at + len(rows)
-            self.known[place] = np.searchsorted(ids, np.uint32(model.UNCORRELATED))
+            known = int(np.searchsorted(ids, np.uint32(model.UNCORRELATED)))
+            self.known[place] = known
+            same = np.flatnonzero(ids[1:known] == ids[: max(known, 1) - 1])
+            sharing.extend((rows[same], rows[same + 1]))
+        self.sharing: Codes = grouping.distinct(*sharing)
 
     def of(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
         """Return (activity, call): what some calls (at least one) launch.

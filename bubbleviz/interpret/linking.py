@@ -44,8 +44,6 @@ from bubbleviz.native.library import Library, library
 NEVER = int(np.iinfo(np.int64).max)
 #: Times as the earliest of them, and how long after it each is, in as few bits as that needs.
 CompactTimes: TypeAlias = tuple[int, npt.NDArray[np.unsignedinteger[Any]]]
-#: Rows of ranges that are looked at together, and their index; the first that has one decides.
-_Layers: TypeAlias = list[tuple[Ints, Innermost]]
 
 
 class LinkRule(IntEnum):
@@ -71,7 +69,7 @@ class Links(Table):
         thread: row of ``threads``; as ``launched_ns``.
         range: row of the range whose operation it belongs to.
         rule: code of :class:`LinkRule`.
-        threads: that made calls.
+        threads: that made calls, or may have.
     """
 
     call: Codes
@@ -130,55 +128,43 @@ class ThreadRanges:
         self._on_process = dict(rows_by_value(np.where(wide, model.process_of(some.thread), NONE)))
         self._on_thread.pop(NONE, None)
         self._on_process.pop(NONE, None)
-        self._layers: dict[int, _Layers] = {}
+        self._indices: dict[int, list[Innermost]] = {}
 
-    def of(self, thread: int) -> _Layers:
+    def of(self, thread: int) -> list[Innermost]:
         """Return the ranges for the calls of a thread, its own and those of its whole process."""
-        if thread not in self._layers:
+        if thread not in self._indices:
             none = np.empty(0, np.int64)
             rows = self._rows[self._on_thread.get(thread, none)]
             shared = self._rows[self._on_process.get(thread >> 24, none)]
-            self._layers[thread] = _layers(self._ranges, rows, shared)
-        return self._layers[thread]
+            self._indices[thread] = _indices(self._ranges, rows, shared)
+        return self._indices[thread]
 
     def around(self, calls: model.Calls) -> Ints:
         """Return the row of the innermost range around each call by its own thread; -1 none.
 
         Where a push/pop range holds the call, no start/end range can take it.
         """
-        threads = calls.thread
-        # Calls of a thread mostly follow each other.
-        if len(calls) and threads.min() == threads.max():
-            return _innermost(self.of(int(threads[0])), calls.start_ns, calls.end_ns)
         best = np.full(len(calls), NONE, np.int64)
-        for thread, at in rows_by_value(threads):
+        for thread, at in rows_by_value(calls.thread):
             best[at] = _innermost(self.of(thread), calls.start_ns[at], calls.end_ns[at])
         return best
 
 
-def _layers(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> _Layers:
-    """Return the index of push/pop ranges, and that of start/end ranges and shared ones."""
+def _indices(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> list[Innermost]:
+    """Return the index of push/pop ranges, and that of others; the first that has one decides."""
     start_end = ranges.start_end[rows]
     free = rows[start_end] if shared is None else np.concatenate((rows[start_end], shared))
-    return [
-        (some, Innermost.of(ranges.start_ns[some], ranges.end_ns[some]))
-        for some in (rows[~start_end], np.sort(free))
-        if len(some)
-    ]
+    parts = [some for some in (rows[~start_end], np.sort(free)) if len(some)]
+    indices = [Innermost.of(ranges.start_ns[some], ranges.end_ns[some]) for some in parts]
+    return [replace(index, row=some[index.row]) for index, some in zip(indices, parts, strict=True)]
 
 
-def _innermost(layers: _Layers, start_ns: Ints, end_ns: Ints) -> Ints:
+def _innermost(indices: list[Innermost], start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the row of the innermost range around each [start, end]; -1 none."""
-    if not layers:
-        return np.full(len(start_ns), NONE, np.int64)
-    (rows, index), *others = layers
-    at = index.around(start_ns, end_ns)
-    best = np.where(at >= 0, rows[at], NONE)
-    for rows, index in others:
+    best = np.full(len(start_ns), NONE, np.int64)
+    for index in indices:
         left = np.flatnonzero(best == NONE)
-        if len(left):
-            at = index.around(start_ns[left], end_ns[left])
-            best[left] = np.where(at >= 0, rows[at], NONE)
+        best[left] = index.around(start_ns[left], end_ns[left])
     return best
 
 
@@ -200,9 +186,9 @@ def enclosing_ranges(
     pairs = [(rows[crossed], links.range[rows[crossed]].astype(np.int64))]
     compute = ThreadRanges(ranges, np.flatnonzero(among(phase, COMPUTE)))
     for thread, at in rows_by_value(launches.thread):
-        for of_layer, index in compute.of(thread):
+        for index in compute.of(thread):
             around = index.all_around(launches.start_ns[at], launches.end_ns[at])
-            pairs.extend((rows[at[query]], of_layer[row]) for query, row in around)
+            pairs.extend((rows[at[query]], row) for query, row in around)
     activity, of_range = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return activity, of_range
 
@@ -248,13 +234,13 @@ class Linker:
         self._ranges = ThreadRanges(ranges, np.arange(len(ranges)))
         self._helpers = helpers
         # The backward ranges that each thread opens; none where another's count for nothing.
-        self._backward: dict[int, _Layers] = {}
+        self._backward: dict[int, list[Innermost]] = {}
         self._forward_threads = np.empty(0, np.int64)
         if phase is None:
             return
         backward = np.flatnonzero(among(phase, BACKWARD))
         for thread, at in rows_by_value(ranges.thread[backward]):
-            self._backward[thread] = _layers(ranges, backward[at])
+            self._backward[thread] = _indices(ranges, backward[at])
         # Threads that open these themselves launch no backward of another thread.
         forward = among(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
         self._forward_threads = distinct(ranges.thread[forward])
@@ -268,9 +254,10 @@ class Linker:
         self.end_ns = max(self.end_ns, int(calls.end_ns.max()))
         self.long_calls.add(calls)
         thread, row, launches = self.threads.numbers(calls.thread), calls.row, self.launches
-        self.thread, launches.call = widened(self.thread, thread), widened(launches.call, row)
         ascending = row[0] > self._last_row and bool((row[1:] > row[:-1]).all())
         self._last_row = max(self._last_row, int(row.max()))
+        self.thread = widened(self.thread, len(self.threads) - 1)
+        launches.call = widened(launches.call, self._last_row)
         narrow = self.thread.dtype == np.int16 and launches.call.dtype == np.int32
         if native := library() if ascending and narrow else None:
             launched = self._linked_at_once(native, calls, thread)
@@ -323,15 +310,15 @@ class Linker:
         ]
         begin, bounds = [0], list[int]()
         columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(4)]
-        for layers in (*map(self._ranges.of, threads), *self._backward.values()):
+        for indices in (*map(self._ranges.of, threads), *self._backward.values()):
             bounds.append(len(begin) - 1)
-            for rows, index in layers:
+            for index in indices:
                 begin.extend((index.begin[1:] + begin[-1]).tolist())
                 bounds.append(len(begin) - 1)
-                parts = index.start_ns, index.end_ns, index.depth, rows[index.row]
+                parts = index.start_ns, index.end_ns, index.depth, index.row
                 for column, part in zip(columns, parts, strict=True):
                     column.append(part)
-            bounds.extend(bounds[-1:] * (2 - len(layers)))
+            bounds.extend(bounds[-1:] * (2 - len(indices)))
         known = (
             found_in(self.launches.processes, model.process_of(self.threads.values)),
             np.isin(self.threads.values, self._helpers),
@@ -356,13 +343,20 @@ class Linker:
         Threads that launch nothing do not count: a watchdog asks, again and again.
         """
         # One place more for what no call launched (-1).
-        launching = marked(len(self.threads) + 1, self.thread)
+        launching = marked(len(self.threads) + 1, distinct(self.thread))
         process = model.process_of(self.threads.values).tolist()
         starts: dict[int, list[CompactTimes]] = {}
         for number, times in self._workless:
             if launching[number]:
                 starts.setdefault(process[number], []).append(times)
         return starts
+
+    def calling(self) -> Ints:
+        """Return the processes that made calls, ascending."""
+        # All calls launched something or did not; -1 is what none launched.
+        workless = np.array([number for number, _ in self._workless], np.int64)
+        number = distinct(distinct(self.thread).astype(np.int64), workless)
+        return distinct(model.process_of(self.threads.values[number[number >= 0]]))
 
     def links(self) -> Links:
         """Return the links of all activities."""
@@ -398,12 +392,12 @@ class Linker:
         backward = np.full(len(thread), NONE, np.int64)
         count = np.zeros(len(thread), np.int64)
         processes = dict(rows_by_value(model.process_of(thread)))
-        for owner, layers in self._backward.items():
+        for owner, indices in self._backward.items():
             rows = processes.get(owner >> 24, np.empty(0, np.int64))
             rows = rows[thread[rows] != owner]
             if len(rows) == 0:
                 continue
-            inside = _innermost(layers, time_ns[rows], time_ns[rows])
+            inside = _innermost(indices, time_ns[rows], time_ns[rows])
             rows, inside = rows[inside >= 0], inside[inside >= 0]
             if eligible is not None:
                 chosen = eligible(owner, rows)
@@ -415,7 +409,7 @@ class Linker:
 
     def decide_by_device(self) -> None:
         """Settle what several threads' backward could own, where one of them used the device."""
-        rows = np.flatnonzero(self.rule == LinkRule.AMBIGUOUS)
+        rows = np.flatnonzero(self.rule == np.int8(LinkRule.AMBIGUOUS))
         if len(rows) == 0:
             return
         ranks, rank = self.activities.ranks, self.activities.rank
@@ -453,6 +447,9 @@ def link(
         helpers: regexes of names of threads that never run backward.
     """
     linker = Linker(profile.activities, named, phase, helper_threads(profile.threads, helpers))
+    # Those that are known before their calls come are not numbered while these do.
+    told = np.array([thread.thread for thread in profile.threads], np.int64)
+    linker.threads.numbers(distinct(named.thread, told))
     for block in profile.calls.blocks():
         linker.add(block)
     linker.decide_by_device()
@@ -485,7 +482,7 @@ def _checked(
     known = profile.launches_known
     bounded = known and linker.start_ns <= linker.end_ns
     capture_ns = (linker.start_ns, linker.end_ns) if bounded else None
-    calling = distinct(model.process_of(linker.threads.values)) if known else None
+    calling = linker.calling() if known else None
     sound, timed = check_times(path, activities, launches.call, launches.start_ns, capture_ns)
     left_out, placed = check_places(profile.source, activities, profile.devices, calling)
     if left_out.any():

@@ -9,7 +9,7 @@ from bubbleviz.interpret import iterations
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked
-from bubbleviz.model.grouping import distinct, distinct_rows, found_in, groups_of, without
+from bubbleviz.model.grouping import distinct, distinct_rows, found_in, groups_of, heads, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
@@ -18,8 +18,6 @@ from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.texts import listed
 from bubbleviz.model.values import dataclass
 
-#: Kernels or copies that are looked at together.
-_PIECE = 1 << 16
 #: Processes that a sentence lists; all are counted.
 _LISTED = 8
 
@@ -52,8 +50,8 @@ def operation_ranges_of(
     ranks = profile.activities.ranks
     count = len(ranks)
     kernels = profile.activities.kernels
-    ran = _ran_on(work.take(slice(kernels)), len(named), count)
-    copied = _ran_on(work.take(slice(kernels, None)), len(named), count)
+    ran = _ran_on(work.take(slice(kernels)), count)
+    copied = _ran_on(work.take(slice(kernels, None)), count)
     # A copy to another device makes no operation there.
     copied = copied[~np.isin(copied // count, ran // count)]
     placed = np.concatenate((ran, copied))
@@ -78,17 +76,12 @@ def operation_ranges_of(
     return placed_ranges, _without_rank(profile, named, names, idle[home < 0])
 
 
-def _ran_on(work: DeviceWork, ranges: int, ranks: int) -> Ints:
-    """Return which ranges work ran in on which ranks, as range x ranks + rank.
-
-    Every pair has a place in a table, which is filled piece by piece, as memory is short. The last
-    places are those of no range (-1).
-    """
-    ran = np.zeros((ranges + 1) * ranks, bool)
-    for at in range(0, len(work), _PIECE):
-        piece = slice(at, at + _PIECE)
-        ran[work.range[piece].astype(np.int64) * ranks + work.rank[piece]] = True
-    return np.flatnonzero(ran[: ranges * ranks])
+def _ran_on(work: DeviceWork, ranks: int) -> Ints:
+    """Return which ranges work ran in on which ranks, as range x ranks + rank, ascending."""
+    # Most work is of the range of the work before.
+    rows = heads(work.range, work.rank)
+    ran = distinct(work.range[rows].astype(np.int64) * ranks + work.rank[rows])
+    return ran[ran >= 0]
 
 
 def _marks(ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints) -> Ints:

@@ -295,8 +295,9 @@ def _record_ranks(
         receive_start_ns=receive_start_ns,
     )
     operations = line.placed(operations, keys.rank, *_LAUNCH_TIMES)
-    active, running = spanned.active_time(operations, ran, busy, operating, collectives)
-    exposed = exposed_times(work, collectives, computed)
+    collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
+    active, running = spanned.active_time(operations, ran, busy, operating, collecting)
+    exposed = intervals.difference(collecting, computed)
     launched = line.place(
         work.rank[collectives], links.launch_times_ns(ran.rows[collectives]), NEVER
     )
@@ -378,17 +379,3 @@ def _last_received(received_ns: Ints, ran: spanned.RankWork) -> Codes:
     inside = inside[ended][::-1]
     last[ran.around[inside]] = ran.received[inside]
     return last
-
-
-def exposed_times(
-    work: spanned.DeviceWork, collectives: Ints, computed: intervals.Intervals
-) -> intervals.Intervals:
-    """Return when only communication ran that is not between two ranks.
-
-    Args:
-        work: all that ran.
-        collectives: its rows that are such communication.
-        computed: when compute ran.
-    """
-    times = work.start_ns[collectives], work.end_ns[collectives]
-    return intervals.difference(intervals.union(*times), computed)

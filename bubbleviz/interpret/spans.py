@@ -35,11 +35,6 @@ class DeviceWork(Table):
     compute: Bools
     communication: Bools
 
-    @property
-    def copy(self) -> Bools:
-        """Which are copies or memsets."""
-        return ~self.compute & ~self.communication
-
 
 @dataclass(frozen=True)
 class RankWork:
@@ -131,10 +126,11 @@ def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[dict[str, Ints], BusyI
     inside = ran.around >= 0
     received = ran.received[inside]
     receives = BusyIntervals(ran.around[inside], work.start_ns[received], work.end_ns[received])
-    # Mostly few operations wait, and what runs in others fills no hole.
-    waits = marked(count + 1, receives.operation)
-    filling = work.compute & waits.take(ran.owner)
-    active = BusyIntervals(*intervals.group_union(ran.owner, count, *times, filling))
+    active = receives
+    if len(receives):
+        # Mostly few operations wait, and what runs in others fills no hole.
+        filling = work.compute & marked(count + 1, receives.operation).take(ran.owner)
+        active = BusyIntervals(*intervals.group_union(ran.owner, count, *times, filling))
     busy = busy_intervals(start_ns, end_ns, has_span, receives, active)
     owned = work.compute & (ran.owner >= 0)
     spans = {
@@ -183,7 +179,8 @@ def _chosen_extents(
     count, owned = len(communicates), owner >= 0
     is_communication = np.append(communicates, False)[owner]
     compute = owned & work.compute
-    choice = np.where(work.compute, 1, np.where(work.copy, 2, np.where(is_communication, 0, 3)))
+    of_communication = np.where(work.communication, np.where(is_communication, 0, 3), 2)
+    choice = np.where(work.compute, 1, of_communication)
     best = np.full(count + 1, 2)
     np.minimum.at(best, owner, choice)
     spanning = owned & (choice == best[owner])
@@ -210,8 +207,10 @@ def busy_intervals(
         waits: when receives of theirs ran.
         active: when those that waited computed, whatever ran beside it.
     """
+    at = np.flatnonzero(has_span & (end_ns > start_ns))
+    if not len(waits):
+        return BusyIntervals(at, start_ns[at], end_ns[at])
     packing = intervals.Packing.of(np.where(has_span, start_ns, 0), np.where(has_span, end_ns, 0))
-    at = np.flatnonzero(has_span)
     spans = intervals.union(packing.place(at, start_ns[at]), packing.place(at, end_ns[at]))
     waits = waits.take(has_span[waits.operation])
     owner = waits.operation
@@ -240,7 +239,7 @@ def active_time(
     ran: RankWork,
     busy: BusyIntervals,
     operating: intervals.Intervals,
-    collectives: Ints,
+    collecting: intervals.Intervals,
 ) -> tuple[ActiveTime, RunningTimes]:
     """Return how long kernels ran in each iteration of a rank, and in and between all of them.
 
@@ -251,7 +250,7 @@ def active_time(
         ran: all that ran on them.
         busy: when each operation kept the GPU busy.
         operating: when any compute operation did, those beyond an iteration's work too.
-        collectives: rows of its work that are communication, and not between two ranks.
+        collecting: when communication ran that is not between two ranks.
     """
     work, owner = ran.work, ran.owner
     of = np.flatnonzero(among(operations.phase, WORK) & (operations.kernels > 0))
@@ -266,7 +265,6 @@ def active_time(
     low_ns, high_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
-    collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
     communicating = intervals.union(work.start_ns, work.end_ns, work.communication)
     computing = intervals.union(work.start_ns, work.end_ns, work.compute)
     # What no compute kernel covers.

@@ -15,7 +15,7 @@ from bubbleviz.interpret.collectives import places_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
 from bubbleviz.interpret.interpretation import candidates_of_operations, noted
 from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
-from bubbleviz.interpret.per_rank import Line, exposed_times
+from bubbleviz.interpret.per_rank import Line
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
 from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_intervals, busy_times
 from bubbleviz.model import grouping, intervals
@@ -284,15 +284,16 @@ def _times(
         kernels=operations.has_span.copy(),
     )
     busy = BusyIntervals(busy.operation, start_ns[:own], end_ns[:own])
-    operating, rows = busy_times(on_line, busy, COMPUTE), np.flatnonzero(collective)
+    operating = busy_times(on_line, busy, COMPUTE)
+    collecting = intervals.union(start_ns, end_ns, collective)
     alone = start_ns[told], end_ns[told]
     if "exposed" not in table.told:
         computed = intervals.union(
             np.concatenate((operating[0], start_ns[loose])),
             np.concatenate((operating[1], end_ns[loose])),
         )
-        alone = exposed_times(work, rows, computed)
-    active, running = active_time(on_line, ran, busy, operating, rows)
+        alone = intervals.difference(collecting, computed)
+    active, running = active_time(on_line, ran, busy, operating, collecting)
     running = replace(running, rank=line.owners(running.start_ns))
     tables = {
         "active": active,

@@ -206,9 +206,9 @@ def _names_of(table: type[Table]) -> tuple[str, ...]:
 _column_names: Callable[[Any], tuple[str, ...]] = cache(_names_of)
 
 
-def widened(column: Codes, codes: Codes) -> Codes:
-    """Return a column that has room for these identifiers: itself, or a copy in wider integers."""
-    need = np.min_scalar_type(-1 - int(codes.max(initial=0)))
+def widened(column: Codes, most: int) -> Codes:
+    """Return a column with room for identifiers up to one: itself, or a copy in wider integers."""
+    need = np.min_scalar_type(-1 - most)
     return column if np.can_cast(need, column.dtype) else column.astype(need)
 
 

@@ -458,15 +458,11 @@ class BlockNumbering:
             found, values = np.empty(len(values), np.int32), np.asarray(values, np.int64)
             if native.call("numbers", self.known(), values, len(values), found):
                 return found
-        known = self._sorted
-        at = np.minimum(np.searchsorted(known, values), max(len(known) - 1, 0))
-        if len(known) == 0 or not np.array_equal(known[at], values):
-            self.values = np.concatenate((self.values, without(values, known)))
+        if len(new := without(values, self._sorted)):
+            self.values = np.concatenate((self.values, new))
             self._code = np.argsort(self.values, kind="stable").astype(np.int32)
             self._sorted = self.values[self._code]
-            at = np.searchsorted(self._sorted, values)
-        code: Codes = self._code[at]
-        return code
+        return self.numbers(values) if native else self._code[np.searchsorted(self._sorted, values)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -262,8 +262,13 @@ class Ranges(Table):
 class RangeLog(Protocol):
     """All the NVTX ranges of a profile, whatever they are named, too many to be held at once."""
 
-    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
-        """Return the ranges of some threads that last so long, and touch any of some times."""
+    def lasting(
+        self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
+    ) -> Ranges:
+        """Return the ranges of some threads that last so long, and touch any of some times.
+
+        Where the thread is told that each time is ``of``, those of other threads may be left out.
+        """
 
 
 @dataclass(frozen=True)

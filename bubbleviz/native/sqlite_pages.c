@@ -854,8 +854,9 @@ struct selection {
     int64_t start, end, thread; /* indices of columns; -1: any time */
     int64_t thread_count;
     const int64_t *threads; /* ascending */
-    int64_t shortest, times;      /* how long a row lasts; how many times, of which it touches one */
-    const int64_t *since, *until; /* these, disjoint and ascending */
+    int64_t shortest;             /* how long a row lasts */
+    const int64_t *since, *until; /* times, of which it touches one: disjoint and ascending */
+    const int64_t (*bounds)[2];   /* from which to below which are those of each thread */
 };
 
 struct naming {
@@ -909,10 +910,13 @@ static int select_times(const struct selection *selection, const struct record *
         length = value[1] > value[0] ? INT64_MAX : INT64_MIN;
     if (length < selection->shortest || value[0] == INT64_MAX)
         return OK;
+    int64_t thread = first_from(selection->threads, selection->thread_count, value[2]);
+    if (thread == selection->thread_count || selection->threads[thread] != value[2])
+        return OK;
+    int64_t time = selection->bounds[thread][0], end = selection->bounds[thread][1];
     /* The first that ends after the row starts. */
-    int64_t time = first_from(selection->until, selection->times, value[0] + 1);
-    *kept = time < selection->times && selection->since[time] < value[1] &&
-            is_among(selection->threads, selection->thread_count, value[2]);
+    time += first_from(selection->until + time, end - time, value[0] + 1);
+    *kept = time < end && selection->since[time] < value[1];
     return OK;
 }
 

@@ -84,9 +84,10 @@ class InMemoryRanges:
     names: PackedNames | None = None
 
     def lasting(
-        self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints
+        self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> model.Ranges:
         """Return the ranges of some threads that last so long, and touch any of some times."""
+        del of  # What is in memory is left out no faster.
         ranges, times = self.ranges, intervals.union(since_ns, until_ns)
         keep = (ranges.end_ns - ranges.start_ns >= shortest_ns) & np.isin(ranges.thread, threads)
         rows = np.flatnonzero(keep)
@@ -341,7 +342,8 @@ class ActivitiesBuilder:
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
         place = self._places.numbers(process << _DEVICE_BITS | device_id)
         name_id = self._numbers_of_names(name[0], what) if name else np.full(len(place), NONE)
-        self._rank, self._name_id = widened(self._rank, place), widened(self._name_id, name_id)
+        self._rank = widened(self._rank, len(self._places) - 1)
+        self._name_id = widened(self._name_id, len(self._names) - 1)
         self._rank[rows], self._name_id[rows] = place, name_id
         self._correlation_id[rows] = model.correlations(correlation_id)
 

@@ -102,12 +102,14 @@ def _by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
 def _by_time(export: SqliteExport, shortest_ns: int) -> Selection:
     starts = _numbers(export, "calls/all")
     threads = set() if isinstance(starts, Exception) else set(starts[2].tolist())
+    threads = {-1, 3, *threads}
     return Selection(
         event_types(export),
-        threads=tuple(sorted({-1, 3, *threads})),
+        threads=tuple(sorted(threads)),
         shortest_ns=shortest_ns,
         since_ns=(-1000,),
         until_ns=(1 << 61,),
+        bounds=(0, 1) * len(threads),
     )
 
 
@@ -189,10 +191,18 @@ def test_rows_that_touch_one_of_several_times() -> None:
         rows = np.flatnonzero(touched.any(axis=1)).tolist()
         assert 0 < len(rows) < len(texts)
         selection = replace(_by_time(export, 0), since_ns=(*times[0],), until_ns=(*times[1],))
-        found = _direct(export).named("ranges/lasting", selection, [EVERY_ROW])
-        assert found is not None
-        assert [*found[1]] == [texts[row] for row in rows]
-        assert found[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
+        threads, thread = selection.threads, np.array(every[3])
+        # The times of all, or of each thread its own: of some none.
+        own = len(since_ns) * np.arange(len(threads) + 1) // len(threads) // 2 * 2
+        for bounds in ((0, len(since_ns)) * len(threads), np.repeat(own, 2)[1:-1].tolist()):
+            begin, end = np.reshape(bounds, (-1, 2))[np.searchsorted(threads, thread)].T[:, :, None]
+            of_thread = (np.arange(len(since_ns)) >= begin) & (np.arange(len(since_ns)) < end)
+            rows = np.flatnonzero((touched & of_thread).any(axis=1)).tolist()
+            selection = replace(selection, bounds=(*bounds,))
+            found = _direct(export).named("ranges/lasting", selection, [EVERY_ROW])
+            assert found is not None
+            assert [*found[1]] == [texts[row] for row in rows]
+            assert found[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
 
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"

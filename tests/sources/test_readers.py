@@ -145,7 +145,8 @@ def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
     with KNOWN[name].open_file(path, 1, unwatched) as file:
         found = file.read((), partial=True)
         calls = sum(map(len, found.calls.blocks()))
-        everything = found.every_range.lasting(0, *(np.empty(0, np.int64) for _ in range(3)))
+        none = np.empty(0, np.int64)
+        everything = found.every_range.lasting(0, none, none, none, None)
 
     work = found.activities
     start_ns = work.start_ns - work.start_ns.min()

@@ -406,7 +406,7 @@ class ColumnarExport(export.Export):
             start, end, thread = (_numbers(block, n) for n in ("start", "end", "globalTid"))
             # Differences of times that are damaged may go beyond 64 bits, which SQLite's may not.
             fits &= end.astype(np.float64) - start >= selection.shortest_ns
-            fits &= (end > selection.since_ns[0]) & (start < selection.until_ns[-1])
+            fits &= (end > min(selection.since_ns)) & (start < max(selection.until_ns))
             fits &= np.isin(thread, selection.threads) & (start != ABSENT) & (end != ABSENT)
         block = _kept(block, fits)
         known = _texts_in(block, text.name)

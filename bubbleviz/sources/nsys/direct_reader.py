@@ -128,7 +128,7 @@ class DirectReader:
         if by_time:
             options |= {"thread": place["globalTid"]}
             options |= {"threads": selection.threads, "shortest": selection.shortest_ns}
-            options |= {"times": (selection.since_ns, selection.until_ns)}
+            options |= {"times": (selection.since_ns, selection.until_ns, selection.bounds)}
         if sampled:
             # Kind and number of the text; other columns may be damaged.
             table = replace(table, integers=table.integers[[2, 5]])

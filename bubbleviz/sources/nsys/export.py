@@ -72,8 +72,10 @@ class Selection:
         text_ids: numbers of registered strings that fit, ascending.
         threads: that opened a range, ascending.
         shortest_ns: how long it lasts at least.
-        since_ns: starts of times, disjoint and ascending, of which it should touch one.
-        until_ns: their ends. It must lie between the first and the last.
+        since_ns: starts of times, of which it should touch one: those of a thread are disjoint and
+            ascend. It must lie between the first and the last of all.
+        until_ns: their ends.
+        bounds: from which to below which of them are those of each thread.
     """
 
     kinds: tuple[int, ...] = (0, 0, 0, 0)
@@ -83,6 +85,7 @@ class Selection:
     shortest_ns: int = 0
     since_ns: tuple[int, ...] = (0,)
     until_ns: tuple[int, ...] = (0,)
+    bounds: tuple[int, ...] = ()
 
 
 def joined(parts: Sequence[Named]) -> Named:

@@ -11,7 +11,7 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.model.values import dataclass
 from bubbleviz.sources.in_memory import plain_ranges
@@ -159,7 +159,9 @@ class LongRanges:
     export: Export
     of_system: bool = False
 
-    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
+    def lasting(
+        self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
+    ) -> Ranges:
         """Return what lasts so long on some threads and touches any of some times.
 
         Only start, end, thread and name are known.
@@ -168,12 +170,20 @@ class LongRanges:
         blocks: Iterable[Named] = ()
         name = "calls/system" if self.of_system else "ranges/lasting"
         if len(times[0]) and self.export.has(name):
+            threads = distinct(threads)
+            whose = np.zeros_like(since_ns) if of is None else found_in(threads, of)
+            groups = 1 if of is None else len(threads)
+            owner, *sought = intervals.group_union(whose, groups, since_ns, until_ns)
+            ends = np.searchsorted(owner, np.arange(groups + 1))
+            # Times that are of no thread are those of all.
+            bounds = np.resize(np.column_stack((ends[:-1], ends[1:])), 2 * len(threads))
             selection = Selection(
                 event_types(self.export),
-                threads=tuple(distinct(threads).tolist()),
+                threads=tuple(threads.tolist()),
                 shortest_ns=shortest_ns,
-                since_ns=tuple(times[0].tolist()),
-                until_ns=tuple(times[1].tolist()),
+                since_ns=tuple(sought[0].tolist()),
+                until_ns=tuple(sought[1].tolist()),
+                bounds=tuple(bounds.tolist()),
             )
             if self.of_system:
                 blocks = [self.export.named(name, selection)]

@@ -151,8 +151,8 @@ class SqliteExport(export.Export):
             "some_strings": bool(selection.text_ids),
             "threads": json.dumps(selection.threads),
             "shortest": selection.shortest_ns,
-            "since": selection.since_ns[0],
-            "until": selection.until_ns[-1],
+            "since": min(selection.since_ns),
+            "until": max(selection.until_ns),
             "first": first,
             "last": last,
         }

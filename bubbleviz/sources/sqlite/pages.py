@@ -158,7 +158,7 @@ class PageTable:
         kinds: Sequence[int] = (0, 0, 0, 0),
         ids: Sequence[int] | None = (),
         threads: Sequence[int] = (),
-        times: tuple[Sequence[int], Sequence[int]] = ((), ()),
+        times: tuple[Sequence[int], Sequence[int], Sequence[int]] = ((), (), ()),
         **fields: int,
     ) -> PackedRows | None:
         """Return the rows of some kinds whose text fits a pattern, or has some number.
@@ -173,7 +173,8 @@ class PageTable:
             kinds: four codes, where the place of their column is given.
             ids: wanted numbers of texts, ascending, for rows whose text is NULL; None for any.
             threads: those wanted, ascending, where rows are selected by time.
-            times: starts and ends, disjoint and ascending, of which such a row touches one.
+            times: starts and ends, of which such a row touches one of its thread, these disjoint
+                and ascending; and from which to below which are those of each thread.
             fields: places of columns: ``kind``; ``id`` of the text; ``start`` and ``end``, by which
                 it is noted how long rows last; and to select by time, whatever the number of the
                 text, ``thread``, with how long a row lasts at least (``shortest``).
@@ -183,14 +184,14 @@ class PageTable:
         absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
         given = absent | {"shortest": 0} | fields
         kind, of_text, start, end, thread, shortest = given.values()
-        wanted, of_threads, since, until = (
+        wanted, of_threads, since, until, parts = (
             np.array(some, np.int64) if some else None for some in (ids, threads, *times)
         )
         selection: tuple[native.Argument, ...] = (native.ended(*globs), len(globs), text)
         selection += (native.ended(before) if before else None, kind, *kinds)
         selection += (of_text, -1 if ids is None else len(ids), wanted)
         selection += (start, end, thread, len(threads), of_threads)
-        selection += (shortest, len(times[0]), since, until)
+        selection += (shortest, since, until, parts)
         lengths = (
             self.longest if start != NONE else None,
             *(start, end, shortest if thread != NONE else NONE),
