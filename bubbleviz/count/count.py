@@ -55,13 +55,13 @@ def quantile(df: int) -> float:
 
 
 def median(values: Ints | Floats) -> float:
-    """Return the median of some values, at least one, none of them NaN.
+    """Return the median of some values without NaN among them; NaN of none.
 
     It takes a fifth of the time of np.median, which imports numpy.ma where values are floats.
     """
     ordered = np.sort(values)
-    middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
-    return float(middle.sum() / len(middle))
+    middle = ordered[max(len(ordered) - 1, 0) // 2 : len(ordered) // 2 + 1]
+    return float(middle.sum() / len(middle)) if len(middle) else np.nan
 
 
 # Time breakdown: every nanosecond of every rank's window attributed to one use.

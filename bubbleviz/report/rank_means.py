@@ -330,8 +330,7 @@ def _standout(
 
 def _median(values: Floats) -> float:
     """Return the median of those that are known; NaN of none."""
-    known = values[~np.isnan(values)]
-    return median(known) if len(known) else np.nan
+    return median(values[~np.isnan(values)])
 
 
 def sentence_of(standout: Standout) -> str:

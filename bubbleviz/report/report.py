@@ -241,18 +241,16 @@ class Report:
     @cached_property
     def kernel_time(self) -> KernelTime:
         """How long kernels ran in the averaged iterations."""
-        times, ratio = np.zeros(6, np.int64), self.headline
-        for iteration in self.iterations:
-            if iteration.averaged:
-                accounts = ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
-                window, running, bubble, loose = (
-                    account_column(iteration.ranks, ratio, name).sum() for name in accounts
-                )
-                gap, work = (
-                    rank_column(iteration.ranks, name).sum() for name in ("gap_ns", "compute_ns")
-                )
-                times += np.array((window, running, bubble, gap, loose, work))
-        return KernelTime(*times.tolist())
+        averaged = [iteration.ranks for iteration in self.iterations if iteration.averaged]
+        window, running, bubble, loose = (
+            sum(int(account_column(own, self.headline, name).sum()) for own in averaged)
+            for name in ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
+        )
+        gap, work = (
+            sum(int(rank_column(own, name).sum()) for own in averaged)
+            for name in ("gap_ns", "compute_ns")
+        )
+        return KernelTime(window, running, bubble, gap, loose, work)
 
     @property
     def single_stage(self) -> bool:
