@@ -68,9 +68,10 @@ def operation_ranges_of(
     timing = iterations.host_order(rank, name.phase, key, second, mark, name.post_validation)
     constant = iterations.constant_names(timing)
     iteration = iterations.number_iterations(timing, constant)
-    # A W without a microbatch settles what is owed; of others the number is their order.
     counted = among(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
-    unnumbered = (constant & among(name.phase, WORK)) | (counted & (name.microbatch < 0))
+    # A W without a microbatch settles what is owed; of others the number is their order.
+    clears = (name.phase == Phase.W) & (name.microbatch < 0)
+    unnumbered = (constant & among(name.phase, WORK) & ~clears) | (counted & (name.microbatch < 0))
     operation = _grouped(timing, iteration, unnumbered & ~name.part, name.part)
     placed_ranges = OperationRanges(of_range, rank, mark, iteration, unnumbered, operation)
     return placed_ranges, _without_rank(profile, named, names, idle[home < 0])

@@ -594,7 +594,8 @@ def _limitations(
         )
         for what, ranks in sorted(without.items())
     )
-    limitations.extend(_not_averaged(counts))
+    inferred = any(note.kind is LimitationKind.MICROBATCHES_INFERRED for note in of_files)
+    limitations.extend(_not_averaged(counts, numbered=not inferred))
     limitations.extend(_lacking(run, counts))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
@@ -610,16 +611,26 @@ def _limitations(
     return tuple(limitations)
 
 
-def _not_averaged(counts: Counts) -> Iterator[Limitation]:
-    """Yield why iterations are no part of averages."""
+def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
+    """Yield why iterations are no part of averages.
+
+    Args:
+        counts: of the run.
+        numbered: whether all names of ranges number microbatches.
+    """
+    remedy = (
+        "check the numbers in the names of ranges"
+        if numbered
+        else "microbatches are numbered by order, so check that no range is missing"
+    )
     incomplete = [i for i in counts.iterations if not i.complete]
     unmatched = sum(i.unmatched for i in incomplete)
     evaluations = sum(i.kind == EVALUATION for i in counts.iterations)
     for what, reason, number in (
         (
             "iterations in which a forward has no backward of its number",
-            "their ranks went on, so the capture did not cut them; check the numbers in the names "
-            "of ranges; they are listed, not averaged",
+            f"their ranks went on, so the capture did not cut them; {remedy}; they are listed, not "
+            "averaged",
             unmatched,
         ),
         (

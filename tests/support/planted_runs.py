@@ -84,6 +84,7 @@ RUNS = {
     "late host": replace(BASE, late_stage=1, late_ns=400_000),
     "slow stage": replace(BASE, slow_stage=2),
     "W_clear": replace(ZERO_BUBBLE, w_clear=True),
+    "W_clear, constant names": replace(ZERO_BUBBLE, w_clear=True, names="constant"),
     "cut mid-iteration": replace(BASE, iterations=3, cut_ns=70_000_000),
     "cut in the first iteration": replace(BASE, iterations=3, cut_ns=20_000_000),
     "cut, split backward": replace(ZERO_BUBBLE, cut_ns=65_000_000),
