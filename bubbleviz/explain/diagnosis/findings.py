@@ -372,7 +372,7 @@ def _late_begins(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints) ->
     """Return how late the host launched the first operation of each rank and iteration, ns.
 
     Its wait counts as warm-up, whatever it is for. One without inputs is held against the first
-    rank that begins the iteration, and against the end of its own rank's last iteration::
+    rank that begins the iteration, and all against the end of their own rank's last iteration::
 
         stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
         stage 1         │ late │├ F0 ┤├ F1 ┤     its input is there, and the launch is not
@@ -404,9 +404,9 @@ def _late_begins(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints) ->
     ends_ns = group_extents(ended.of_row, len(ended), own.start_ns, own.end_ns)[1]
     keys = own.rank[ended.first], own.iteration[ended.first]
     before_ns = looked_up(keys, ends_ns, (rank[first], iteration[first] - 1))
-    alone_ns = np.maximum(begun_ns[begun.of_row], before_ns)
     inputs_ns = ready_ns[rows[first]]
-    needed_ns = np.where(inputs_ns == NEVER, alone_ns, inputs_ns)
+    needed_ns = np.where(inputs_ns == NEVER, begun_ns[begun.of_row], inputs_ns)
+    needed_ns = np.maximum(needed_ns, before_ns)
     after, before = scenarios.order.after, scenarios.order.before
     moved = scenarios.work.communicates[before] & (after < len(rows))
     moved_ns = group_latest(after[moved], len(rows), scenarios.own_ns[before[moved]], 0)

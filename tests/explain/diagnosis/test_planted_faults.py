@@ -83,6 +83,13 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         "Launch ReduceScatter earlier on node0 GPU 1 (pipeline order 4) (-",
     ),
     (
+        # The other member of the late collective is behind in the next iteration, and not late.
+        replace(APART, schedule="zb-h1", replicas=2, servers=1, reduce_ns=300_000),
+        {"late_reducer": 5, "late_reduce_ns": 5_000_000},
+        "launch",
+        "Launch ReduceScatter earlier on node0 GPU 5 (pipeline order 6) (-",
+    ),
+    (
         BASE,
         {"pause_device": 9, "pause_every": 2, "pause_dry": True, "stall_range": "gc.collect"},
         "iteration",
