@@ -18,6 +18,7 @@ from bubbleviz.report.comparison import (
     Comparison,
     MeanDifference,
     common_headline,
+    longest,
 )
 from bubbleviz.report.followed import NOT_FOLLOWED, same_work
 
@@ -119,6 +120,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values."""
     return {
         "headline": comparison.headline,
+        # Whose windows tell how long iterations are.
+        "longest": comparison.longest,
         "runs": [
             {
                 "title": run.title,
@@ -305,16 +308,18 @@ def _spent(runs: Sequence[SavedReport]) -> tuple[str, list[dict[str, float]]]:
     """Return of what times are, and for each run what a rank spends it on, in ns.
 
     Where primary ratios differ, so do their windows: then it is work and bubble in those of the
-    ratio that they are compared by. Where iterations have other numbers of microbatches, it is of
-    each microbatch.
+    ratio that they are compared by. Those that are not whole iterations are named. Where
+    iterations have other numbers of microbatches, it is of each microbatch.
     """
     first, *others = runs
     unit, times = "ms per rank and iteration", [own.time_ns for own in runs]
     if not first.of_pipeline:
         unit = f"ms per device and {'step' if first.of_iterations else 'capture'}"
-    if any(own.headline != first.headline for own in others):
-        headline = common_headline(runs)
+    headline = common_headline(runs)
+    differ = any(own.headline != first.headline for own in others)
+    if differ or headline != longest(runs):
         unit += f", in the window of {headline}"
+    if differ:
         times = [own.of_window_ns(headline) for own in runs]
     numbers = [own.microbatches or 1 for own in runs]
     shares = [same_work(first, own) for own in others]
@@ -380,7 +385,7 @@ def _table(ratios: Mapping[str, tuple[Cell, ...]], titles: list[str]) -> Iterato
 
 def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     """Yield a line for each run but the first: its ratio and window by the first's."""
-    headline = comparison.headline
+    headline, longest = comparison.headline, comparison.longest
     cells = comparison.ratios[headline]
     before = cells[0].ratio
     kind = " bubble ratio" if comparison.runs[0].saved.of_pipeline else ""
@@ -390,13 +395,23 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
         # The first run stands in the first line.
         line = f"{' ' if place else line} -> {percent(new)} ({title})"
         line += f": {_apart(cell.bubble)}" if cell.bubble is not None else ""
-        if cell.window_ns is not None and before is not None and before.window_ns.mean:
-            by = cell.window_ns.mean / before.window_ns.mean
-            line += f"; {_windows(comparison)} {_longer(by)}"
-            if cell.microbatch_ns is not None:
-                each = before.window_ns.mean / (comparison.runs[0].saved.microbatches or 1)
-                line += f", {_longer(cell.microbatch_ns.mean / each)} per microbatch"
-        yield line
+        own, whole = (_windows_longer(comparison, name, place + 1) for name in (headline, longest))
+        if own != whole:
+            line += f"; {one_line(headline, 40)} windows {own}"
+            whole += f" ({longest})"
+        yield f"{line}; {_windows(comparison)} {whole}" if whole else line
+
+
+def _windows_longer(comparison: Comparison, name: str, place: int) -> str:
+    """Return how much longer windows of a ratio are in a run than in the first one."""
+    first, cell = comparison.ratios[name][0].ratio, comparison.ratios[name][place]
+    if cell.window_ns is None or first is None or not first.window_ns.mean:
+        return ""
+    told = _longer(cell.window_ns.mean / first.window_ns.mean)
+    if cell.microbatch_ns is not None:
+        each = first.window_ns.mean / (comparison.runs[0].saved.microbatches or 1)
+        told += f", {_longer(cell.microbatch_ns.mean / each)} per microbatch"
+    return told
 
 
 def _longer(by: float) -> str:

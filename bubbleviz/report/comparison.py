@@ -142,6 +142,11 @@ class Comparison:
         """Name of the ratio that they are compared by; see :func:`common_headline`."""
         return common_headline([run.saved for run in self.runs])
 
+    @property
+    def longest(self) -> str:
+        """Name of the ratio whose windows tell how long iterations are; see :func:`longest`."""
+        return longest([run.saved for run in self.runs])
+
     def __dir__(self) -> list[str]:
         """Return what is public."""
         return [name for name in super().__dir__() if not name.startswith("_")]
@@ -172,23 +177,42 @@ def _is_common(name: str, runs: Sequence[SavedReport]) -> bool:
     return all(ratio is not None and ratio.bubble.mean is not None for ratio in ratios)
 
 
+def longest(runs: Sequence[SavedReport]) -> str:
+    """Return the ratio of the longest window that all runs have: it tells how long iterations are.
+
+    What lies between the last backward and the next forward is in no shorter one. A window that
+    some run has only once, where it has the primary one more often, has no spread to test by.
+    """
+    primary = common_headline(runs)
+    for name in _LONGEST_FIRST:
+        pairs = [(run.ratio(name), run.ratio(primary)) for run in runs]
+        if _is_common(name, runs) and all(
+            own and main and own.window_ns.n >= min(2, main.window_ns.n) for own, main in pairs
+        ):
+            return name
+    return primary
+
+
 def worse_runs(comparison: Comparison) -> list[str]:
     """Return the titles of the runs that are worse than the first, beyond chance.
 
-    They take longer, or bubble more in no less time; a microbatch does where iterations have
-    other numbers of them.
+    They take longer, from iteration to iteration or in the window of the primary ratio, or bubble
+    more in no less time; a microbatch does where iterations have other numbers of them.
 
     Raises:
         InputError: the primary ratio of a run is unknown.
     """
     worse, headline = [], comparison.headline
-    for run, cell in [*zip(comparison.runs, comparison.ratios[headline], strict=True)][1:]:
+    cells = zip(comparison.ratios[headline], comparison.ratios[comparison.longest], strict=True)
+    for run, (cell, whole) in [*zip(comparison.runs, cells, strict=True)][1:]:
         if cell.bubble is None or cell.longer_ns is None:
             raise InputError(
                 f"{run.path}: its {headline} ratio, or that of the first run, is unknown, so "
                 "neither is worse; see the limitations that analyze lists"
             )
         longer = cell.longer_ns.significant
+        if whole.longer_ns is not None:
+            longer = whole.longer_ns.significant or longer
         if longer > 0 or (longer == 0 and cell.bubble.significant > 0):
             worse.append(run.title)
     return worse

@@ -49,6 +49,7 @@ class FollowedAdvice:
         error_ratio: how far that may be off; None where it is unknown.
         change: what was done about it, as far as reports show it.
         saved_ratio: how much shorter iterations are, as a share; None where it is unknown.
+        window: the ratio by whose windows they are.
         per_microbatch: whether it is of the time of a microbatch, as iterations have other numbers
             of them.
         verdict: :data:`KEPT`, :data:`IN_PART`, :data:`NOT_KEPT`, :data:`NOT_FOLLOWED` or
@@ -62,6 +63,7 @@ class FollowedAdvice:
     error_ratio: float | None
     change: str
     saved_ratio: float | None
+    window: str
     verdict: str
     per_microbatch: bool = False
 
@@ -72,7 +74,7 @@ class FollowedAdvice:
         if self.saved_ratio is not None:
             longer = "shorter" if self.saved_ratio >= 0 else "longer"
             longer += " per microbatch" if self.per_microbatch else ""
-            came = f"iterations are {percent(abs(self.saved_ratio))} {longer}"
+            came = f"iterations are {percent(abs(self.saved_ratio))} {longer} ({self.window})"
         return (
             f"{self.action}: promised "
             f"{saved_share(self.kind, self.place, self.promised_ratio, self.error_ratio)}; "
@@ -133,7 +135,7 @@ def _held(
     advice: SavedAdvice, runs: tuple[SavedReport, SavedReport], window: str, done: bool, change: str
 ) -> FollowedAdvice:
     """Return an advice, whether it was followed, and how, held against what came of it."""
-    saved = _saved(*runs, window)
+    saved, window = _saved(*runs, window)
     within = max(advice.error_ratio or 0.0, _WITHIN)
     if not done:
         verdict = NOT_FOLLOWED
@@ -151,6 +153,7 @@ def _held(
         advice.error_ratio,
         change,
         saved,
+        window,
         verdict,
         same_work(*runs) != 1,
     )
@@ -172,13 +175,16 @@ def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice |
     return SavedAdvice(MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", MICROBATCHES)
 
 
-def _saved(before: SavedReport, after: SavedReport, window: str) -> float | None:
-    """Return the share by which a window of as much work is shorter; None where either has none."""
+def _saved(before: SavedReport, after: SavedReport, window: str) -> tuple[float | None, str]:
+    """Return the share by which a window of as much work is shorter, and which window that is.
+
+    None where either run has none.
+    """
     for name in (window, before.headline, "step"):
         first, now = before.ratio(name), after.ratio(name)
         if first and now and first.window_ns.mean and now.window_ns.mean is not None:
-            return 1 - same_work(before, after) * now.window_ns.mean / first.window_ns.mean
-    return None
+            return 1 - same_work(before, after) * now.window_ns.mean / first.window_ns.mean, name
+    return None, window
 
 
 def _change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tuple[bool, str]:

@@ -216,7 +216,8 @@ def limits_above(
 ) -> tuple[Limit, ...]:
     """Return limits so far above the primary ratio, or the window, of an earlier report.
 
-    Where iterations have other numbers of microbatches, windows are compared per microbatch.
+    The window is the longest that both have. Where iterations have other numbers of microbatches,
+    windows are compared per microbatch.
 
     Args:
         baseline: the report.
@@ -239,6 +240,9 @@ def limits_above(
             f"{path}: {why}, so nothing can be compared with it; give another report with "
             "--baseline"
         )
+    from bubbleviz.report.comparison import longest
+
+    whole = baseline.ratio(longest((baseline, saved))) or ratio
     limits = []
     for text in increases:
         amount, unit = _amount(text.strip())
@@ -252,15 +256,16 @@ def limits_above(
         if saved.ranks != baseline.ranks:
             more += f" ({saved.ranks:,} ranks here, {baseline.ranks:,} there)"
         if unit == "pt":
-            most, in_unit = ratio.bubble.mean + amount, "%"
+            of, most, in_unit = ratio, ratio.bubble.mean + amount, "%"
             written = f"{100 * most:.2f} %"
         else:
-            most, in_unit = ratio.window_ns.mean / 1e6 * (1 + amount) / share, "ms"
+            of, in_unit = whole, "ms"
+            most = (whole.window_ns.mean or 0.0) / 1e6 * (1 + amount) / share
             written = f"{most:.3f} ms"
             if share != 1:
                 numbers = f"{saved.microbatches} here, {baseline.microbatches} there"
                 more += f" per microbatch ({numbers})"
-        limits.append(Limit(ratio.name, most, f"{written}, {more}", in_unit, unit == "%"))
+        limits.append(Limit(of.name, most, f"{written}, {more}", in_unit, unit == "%"))
     return tuple(limits)
 
 

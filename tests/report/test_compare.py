@@ -121,6 +121,39 @@ def test_differences_are_those_to_the_first_run() -> None:
     assert worse_runs(found) == ["c"]
 
 
+@pytest.mark.parametrize(
+    ("periods_ms", "n", "told", "worse"),
+    [
+        ((34, 42), 4, "schedule windows as long; iterations 23.53 % longer (period)", ["b"]),
+        ((42, 34), 4, "schedule windows as long; iterations 19.05 % shorter (period)", []),
+        ((34, 34), 4, "the same; iterations as long", []),
+        # What is known once gives no test; the step does.
+        ((34, 42), 1, "the same; schedule windows as long; iterations 2.94 % shorter (step)", []),
+    ],
+)
+def test_iterations_are_as_long_as_the_longest_window_that_all_have(
+    periods_ms: tuple[float, float], n: int, told: str, worse: list[str]
+) -> None:
+    runs = []
+    for title, period_ms, step_ms in zip("ab", periods_ms, (34.0, 33.0), strict=True):
+        known = run(title)
+        ratios = (
+            *known.saved.ratios,
+            *run(title, window_ms=step_ms, name="step").saved.ratios,
+            *run(title, window_ms=period_ms, name="period", n=n).saved.ratios,
+        )
+        runs.append(replace(known, saved=replace(known.saved, ratios=ratios)))
+    found = compare(runs)
+
+    text = " ".join(printed(found).split())
+    assert told in text
+    assert "ms per rank and iteration, in the window of schedule" in text
+    assert worse_runs(found) == worse
+    (limit,) = limits_above(runs[0].saved, ["2%"], "a.json", runs[1].saved)
+    (check,) = checks(runs[1].saved, [limit], "b.json")
+    assert check.passed == (not worse)
+
+
 def test_one_iteration_gives_no_test_and_says_so() -> None:
     none = compare([run("a", None), run("b", None)])
     assert "- (a) -> - (b)" in printed(none)
@@ -381,7 +414,7 @@ def test_json_has_what_is_promised() -> None:
     assert found["schema"] == "bubbleviz.comparison/1"
     assert set(found) == {
         *("schema", "version", "headline", "runs", "ratios", "changes", "advice", "notes"),
-        "test",
+        *("longest", "test"),
     }
     assert [own["title"] for own in found["runs"]] == ["a", "b"]
     assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
