@@ -87,6 +87,9 @@ def first_thing(report: Report) -> str | None:
         found = () if replays is None else advice_of(report, _worth(report, replays["measured"]))
         certain = next((advice for advice in found if advice.certain), None)
         if certain is not None:
+            if certain.kind == "launch-gaps" and sentences[0] is not None:
+                # What to do about them is said with what that saves.
+                sentences[0] = sentences[0].removesuffix(f": {_GAPS[1]}")
             sentences.append(certain.text)
         elif sentences[0] is None:
             sentences += [_unknown(report) if replays is None else _schedule_bound(report, replays)]
@@ -256,8 +259,9 @@ def _heavier_than_bubble(report: Report) -> str | None:
     launch gaps that take most of the operations' time.
     """
     time = report.kernel_time
-    idle = "the bubble" if report.no_pipeline is None else "the idle time between operations"
-    bubble = f"more than {idle} ({percent(time.bubble_ns / (time.window_ns or 1))})"
+    # Which is less than the ratio where an optimizer runs in the window.
+    idle = percent(time.bubble_ns / (time.window_ns or 1))
+    bubble = f"more than the idle time between operations ({idle})"
     filled = f"and {percent(time.gap_ns / (time.work_ns or 1))} of the time that counts as work"
     outweighing = [
         (time_ns, sentence, than)
@@ -318,6 +322,12 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
         told = (
             f"No change to what ran removes the bubble ({percent(headline)}, {report.headline}); "
             "more requests, or more chunks in flight, would fill it"
+        )
+    elif report.headline == "period":
+        # What iterations idle for alone, the next one fills: more microbatches may save nothing.
+        told = (
+            f"No single delay stands out; {percent(headline)} of the time from one iteration to "
+            "the next is bubble (period); --what-if compares other schedules"
         )
     else:
         # Twice the work with the same bubble.

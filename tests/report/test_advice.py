@@ -224,6 +224,26 @@ def test_what_else_would_save_stands_below_what_to_do_first(
     assert "First: Begin iterations earlier" in screen
 
 
+def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path: Path) -> None:
+    plant(
+        Planting(schedule="zb-h2", stages=4, microbatches=8, iterations=3, transfer_ns=100_000),
+        tmp_path,
+    )
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.headline == "period"
+    assert str(first_thing(report)).startswith("No single delay stands out; 2.39 % of the time")
+
+
+def test_launch_gaps_are_told_once(tmp_path: Path) -> None:
+    run = Planting(stages=4, microbatches=8, iterations=3)
+    plant(replace(run, kernels=20, kernel_gap_ns=40_000), tmp_path)
+    sentence = str(first_thing(bubbleviz.analyze(tmp_path)))
+
+    assert sentence.lower().count("launch fewer, larger kernels") == 1
+    assert "more than the idle time between operations (26.14 %)" in sentence
+
+
 def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> None:
     table = tmp_path / "operations.csv"
     uneven = {2: 1.6, 4: 1.06, 6: 1.05}
