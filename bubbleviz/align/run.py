@@ -247,6 +247,7 @@ class Run:
         stages_missing: whether no profile holds some virtual stages of the run.
         ranks_missing: whether no profile holds some ranks of the run.
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
+        ends_early: whether stages may be missing behind the last one that the profiles hold.
         limitations: what could not be determined.
         rank_of_local: for each profile, the rank of each of its own ranks.
         pauses: when nothing of a rank was recorded.
@@ -277,6 +278,7 @@ class Run:
     rank_of_local: tuple[Ints, ...]
     pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     layers: tuple[StageLayers, ...] = ()
+    ends_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -412,6 +414,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         stages_missing=staging.stages_missing,
         ranks_missing=staging.ranks_missing,
         pipeline_unproven=staging.pipeline_unproven,
+        ends_early=staging.ends_early,
         limitations=limitations,
         rank_of_local=tuple(place[first:end] for first, end in pairwise(ends)),
         pauses=_placed(joined.pauses, place),

@@ -27,6 +27,10 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 from bubbleviz.model.texts import counted, listed, some_of
 from bubbleviz.model.values import dataclass, replace
 
+#: A microbatch that is away for so much of its F and B, or longer, may be on a later stage.
+_AWAY = 0.75
+#: Of backwards that idle for more than this share of what the first one does, the host is late.
+_ALIKE = 0.5
 #: Ranks that a limitation lists.
 _LISTED = 8
 _UNPROVEN = Limitation(
@@ -54,6 +58,12 @@ _STAGES_MISSING = Limitation(
     "stages without a profile",
     "range names mention virtual stages that no profile holds; ratios are incomplete",
 )
+_STAGES_BEHIND = Limitation(
+    "stages that may be missing",
+    "the last stage idles before its first backward, as if it waited for later stages; if their "
+    "profiles are missing, ratios and stages leave them out",
+    kind=LimitationKind.STAGES_MAY_BE_MISSING,
+)
 _COUNTED_FROM_HELD = Limitation(
     "numbers of stages",
     "the first stage with a profile receives activations, so earlier stages, of unknown number, "
@@ -77,6 +87,7 @@ class Staging:
         stages_missing: whether virtual stages are known to be missing.
         ranks_missing: whether ranks are known to be missing, of these stages or others.
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
+        ends_early: whether stages may be missing behind the last one that the profiles hold.
         limitations: what could not be inferred.
     """
 
@@ -90,6 +101,7 @@ class Staging:
     stages_missing: bool = False
     ranks_missing: bool = False
     pipeline_unproven: bool = False
+    ends_early: bool = False
     limitations: tuple[Limitation, ...] = ()
 
 
@@ -296,12 +308,18 @@ def _noted(
     numbered = inputs.named is not None or inputs.numbers.named or parallel is not None
     if not stages_missing and not numbered and not doubtful:
         notes = (*notes, *_stages_far_apart(operations, inputs.arrivals, staging.virtual_stage))
+    whole = len(inputs.joined.ranks) == inputs.world_size
+    ends_early = not (stages_missing or absent or doubtful or whole or parallel is not None)
+    ends_early = ends_early and _waits_behind(inputs.joined, staging)
+    if ends_early:
+        notes = (*notes, _STAGES_BEHIND)
     # The sizes of the run may give more stages than the profiles hold.
     held = grouping.distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
     return replace(
         staging,
         stages_missing=stages_missing or (parallel is not None and len(held) < parallel.pp),
         ranks_missing=len(absent) > 0,
+        ends_early=ends_early,
         limitations=notes,
     )
 
@@ -588,3 +606,56 @@ def _stages_far_apart(
     )
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     return (Limitation("stages that may be missing", reason, len(far), kind),) if far else ()
+
+
+def _waits_behind(joined: JoinedRecordings, staging: Staging) -> bool:
+    """Return whether the last of several stages waits for its backwards as earlier ones do.
+
+    A true last stage starts the backward of a microbatch once its forward is done, or runs other
+    work first. One in front of others has run further forwards when it idles for the first
+    backward, for as long as that takes on a later stage, and no microbatch is away for less than a
+    forward and a backward::
+
+        last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       where its host is late, a gap before each
+        not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
+    """
+    last = int(staging.virtual_stage.max(initial=NONE))
+    if last < 1 or staging.arrivals.receives.any():
+        return False
+    of_last = np.flatnonzero(staging.virtual_stage == last)
+    every = usual_waits(staging.operations.take(of_last), staging.arrivals.take(of_last))
+    if not len(every) or every.waited_ns.min() < _AWAY * every.worked_ns.min():
+        return False
+    ranks = grouping.distinct(every.rank).tolist()
+    return all(_idles_before_backwards(joined, staging, rank, last) for rank in ranks)
+
+
+def _idles_before_backwards(
+    joined: JoinedRecordings, staging: Staging, rank: int, stage: int
+) -> bool:
+    """Return whether a rank usually idles before the first backward of an iteration on a stage.
+
+    Other operations lie between that and its forward. A host that is late is so for later ones,
+    too, and their idle time is as long.
+    """
+    operations = staging.operations
+    own = np.flatnonzero((operations.rank == rank) & (operations.has_span == 1))
+    own = own[np.argsort(operations.start_ns[own], kind="stable")]
+    backward = among(operations.phase[own], (Phase.B, Phase.BW))
+    at = np.flatnonzero(backward & (staging.virtual_stage[own] == stage))
+    at = at[at > 0]
+    if not len(at):
+        return False
+    row, before = own[at], own[at - 1]
+    start_ns = operations.start_ns[row]
+    since_ns = np.maximum.accumulate(operations.end_ns[own])[at - 1]
+    for other in (joined.unattributed, joined.exposed):
+        of_rank = other.take(other.rank == rank)
+        begun = np.searchsorted(of_rank.start_ns, start_ns)
+        since_ns = np.maximum(since_ns, np.append(of_rank.end_ns, NONE)[begun - 1])
+    idle_ns = start_ns - since_ns
+    first = grouping.first_of_each(operations.iteration[row], start_ns)
+    behind = operations.microbatch[before[first]] != operations.microbatch[row[first]]
+    first_ns, worked_ns = np.median(idle_ns[first]), np.median(operations.busy_ns[row])
+    alike = np.median(idle_ns) > _ALIKE * first_ns
+    return bool(behind.all() and not alike and first_ns > _AWAY * worked_ns)

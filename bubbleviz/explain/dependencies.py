@@ -184,6 +184,7 @@ def inputs_of(
     *,
     stages_known: bool = True,
     passing: bool = True,
+    ends_early: bool = False,
 ) -> Inputs:
     """Return when the inputs that operations take from other ranks were ready.
 
@@ -192,6 +193,7 @@ def inputs_of(
         dependencies: between these.
         stages_known: whether the virtual stages that operations have are those that they ran.
         passing: whether several ranks of the run have operations that take from other ranks.
+        ends_early: whether the last stage may take from later ones, of which nothing was recorded.
     """
     remote = dependencies.take(dependencies.remote(operations.rank))
     count = len(operations)
@@ -202,4 +204,7 @@ def inputs_of(
     producer[remote.after[last]] = remote.before[last]
     taking = among(operations.phase, (*PASSED_ON, Phase.FB))
     unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True) & passing
+    if ends_early:
+        last = operations.virtual_stage == operations.virtual_stage.max(initial=NONE)
+        unknown |= last & among(operations.phase, (Phase.B, Phase.BW))
     return Inputs(ready_ns, producer, unknown)

@@ -86,7 +86,11 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     if not stretch.stages_known:
         dependencies = dependencies.take(slice(0))
     inputs = inputs_of(
-        operations, dependencies, stages_known=stretch.stages_known, passing=stretch.passing
+        operations,
+        dependencies,
+        stages_known=stretch.stages_known,
+        passing=stretch.passing,
+        ends_early=stretch.ends_early,
     )
     known = arrivals(operations)
     causes, bubbles, idle, tokens = causes_of(stretch, inputs, known)

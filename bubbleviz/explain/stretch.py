@@ -74,6 +74,7 @@ class Stretch:
         forward: whether the run only goes forward.
         stages_known: whether the virtual stages of operations are those that they ran.
         passing: whether several ranks of the run have operations that take from other ranks.
+        ends_early: whether stages may be missing behind the last one that the profiles hold.
     """
 
     first_rank: int
@@ -99,6 +100,7 @@ class Stretch:
     forward: bool
     stages_known: bool
     passing: bool
+    ends_early: bool
 
 
 def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterator[Stretch]:
@@ -127,6 +129,7 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
         "forward": run_kind(phase) == INFERENCE,
         "stages_known": not stages_contradicted(run),
         "passing": bool(several.any()),
+        "ends_early": run.ends_early,
     }
     collectives = collective_waits(run.collectives, run.operations)
     bounds = rank_iterations.pipeline_bounds(run, MOST)

@@ -57,7 +57,8 @@ _INCOMPLETE = (
 )
 #: What to do where one may be: its work would look like transfers between the others.
 _MAYBE_INCOMPLETE = (
-    "Check for missing profiles: between some stages microbatches take long enough for one more. "
+    "Check for missing profiles: between some stages, or behind the last one, microbatches take "
+    "long enough for one more. "
     "If none is missing, give --parallel, and the time counts as transfers"
 )
 

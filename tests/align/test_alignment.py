@@ -11,7 +11,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.operations import ProfileSummary
+from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -34,6 +36,8 @@ SHORT = Planting(
     session_gap_ns=9 * SECOND,
     clock_error_ns=ERRORS,
 )
+#: Without sends and receives.
+SILENT = Planting(stages=4, microbatches=8, iterations=3, jitter=0.02, communication=False)
 NO_UTC = "DROP TABLE TARGET_INFO_SESSION_START_TIME"
 HOST = "UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{}' WHERE name = 'Hostname'"
 
@@ -359,6 +363,31 @@ def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path:
 
     assert not any(i.averaged for i in report.iterations)
     assert said(report, "a forward has no backward of its number")
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("absent", [(3,), (2, 3)])
+def test_without_transfers_a_missing_last_stage_is_told_and_no_host_blamed(
+    absent: tuple[int, ...], schedule: str, tmp_path: Path
+) -> None:
+    planting = replace(SILENT, schedule=schedule, files="rank", absent=absent)
+    report = bubbleviz.analyze(planted(planting, tmp_path / "run")[0])
+
+    assert said(report, "stages that may be missing")
+    assert (first_thing(report) or "").startswith("Check for missing profiles")
+    assert not any(advice.kind == "launch" for advice in report.advice)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-v", "looped-bfs"])
+@pytest.mark.parametrize("late_ns", [0, 400_000, 2_500_000])
+def test_a_last_stage_whose_host_is_late_lacks_none_behind_it(
+    late_ns: int, schedule: str, tmp_path: Path
+) -> None:
+    planting = replace(SILENT, schedule=schedule, late_stage=3, late_ns=late_ns)
+    report = bubbleviz.analyze(planted(planting, tmp_path / "run")[0])
+
+    assert not said(report, "stages that may be missing")
+    assert Cause.UNKNOWN not in report.explanation.bubbles.cause
 
 
 def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -> None:
