@@ -8,6 +8,7 @@ instruction: every text that may quote it stands between marks, on one line, and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, wraps
@@ -72,7 +73,9 @@ def server(folders: Sequence[str]) -> MCPServer[Any]:
     """
     try:
         from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
         from mcp_types import ToolAnnotations
+        from pydantic import ValidationError
     except ImportError as error:
         raise OutputError(
             "the server needs mcp 2; install it with: pip install 'bubbleviz[mcp]'"
@@ -81,13 +84,41 @@ def server(folders: Sequence[str]) -> MCPServer[Any]:
     for folder, root in zip(folders, roots, strict=True):
         if not root.is_dir():
             raise InputError(f"{folder}: is not a folder; name those that hold profiles")
-    app: MCPServer[Any] = MCPServer(
-        "bubbleviz", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR"
-    )
+
+    class Server(MCPServer[Any]):
+        """The SDK's server, which refuses arguments in bubbleviz's own words."""
+
+        async def call_tool(self, name: str, *given: Any, **named: Any) -> Any:
+            try:
+                return await super().call_tool(name, *given, **named)
+            except ToolError as error:
+                if not isinstance(error.__cause__, ValidationError):
+                    raise
+                wrong = [(str(own["loc"][0]), own["type"]) for own in error.__cause__.errors()]
+                raise ToolError(_refusal(tools[name], wrong)) from error
+
+    app = Server("bubbleviz", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR")
+    every = (inspect, analyze, why, compare, simulate, plan, timeline)
+    tools: dict[str, Callable[..., Answer]] = {tool.__name__: tool for tool in every}
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    for tool in (inspect, analyze, why, compare, simulate, plan, timeline):
+    for tool in tools.values():
         app.add_tool(_guarded(tool, roots), annotations=reads)
     return app
+
+
+def _refusal(tool: Callable[..., Answer], wrong: Sequence[tuple[str, str]]) -> str:
+    """Return why a tool cannot be called: which arguments are missing or wrong, and what they are.
+
+    Args:
+        tool: the tool, whose docstring tells of its arguments.
+        wrong: names of arguments, and the kind of error of each.
+    """
+    told = []
+    for name, error in wrong:
+        meaning = re.search(rf"^ +{re.escape(name)}: (.+?)[.;]?$", tool.__doc__ or "", re.M)
+        fault = "is missing" if error == "missing" else "has the wrong type"
+        told.append(f"{name} {fault}" + (f": give {meaning[1]}" if meaning else ""))
+    return f"Error executing tool {tool.__name__}: {'; '.join(told)}"
 
 
 def _guarded(tool: Callable[..., Answer], roots: Sequence[Path]) -> Callable[..., Answer]:
@@ -446,7 +477,7 @@ def compare(before: str, after: str) -> Answer:
 
     Args:
         before: profiles or a saved report of the first run.
-        after: likewise of the second.
+        after: profiles or a saved report of the second run.
     """
     found = api.compare(before, after)
     rows = [

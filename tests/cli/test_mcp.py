@@ -89,6 +89,26 @@ def test_folders_with_profiles_are_listed(tmp_path: Path) -> None:
         ]
 
 
+def test_arguments_that_are_missing_or_wrong_are_refused_in_a_sentence() -> None:
+    missing, wrong, both = answers(
+        FIXTURES,
+        ("analyze", {}),
+        ("why", {"path": "1f1b", "rank": "first"}),
+        ("compare", {"left": "1f1b"}),
+    )
+
+    prefix = "Error executing tool "
+    assert missing == (
+        f"{prefix}analyze: path is missing: give a profile, a folder with the profiles of one run, "
+        "or a saved report (JSON)"
+    )
+    assert wrong.startswith(f"{prefix}why: rank has the wrong type: give ")
+    assert both == (
+        f"{prefix}compare: before is missing: give profiles or a saved report of the first run; "
+        "after is missing: give profiles or a saved report of the second run"
+    )
+
+
 def test_the_chain_of_causes_ends_at_the_slow_rank(tmp_path: Path) -> None:
     simulated(Job(rank={6: 1.5})).written(tmp_path / "operations.csv")
     path = {"path": "operations.csv"}
