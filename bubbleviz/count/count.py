@@ -294,25 +294,40 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
 
 
 def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
-    """Yield the overlap of each rank of averaged iterations, as a share of its window."""
+    """Yield the overlap of averaged iterations, as a share of a rank's window."""
     for iteration in iterations:
-        if not iteration.averaged:
-            continue
-        ranks = iteration.ranks
-        # Where clocks leave no window over hosts, the longest rank's window does as well.
-        trusted = (
-            rank_iterations.has_account(ranks, "schedule")
-            and not iteration.ratios["schedule"].contradicted
+        if iteration.averaged:
+            yield _overlap_of(iteration), iteration.name
+
+
+def training_overlaps(iterations: Sequence[Iteration]) -> bool:
+    """Return whether training iterations overlap each other, and not only an evaluation."""
+    alone = [
+        iteration
+        for iteration in iterations
+        if all(
+            beside.kind == TRAINING
+            for beside in iterations[max(iteration.index - 1, 0) : iteration.index + 2]
         )
-        ratio = "schedule" if trusted else "stage"
-        if rank_iterations.has_account(ranks, ratio):
-            window_ns = rank_iterations.account_column(ranks, ratio, "window_ns")
-            real = window_ns > 0
-            shares = (
-                rank_iterations.account_column(ranks, ratio, "overlap_ns")[real] / window_ns[real]
-            )
-            if len(shares):
-                yield float(shares.max()), iteration.name
+    ]
+    return max(_overlaps(alone), default=(0.0, ""))[0] > OVERLAP_SHARE
+
+
+def _overlap_of(iteration: Iteration) -> float:
+    """Return the time in a rank's window spent on other iterations, as a share; the largest."""
+    ranks = iteration.ranks
+    # Where clocks leave no window over hosts, the longest rank's window does as well.
+    trusted = (
+        rank_iterations.has_account(ranks, "schedule")
+        and not iteration.ratios["schedule"].contradicted
+    )
+    ratio = "schedule" if trusted else "stage"
+    if not rank_iterations.has_account(ranks, ratio):
+        return 0.0
+    window_ns = rank_iterations.account_column(ranks, ratio, "window_ns")
+    overlap_ns = rank_iterations.account_column(ranks, ratio, "overlap_ns")
+    real = window_ns > 0
+    return float((overlap_ns[real] / window_ns[real]).max(initial=0.0))
 
 
 #: What a rank lacks that ran all of what the capture holds of an iteration.

@@ -190,6 +190,17 @@ def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -
     )
 
 
+def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() -> None:
+    ran = Planting(schedule="zb-h1", microbatches=8, iterations=6, barrier=True, evaluation_at=2)
+    report = analysed(ran, what_if=True)
+    planned = plan_run(of_report(report, "run"), memory_limit="7", prove=False)
+
+    assert report.headline == "period"
+    assert report.alternatives is not None
+    assert (planned.run.overlaps, report.alternatives.window) == (False, "schedule")
+    assert planned.best.best.plan.name == "zb-h1"
+
+
 def test_results_of_what_ran_together_are_there_when_both_ended(tmp_path: Path) -> None:
     plant(Planting(schedule="dualpipev", iterations=1), tmp_path)
     planned = plan_run(of_report(bubbleviz.analyze(tmp_path), "run"), prove=False)

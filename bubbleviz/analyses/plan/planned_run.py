@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bubbleviz.count.count import training_overlaps
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import limitations, memory_sizes
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
@@ -68,7 +70,9 @@ def of_saved(path: str) -> MeasuredRun:
     document = read_document(path)
     columns = restored(path, document).tables["operations"]
     kernels = any(profile.get("kernels") for profile in document["profiles"])
-    shown = document["typical_iteration"], document["headline"], kernels
+    trains = [iteration.get("kind") == TRAINING for iteration in document["iterations"]]
+    overlaps = document["headline"] == OVERLAPPING and _overlapping(columns, trains)
+    shown = document["typical_iteration"], overlaps, kernels
     return _measured(path, read_pipeline(path), columns, *shown)
 
 
@@ -82,7 +86,8 @@ def of_report(report: Report, source: str) -> MeasuredRun:
     typical = report.typical_iteration()
     columns = {name: getattr(report.operations, name) for name in _COLUMNS}
     kernels = any(profile.kernels for profile in report.profiles)
-    shown = None if typical is None else typical.index, report.headline, kernels
+    overlaps = report.headline == OVERLAPPING and training_overlaps(report.iterations)
+    shown = None if typical is None else typical.index, overlaps, kernels
     return _measured(source, pipeline_of(report), columns, *shown)
 
 
@@ -91,7 +96,7 @@ def _measured(
     times: SavedReport,
     columns: Mapping[str, Ints],
     typical: int | None,
-    headline: str,
+    overlaps: bool,
     on_gpus: bool,
 ) -> MeasuredRun:
     workload, name = times.workload, times.schedule
@@ -113,8 +118,27 @@ def _measured(
         times.restrictions,
         times.memory,
         on_gpus,
-        overlaps=headline == OVERLAPPING,
+        overlaps=overlaps,
     )
+
+
+def _overlapping(columns: Mapping[str, Ints], trains: Sequence[bool]) -> bool:
+    """Return whether training iterations overlap, and not only an evaluation.
+
+    Where no operations are listed, they may.
+
+    Args:
+        columns: of operations.
+        trains: of each iteration, whether it trains.
+    """
+    start_ns, iteration = columns["start_ns"], columns["iteration"]
+    works = np.isin(columns["phase"], WORK) & (start_ns >= 0) & (iteration >= 0)
+    first_ns = np.full(len(trains), np.iinfo(np.int64).max)
+    last_ns = np.full(len(trains), NONE)
+    np.minimum.at(first_ns, iteration[works], start_ns[works])
+    np.maximum.at(last_ns, iteration[works], start_ns[works])
+    ran = np.flatnonzero(np.array(trains, bool) & (last_ns >= 0))
+    return len(ran) == 0 or bool((first_ns[ran[1:]] < last_ns[ran[:-1]]).any())
 
 
 def order_that_ran(
