@@ -146,7 +146,8 @@ def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitat
     reason = (
         f"{_need(joined, staging, pairs, row)} (virtual stages {stages}), and ran "
         f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
-        "them are wrong, or its work goes on after what it passes on"
+        "them are wrong, its work goes on after what it passes on, or stages are other than "
+        "inferred (--parallel sets them)"
     )
     return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 

@@ -60,7 +60,9 @@ def _fits(value: object, hint: Any) -> bool:
     if origin in {Union, UnionType}:
         return any(_fits(value, each) for each in of)
     if origin is Sequence or (origin is tuple and of[1:] == (...,)):
-        if isinstance(value, str) or not isinstance(value, Iterable):
+        # An array of no dimension is none of values.
+        one = isinstance(value, str) or getattr(value, "ndim", 1) == 0
+        if one or not isinstance(value, Iterable):
             return False
         return isinstance(value, Iterator) or all(_fits(each, of[0]) for each in value)
     kind = origin or hint
@@ -68,4 +70,6 @@ def _fits(value: object, hint: Any) -> bool:
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
     # 0 and 1 are truths.
-    return isinstance(value, _TAKEN.get(kind, kind)) or (kind is bool and value in (0, 1))
+    return isinstance(value, _TAKEN.get(kind, kind)) or (
+        kind is bool and isinstance(value, Integral) and value in (0, 1)
+    )

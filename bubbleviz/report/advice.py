@@ -94,10 +94,10 @@ def first_thing(report: Report) -> str | None:
             sentences.append(certain.text)
         elif sentences[0] is None:
             sentences += [_unknown(report) if replays is None else _schedule_bound(report, replays)]
-        if missing is not None and lacking is not None:
-            some, of = lacking
-            few = f"Ranks of {some} of {counted(of, 'pipeline')} are missing"
-            sentences.insert(0, f"{few}: analyze the profiles of all ranks together")
+    if missing is not None and lacking is not None:
+        some, of = lacking
+        few = f"Ranks of {some} of {counted(of, 'pipeline')} are missing"
+        sentences.insert(0, f"{few}: analyze the profiles of all ranks together")
     sentences.append(_warm_up(report))
     return ". ".join(filter(None, sentences)) or None
 
@@ -137,15 +137,16 @@ def _incomplete(report: Report) -> str:
 
 #: What to do where clocks were wrong, or where those that were chosen are.
 _REPAIR_CLOCKS = (
-    "Repair the clocks and record again: they contradict each other, so times between ranks are "
-    "wrong, and no advice rests on them (-v coverage says by how much)"
+    "Repair the clocks and record again, or set the stages with --parallel tp=,pp=,dp= if they are "
+    "not as shown: clocks contradict each other, so times between ranks are wrong, and no advice "
+    "rests on them (-v coverage says by how much)"
 )
 _ALIGN_CLOCKS = (
     "Put hosts on one clock with --align causal: by UTC their clocks contradict each other, so "
     "times between them are wrong, and no advice rests on them (-v coverage says by how much)"
 )
-#: Kinds of faults that times between ranks show, and those that only a rank's own clock shows
-#: which was set meanwhile.
+#: Kinds of faults that times between ranks show, and those that only the clock of a rank shows,
+#: which may have been set meanwhile.
 _BETWEEN_RANKS, _ON_SET_CLOCKS = {"link", "launch", "collective", "queue", "token"}, {"iteration"}
 
 

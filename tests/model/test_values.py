@@ -6,13 +6,14 @@ import dataclasses
 import inspect
 import itertools
 import pickle
-from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
+from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 import pytest
 
 from bubbleviz.model import values
+from bubbleviz.model.values import replace
 
 
 def _classes(make: Any) -> tuple[type, type, type]:
@@ -112,6 +113,8 @@ def test_a_value_cannot_change_but_in_a_copy() -> None:
         del stage.number
     assert replace(stage, ranks=[1, 2]).size == 2
     assert stage.size == 0
+    with pytest.raises(TypeError, match="other"):
+        replace(stage, other=1)
 
 
 @values.dataclass(frozen=True)
@@ -216,3 +219,16 @@ def test_what_changes_or_has_an_order_is_left_to_the_standard_library() -> None:
     assert counter == Counter(1)
     assert Place(1) < Place(2)
     assert dataclasses.is_dataclass(Place)
+
+
+def test_a_copy_is_checked_as_a_new_value_is() -> None:
+    @values.dataclass(frozen=True)
+    class Checked:
+        number: int
+
+        def __post_init__(self) -> None:
+            if self.number < 0:
+                raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011  # the check's own
+        replace(Checked(1), number=-1)

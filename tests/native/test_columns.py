@@ -276,7 +276,11 @@ def replayed(meeting: list[int], following: list[tuple[int, int]]) -> list[Any]:
 #: What is drawn, what must be among it, and what is made of it.
 CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[..., Any]]] = {
     "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], unions),
-    "differences": ((SPANS, SPANS), [([], []), ([(0, 9)], [(0, 9)])], differences),
+    "differences": (
+        (SPANS, SPANS),
+        [([], []), ([(0, 9)], [(0, 9)]), ([(0, 1), (2, 5)], [(0, 3)])],
+        differences,
+    ),
     "measures of windows": ((SPANS, SPANS), [([], [(1, 2)]), ([(1, 3)], [(0, 9)])], measured),
     "the innermost around": (
         (SPANS, SPANS),

@@ -181,6 +181,17 @@ def test_advice_that_rests_on_the_clock_of_a_rank_stands_beside() -> None:
     assert further_advice(report)[0].startswith("Move layers off stage 2 (up to -")
 
 
+def test_missing_ranks_of_few_pipelines_are_named_before_clocks(tmp_path: Path) -> None:
+    lacking = replace(
+        CLOCK_SET, slow_rank=-1, stages=4, replicas=5, servers=5, files="rank", absent=(2,)
+    )
+    plant(lacking, tmp_path)
+    missing, _, clocks = str(first_thing(bubbleviz.analyze(tmp_path))).partition(". ")
+
+    assert missing.startswith("Ranks of 1 of 5 pipelines are missing")
+    assert clocks.startswith("Repair the clocks and record again")
+
+
 def test_clocks_that_contradict_by_utc_are_aligned(tmp_path: Path) -> None:
     planting = replace(CLOCK_SET, step_ns=(), clock_error_ns=(0, 3_000_000))
     plant(planting, tmp_path)
