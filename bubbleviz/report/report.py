@@ -340,7 +340,7 @@ class Report:
             UsageError: it is no number.
         """
         if not isinstance(index, Integral):
-            raise UsageError(f"iteration {index!r:.60}: not a number; give an index")
+            raise UsageError(f"iteration {index!r:.60}: not a whole number; give an index")
         if not 0 <= index < len(self.iterations):
             raise IndexError(f"no iteration {index}; there are {len(self.iterations)}")
         return self.iterations[index]

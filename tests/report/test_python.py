@@ -112,7 +112,7 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda *_: bubbleviz.analyze("x", memory=np.ones(2)), "not of the type bool"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory=1.0), "memory=1.0: not of the type bool"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", order=np.array(3)), "order=array(3): not of the type"),  # type: ignore[arg-type]  # as people do
-        (lambda own, _: own.iteration("a"), "iteration 'a': not a number; give an index"),
+        (lambda own, _: own.iteration("a"), "iteration 'a': not a whole number; give an index"),
         (lambda *_: bubbleviz.analyze("x", skip=-1), "skip -1: must be 0 or more"),
         (lambda *_: bubbleviz.analyze("x", skip="y"), "skip='y': not of the type int"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", order="ab"), "order='ab': not of the type"),  # type: ignore[arg-type]  # as people do

@@ -73,7 +73,7 @@ class Selection:
         threads: that opened a range, ascending.
         shortest_ns: how long it lasts at least.
         since_ns: starts of times, of which it should touch one: those of a thread are disjoint and
-            ascend. It must lie between the first and the last of all.
+            ascend. It must touch the span from the first to the last of all.
         until_ns: their ends.
         bounds: from which to below which of them are those of each thread.
     """
