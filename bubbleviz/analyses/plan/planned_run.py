@@ -86,7 +86,7 @@ def of_report(report: Report, source: str) -> MeasuredRun:
     typical = report.typical_iteration()
     columns = {name: getattr(report.operations, name) for name in _COLUMNS}
     kernels = any(profile.kernels for profile in report.profiles)
-    overlaps = report.headline == OVERLAPPING and training_overlaps(report.iterations)
+    overlaps = report.headline == OVERLAPPING and training_overlaps([*report.iterations])
     shown = None if typical is None else typical.index, overlaps, kernels
     return _measured(source, pipeline_of(report), columns, *shown)
 
