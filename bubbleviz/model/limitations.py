@@ -22,6 +22,7 @@ class LimitationKind(Enum):
     WITHOUT_DEVICE = auto()  # instructions on a host stand for those of a device
     MICROBATCHES_INFERRED = auto()
     ITERATIONS_UNDIVIDED = auto()  # one may be several steps
+    ITERATIONS_UNMARKED = auto()  # one may be a part of a step: each forward begins one
     OPERATIONS_LACKING = auto()  # their kernels may count as bubble
     OPERATIONS_WITHOUT_WORK = auto()  # likewise
     RANKS_WITHOUT_OPERATIONS = auto()  # though they computed as long as others

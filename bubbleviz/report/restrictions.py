@@ -55,6 +55,14 @@ ITERATIONS_UNDIVIDED = Restriction(
     "iteration boundaries are unknown, so one may be several training steps",
     kind=LimitationKind.ITERATIONS_UNDIVIDED,
 )
+ITERATIONS_UNMARKED = Restriction(
+    "iterations-unmarked",
+    "one iteration may be a part of a training step",
+    "nothing tells iterations apart, so one may be a part of a training step",
+    kind=LimitationKind.ITERATIONS_UNMARKED,
+    advice="Name iterations in ranges, or record a range Optimizer: all forwards name one "
+    "microbatch and nothing tells iterations apart, so the bubble is unknown",
+)
 #: All, what weighs most first: every output has them in this order.
 RESTRICTIONS = (
     ONE_STAGE,
@@ -103,6 +111,7 @@ RESTRICTIONS = (
         kind=LimitationKind.OPERATIONS_LACKING,
     ),
     ITERATIONS_UNDIVIDED,
+    ITERATIONS_UNMARKED,
 )
 _CODES = {own.code for own in RESTRICTIONS}
 #: Characters of the words of a restriction that this version does not know.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import bubbleviz
+from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
-from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED
+from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED, ITERATIONS_UNMARKED
+from tests.planting import Planting
 from tests.support.forward_runs import Chunk, Serving, served
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.planted_runs import analysed
 from tests.support.torch_traces import traces_of
 
 # What belongs to which iteration, on small profiles written by hand.
@@ -185,6 +189,30 @@ def test_names_that_divide_no_iterations_are_told(
     assert ("iteration boundaries are unknown" in methods(report)) == (
         count > 0 and report.no_pipeline is None
     )
+
+
+def test_constant_names_that_nothing_divides_give_no_stages() -> None:
+    planting = Planting(stages=4, microbatches=8, iterations=3, names="constant", optimizer_ns=-1)
+    report = analysed(planting)
+
+    assert ITERATIONS_UNMARKED in report.restrictions
+    assert {rank.stage for rank in report.ranks} == {None}
+    assert report.summary.bubble_ratio["schedule"].mean is None
+    assert not any("without a profile" in note.what for note in report.limitations)
+    assert (first_thing(report) or "").startswith("Name iterations in ranges, or record")
+    assert report.schedule is not None
+    assert report.schedule.reason == "nothing tells iterations apart"
+
+
+@pytest.mark.parametrize(("microbatches", "named"), [(1, False), (8, True)])
+def test_one_microbatch_and_named_iterations_are_told_apart(
+    microbatches: int, *, named: bool
+) -> None:
+    planting = Planting(iterations=3, names="constant", optimizer_ns=-1, iteration_ranges=named)
+    report = analysed(replace(planting, microbatches=microbatches))
+
+    assert ITERATIONS_UNMARKED not in report.restrictions
+    assert all(iteration.complete for iteration in report.iterations)
 
 
 # Names of serving frameworks, in exports of nsys and in traces of PyTorch's profiler.

@@ -14,6 +14,8 @@ STAGES_MAY_BE_MISSING = "stages may be missing; if none is (--parallel says so),
 PIPELINE_UNPROVEN = (
     "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
 )
+#: Why ranks have none whose forwards of one name begin iterations.
+ITERATIONS_UNMARKED = "nothing tells iterations apart"
 #: Why a run that never goes back ran none.
 FORWARD_ONLY = "the run only goes forward"
 #: Why ranks that are not known to form a pipeline have no schedule.

@@ -601,8 +601,9 @@ def schedule_of(
         )
     if (trains or serves) and pipeline_unproven:
         return Recognition(None, reason=reasons.PIPELINE_UNPROVEN)
-    if serves:
-        return Recognition(None, reason=reasons.FORWARD_ONLY)
+    if serves or LimitationKind.ITERATIONS_UNMARKED in noted:
+        reason = reasons.FORWARD_ONLY if serves else reasons.ITERATIONS_UNMARKED
+        return Recognition(None, reason=reason)
     plans = _plans_once()
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
     if stages_missing and result.iterations:
