@@ -38,7 +38,7 @@ from bubbleviz.explain.what_if import CriticalPath, WhatIf, critical_path, graph
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import dataclass, replace
@@ -156,6 +156,7 @@ class Explanation:
             name tells their tokens.
         layout: the layers of the stages; None where they are not known.
         ran: name of the schedule that ran; None where it is not known.
+        period_ns: mean time from one iteration to the next, where they overlap; None where not.
     """
 
     causes: CauseTimes
@@ -173,6 +174,7 @@ class Explanation:
     replayed_source: run_work.ReplayedRun | None = None
     layout: LayoutQuestion | None = None
     ran: str | None = None
+    period_ns: float | None = None
 
     @property
     def bubbles(self) -> Bubbles:
@@ -208,7 +210,7 @@ class Explanation:
         scenarios = self.scenarios if part is None else scenarios_of_run(part)
         if source is None or scenarios is None:
             return None
-        return diagnosis_of(source, scenarios, self.layout, self.ran)
+        return diagnosis_of(source, scenarios, self.layout, self.ran, self.period_ns)
 
 
 def _every_row(run: Run, counts: Counts) -> run_work.ExplainedRows:
@@ -295,6 +297,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         from bubbleviz.explain.stage_layers import layout_question
 
         layout = layout_question(run.layers, times, shown.microbatches)
+    overlapping = counts.headline == "period" and run_kind(operations.phase) != INFERENCE
     give_memory_back(len(operations))
     return Explanation(
         causes=CauseTimes(dict(zip(ratios, causes, strict=True))),
@@ -311,6 +314,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         replayed_ranks=part,
         replayed_source=None if part is None else replayed,
         layout=layout,
+        period_ns=counts.summary.window_ns["period"].mean if overlapping else None,
     )
 
 

@@ -246,6 +246,15 @@ def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path
     assert str(first_thing(report)).startswith("No single delay stands out; 2.39 % of the time")
 
 
+def test_what_only_ends_later_than_the_next_iteration_begins_costs_nothing(tmp_path: Path) -> None:
+    run = Planting(stages=4, microbatches=8, iterations=8)
+    plant(replace(run, late_optimizer=3, late_optimizer_ns=9_000_000), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.summary.window_ns["period"].mean == 33_500_000
+    assert report.advice == ()
+
+
 def test_launch_gaps_are_told_once(tmp_path: Path) -> None:
     run = Planting(stages=4, microbatches=8, iterations=3)
     plant(replace(run, kernels=20, kernel_gap_ns=40_000), tmp_path)

@@ -6,7 +6,7 @@ with it. So each is removed alone, and pairs are where they save clearly more th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -23,16 +23,18 @@ from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import Evidence, Fault
 from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import (
+    COMPUTING,
     POINT_TO_POINT,
     Replay,
     Role,
+    Work,
     plays,
     replay_of,
     scenarios_at_once,
 )
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.model.columns import NONE, Bools, Ints, scattered
-from bubbleviz.model.grouping import distinct, groups_of, looked_up
+from bubbleviz.model.grouping import distinct, groups_of, heads, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -65,7 +67,8 @@ class Finding:
     Attributes:
         faults: one, or several that save more together than apart.
         saving_ns: mean over the iterations.
-        length_ns: their mean length, or the mean time from one to the next where that is saved.
+        length_ns: their mean length, or the mean time from one to the next where that is saved, as
+            where they overlap.
         saved_iterations: number of iterations that save anything to speak of.
         error_ns: half width of the 95 % confidence interval of the mean saving (Student's t over
             the iterations that save), with what the replay misses; None where two save at most.
@@ -90,7 +93,7 @@ class Diagnosis:
     Attributes:
         findings: those that save anything, the largest saving first.
         iterations: how many were replayed and count.
-        length_ns: their mean length.
+        length_ns: their mean length; where they overlap the mean time from one to the next.
         warm_up: how many times as long as the median of the others the first iteration took, which
             does not count then; 0 where it counts.
     """
@@ -106,6 +109,7 @@ def diagnosis_of(
     scenarios: Scenarios,
     layout: LayoutQuestion | None = None,
     schedule: str | None = None,
+    period_ns: float | None = None,
 ) -> Diagnosis:
     """Return what makes the iterations of a run long.
 
@@ -114,6 +118,8 @@ def diagnosis_of(
         scenarios: the replay of it.
         layout: the layers of its stages; None where they are not known.
         schedule: that ran; None where it is not known.
+        period_ns: mean time from one iteration to the next, which is saved where they overlap; None
+            where they do not.
     """
     seen, replay = _evidence(run, scenarios, layout, schedule), scenarios.replay
     delays_ns = scenarios.early_ns + seen.late_ns + seen.profiler_ns
@@ -140,15 +146,17 @@ def diagnosis_of(
                         time_ns = time_ns * fault.scale
                     own_ns[rows, number] = np.rint(np.maximum(time_ns, 0))
                     delay_ns[place[fault.delayed], number] -= fault.late_ns
-            lengths.append(replay.lengths_ns(own_ns[:count], delay_ns[:count], placed=True))
+            lengths.append(lengths_of(replay, own_ns[:count], delay_ns[:count]))
         return np.concatenate(lengths, axis=1)
 
+    measured = seen.own_ns[replay.rows], delays_ns[replay.rows]
+    lengths_of, length_ns = _lengths(seen.work, replay, *measured, period_ns)
     whole_ns = run_work.measured_ns(seen.work, replay.iterations)
     first, others = whole_ns[:1], np.sort(whole_ns[1:])
     warm_up = float(first[0] / max(others[len(others) // 2], 1)) if len(others) >= 3 else 0.0
     counts = slice(1 if warm_up > _WARM_UP else 0, None)
     base_ns = lengths_without([()])[counts, 0]
-    length_ns = float(base_ns.mean())
+    length_ns = float(base_ns.mean()) if length_ns is None else length_ns
     missed_ns = np.abs(base_ns - whole_ns[counts])
     missed_ratio = float(missed_ns.mean() / max(whole_ns[counts].mean(), 1))
 
@@ -188,6 +196,57 @@ def diagnosis_of(
         length_ns,
         warm_up if warm_up > _WARM_UP else 0.0,
     )
+
+
+def _lengths(
+    work: Work, measured: Replay, own_ns: Ints, delay_ns: Ints, period_ns: float | None
+) -> tuple[Callable[[Replay, Ints, Ints], Ints], float | None]:
+    """Return what tells how long iterations take, by a replay and times of its rows in its order.
+
+    And the mean time that savings are a share of; None for the mean length.
+
+    Where they overlap, the next one follows the longest span of a rank: of the time from one to the
+    next no more is saved than that gets shorter, with what passes between the two.
+
+    Args:
+        work: of all ranks.
+        measured: the replay of it.
+        own_ns: of its rows, in its order, as measured.
+        delay_ns: likewise.
+        period_ns: mean time from one to the next; None where they do not overlap.
+    """
+    if period_ns is None or not len(measured.rows):
+        return lambda replay, *times: replay.lengths_ns(*times, placed=True), None
+    whole_ns, spans_ns = _lengths_and_spans(work, measured, own_ns[:, None], delay_ns[:, None])
+    # Replicas that never wait for each other have periods of their own; the longest counts.
+    span_ns = float(spans_ns.mean())
+    period_ns = max(period_ns, span_ns)
+    beyond_ns = whole_ns - spans_ns - round(period_ns - span_ns)
+
+    def bounded(replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
+        lengths_ns, spans_ns = _lengths_and_spans(work, replay, own_ns, delay_ns)
+        return np.maximum(lengths_ns, spans_ns + beyond_ns)
+
+    return bounded, period_ns
+
+
+def _lengths_and_spans(
+    work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints
+) -> tuple[Ints, Ints]:
+    """Return how long iterations take, and the longest time from a rank's first start to its end.
+
+    Both are of shape (iterations, scenarios), and times of rows in the order of the replay.
+    """
+    ends_ns = replay.ends_ns(own_ns, delay_ns, placed=True)
+    computing = np.flatnonzero(plays(work.role[replay.rows], (*COMPUTING, Role.OPTIMIZER)))
+    rows = replay.rows[computing]
+    order = sorted_rows(work.iteration[rows], work.rank[rows])
+    rows, computing = rows[order], computing[order]
+    first = heads(work.iteration[rows], work.rank[rows])
+    begin_ns = np.minimum.reduceat(ends_ns[computing] - own_ns[computing], first, axis=0)
+    spans_ns = np.maximum.reduceat(ends_ns[computing], first, axis=0) - begin_ns
+    first = heads(work.iteration[rows[first]])
+    return replay.closed_ns(ends_ns), np.maximum.reduceat(spans_ns, first, axis=0)
 
 
 def mean_saving(

@@ -267,8 +267,12 @@ class Replay:
         """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)
-        ends = self.ends_ns(own_ns, delay_ns, placed=placed)[self.closing]
-        return np.asarray(np.maximum.reduceat(ends, self.first_closing, axis=0), np.int64)
+        return self.closed_ns(self.ends_ns(own_ns, delay_ns, placed=placed))
+
+    def closed_ns(self, ends_ns: Ints) -> Ints:
+        """Return when iterations end whose rows do as :meth:`ends_ns` says."""
+        closing_ns = ends_ns[self.closing]
+        return np.asarray(np.maximum.reduceat(closing_ns, self.first_closing, axis=0), np.int64)
 
     def mixed(self, group: Ints) -> Bools:
         """Return which rows of the work follow work of several groups, or meet such work.
