@@ -185,9 +185,12 @@ def _transfers(planting: Planting, plan: Plan) -> Duration:
     def transfer(task: Task) -> int:
         op = task.operation
         length = planting.transfer_ns if op.phase is Phase.F else back
-        start = _stage(planting, plan, op.virtual_stage) - (1 if op.phase is Phase.F else 0)
-        if planting.slow_link >= 0 and start == planting.slow_link:
-            length = round(length * planting.slow_link_factor)
+        before = op.virtual_stage + (-1 if op.phase is Phase.F else 1)
+        if planting.slow_link >= 0 and 0 <= before < plan.virtual_stages:
+            # The way back of a V goes over the same links.
+            ends = {_stage(planting, plan, at) for at in (before, op.virtual_stage)}
+            slow = ends == {planting.slow_link, planting.slow_link + 1}
+            length = round(length * (planting.slow_link_factor if slow else 1))
         more = noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
         return length + round(length * float(more))
 

@@ -90,6 +90,13 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         "Launch ReduceScatter earlier on node0 GPU 5 (pipeline order 6) (-",
     ),
     (
+        # Over a link of a V, data goes down and up, in both chunks.
+        replace(NORMED, schedule="zb-v", replicas=1, servers=1, transfer_ns=100_000),
+        {"slow_link": 1, "slow_link_factor": 10.0},
+        "link",
+        "Find out why the link between stages 1 and 2 is slow",
+    ),
+    (
         BASE,
         {"pause_device": 9, "pause_every": 2, "pause_dry": True, "stall_range": "gc.collect"},
         "iteration",
