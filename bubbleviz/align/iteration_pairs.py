@@ -277,7 +277,7 @@ def _joined(
 _WORTH = 1.0
 _EVIDENCE = "data dependencies, when captures ran, counts and UTC"
 _TO_TELL = (
-    "name iterations in ranges, record all hosts from before the first iteration to after the "
+    "name iterations in ranges, record all ranks from before the first iteration to after the "
     "last, or record more iterations"
 )
 
@@ -288,10 +288,12 @@ def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterat
     undecided = [one for one in links if not one.decided]
     if not pairing.known:
         why = f"{_undecided(undecided[0], ranks)}; " if undecided else ""
+        several = len({rank.machine for rank in ranks}) > 1
+        clocks = " and clocks of several hosts are unbounded" if several else ""
         yield Limitation(
             "iterations across ranks",
-            "they could not be matched, so ratios over ranks are left out and clocks of several "
-            f"hosts are unbounded: {why}{_TO_TELL}",
+            "they could not be matched, so ratios over ranks are left out"
+            f"{clocks}: {why}{_TO_TELL}",
             max(len(undecided), 1),
             LimitationKind.ITERATIONS_UNPAIRED,
         )

@@ -578,3 +578,11 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
         missed_us = float(reason.split("and ran ")[1].split(" us")[0].replace(",", ""))
         assert missed_us == pytest.approx(2_000, rel=0.1)
         assert f"(virtual stages {'2 and 1' if by_ns < 0 else '3 and 2'})" in reason
+
+
+def test_of_one_host_no_clocks_of_several_are_told(tmp_path: Path) -> None:
+    # Its constant names tell no iterations apart, so they cannot be paired.
+    paths, _ = planted(Planting(names="constant", optimizer_ns=-1, iterations=3), tmp_path)
+    report = bubbleviz.analyze(paths)
+    (reason,) = said(report, "iterations across ranks")
+    assert "hosts" not in reason
