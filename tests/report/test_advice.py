@@ -258,8 +258,13 @@ def test_what_only_ends_later_than_the_next_iteration_begins_costs_nothing(tmp_p
 def test_launch_gaps_are_told_once(tmp_path: Path) -> None:
     run = Planting(stages=4, microbatches=8, iterations=3)
     plant(replace(run, kernels=20, kernel_gap_ns=40_000), tmp_path)
-    sentence = str(first_thing(bubbleviz.analyze(tmp_path)))
+    report = bubbleviz.analyze(tmp_path)
+    sentence = str(first_thing(report))
+    (told,) = report.advice
 
+    # Receives that wait from the iteration before on are no part of one, and all are equal.
+    assert told.saving_ratio == pytest.approx(0.5133, abs=1e-4)
+    assert told.error_ratio == pytest.approx(0, abs=1e-3)
     assert sentence.lower().count("launch fewer, larger kernels") == 1
     assert "more than the idle time between operations (26.14 %)" in sentence
 
