@@ -103,8 +103,14 @@ def _of_operations(
         near = among(operations.phase[own.operation], phases)
         near &= (own.end_ns > selection.start_ns) & (own.start_ns < selection.end_ns)
         own = own.take(near)
+        drawn = selection.drawn(operations.iteration[own.operation])
+        # What the edge cuts to less than a pixel cannot be seen, and would stand in the legend.
+        start_ns = np.maximum(own.start_ns, selection.start_ns)
+        end_ns = np.minimum(own.end_ns, selection.end_ns)
+        cut = (start_ns > own.start_ns) | (end_ns < own.end_ns)
+        sliver = ~drawn & cut & ((end_ns - start_ns) * width < selection.span_ns)
+        own, drawn = own.take(~sliver), drawn[~sliver]
         row = own.operation
-        drawn = selection.drawn(operations.iteration[row])
         kind = np.where(drawn, operations.phase[row], OTHER_ITERATION)
         rank, times = operations.rank[row], (own.start_ns, own.end_ns)
         yield _placed(selection, width, rank, *times, kind=kind, operation=row)

@@ -308,12 +308,28 @@ NEIGHBOURS = [
         (1, 150, 160, 1),
     )
 ]
+SLIVERS = [
+    Op(0, Phase.F, mb, start, end, iteration=iteration)
+    for mb, start, end, iteration in (
+        (0, 0, 60_000, 0),
+        (1, 100_000, 140_000, 0),
+        (0, 139_990, 160_000, 1),
+        (1, 150_000, 160_000, 1),
+    )
+]
 COPIES = replace(
     report_of(
         [replace(op, rank=op.rank + 2 * n, busy=()) for op in one_f_one_b(2, 2) for n in (0, 1)]
     ),
     ranks=tuple(rank_of(i, pipeline=i // 2, stage=i % 2) for i in range(4)),
 )
+
+
+def test_what_the_edge_cuts_to_less_than_a_pixel_is_not_told() -> None:
+    svg = render(report_of(SLIVERS), View(iterations=(0,)))
+
+    assert "other iteration" not in svg
+    assert "merged" not in svg
 
 
 @pytest.mark.parametrize(
