@@ -31,6 +31,8 @@ from bubbleviz.model.values import dataclass, replace
 _AWAY = 0.75
 #: Of backwards that idle for more than this share of what the first one does, the host is late.
 _ALIKE = 0.5
+#: So many ranks of the last stage are looked at; others run alike.
+_LOOKED_AT = 16
 #: Ranks that a limitation lists.
 _LISTED = 8
 _UNPROVEN = Limitation(
@@ -653,7 +655,7 @@ def _waits_behind(joined: JoinedRecordings, staging: Staging) -> bool:
     every = usual_waits(staging.operations.take(of_last), staging.arrivals.take(of_last))
     if not len(every) or every.waited_ns.min() < _AWAY * every.worked_ns.min():
         return False
-    ranks = grouping.distinct(every.rank).tolist()
+    ranks = grouping.distinct(every.rank)[:_LOOKED_AT].tolist()
     return all(_idles_before_backwards(joined, staging, rank, last) for rank in ranks)
 
 
