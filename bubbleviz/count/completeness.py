@@ -68,7 +68,7 @@ class Evidence:
         backward: whether it ran any backward.
         optimizer: whether it ran an Optimizer.
         step_cut: whether the end of the capture cut that.
-        matched: whether every backward, and every W of a microbatch, has its F.
+        matched: whether every backward has its F, on its rank and those counted with it.
     """
 
     present: Bools
@@ -82,18 +82,6 @@ class Evidence:
     optimizer: Bools
     step_cut: Bools
     matched: Bools
-
-    @property
-    def begun(self) -> Bools:
-        """Whether the capture holds the beginning of the rank's part.
-
-        Where an iteration does not begin with the smallest microbatch's F, it holds whole passes
-        alone, and if the rank ran none before, as many as others: no capture cuts both of a pass.
-        """
-        ran = np.logical_or.accumulate(self.present, axis=0)
-        ran_before = np.concatenate((np.zeros_like(ran[:1]), ran[:-1]))
-        as_many = self.microbatches == self.microbatches.max(initial=NONE)
-        return np.asarray(self.begins | (self.matched & (ran_before | as_many)), bool)
 
     @property
     def later(self) -> Bools:
@@ -120,7 +108,7 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
     # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
     # one ended.
     ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
-    whole = (ran.begun & ~ran.cut & (ran.settled | ended)) | ~present
+    whole = (ran.begins & ~ran.cut & (ran.settled | ended)) | ~present
     # Whether every rank ran its Optimizer, of those that do in most training iterations.
     steps = (ran.optimizer & present)[trains].sum(axis=0)
     stepping = 2 * steps > present[trains].sum(axis=0)
@@ -187,9 +175,7 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     microbatches, ran = _forwards(operations.microbatch[rows], cell[rows], present.size)
     # A stage whose input needs no gradient runs its whole backward in W.
     backward = any_of(spanned & (gradient | (phase == Phase.W)))
-    unsettled, unmatched = _unpaired(operations, cell, forward)
-    matched = np.ones(present.size, bool)
-    matched[unmatched] = False
+    unsettled, matched = _unpaired(operations, cell, forward)
     lacks = np.where(backward, 0, 2)
     return Evidence(
         present=present,
@@ -202,7 +188,7 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
         backward=any_of(among(phase, (*BACKWARD, Phase.FB))),
         optimizer=any_of(optimizer),
         step_cut=any_of(cut & optimizer),
-        matched=matched.reshape(shape).T,
+        matched=np.full(present.shape, matched),
     )
 
 
@@ -242,11 +228,10 @@ def _begins(operations: Operations, cell: Ints, cells: int) -> Bools:
     return begins
 
 
-def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, Ints]:
+def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, bool]:
     """Tell which operations are an F without its B, or a B without the W that it owes.
 
-    And the cells with a backward, or a W of a microbatch, without its F. Which operations go
-    forward is given.
+    And whether every backward has its F. Which operations go forward is given.
     """
     phase, microbatch, chunk = operations.phase, operations.microbatch, operations.chunk
     second = np.flatnonzero(phase == Phase.FB)
@@ -263,17 +248,16 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
     differentiated[of_second] = True
     weights, owes = phase == Phase.W, phase == Phase.B
     if weights.any():
+        paid[code[weights]] = True
         # A W without a microbatch clears all of its chunk, one without a chunk all there are.
         clears = weights & (microbatch == NONE)
-        paid[code[weights & ~clears]] = True
         of_chunk = groups_of(cell, chunk).of_row
         chunk_cleared = np.zeros(len(cell), bool)
         cell_cleared = np.zeros(int(cell.max(initial=NONE)) + 1, bool)
         chunk_cleared[of_chunk[clears]] = True
         cell_cleared[cell[clears & (chunk == NONE)]] = True
         owes &= ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
-    unmatched = keys[0][passes.first[(differentiated | paid) & ~begun]]
-    return owes | (forward & ~differentiated[code]), unmatched
+    return owes | (forward & ~differentiated[code]), not (differentiated & ~begun).any()
 
 
 # Operations that a rank lacks: a backward without its forward, a microbatch that other stages ran.

@@ -10,7 +10,6 @@ from scipy.special import stdtrit
 import bubbleviz
 from bubbleviz.count.count import quantile
 from bubbleviz.count.rank_iterations import lacking
-from bubbleviz.render.formats.csv import columns, written
 from bubbleviz.render.json_document import document
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
@@ -75,38 +74,6 @@ def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:
     assert CUT in notes
     assert UNMATCHED not in notes
     assert not report.operations_lacking
-
-
-# Whole iterations in any order are complete, and a capture that begins within one cuts it.
-
-
-SWAPPED = Planting(iterations=6, swapped_device=0, swapped_at=0, barrier=True)
-
-
-def since(first: int, folder: Path) -> Report:
-    """Return a report on operations of the run out of order, without its first ones."""
-    rows = written(columns(analysed(SWAPPED))).splitlines()
-    at = rows[0].split(",").index("host_start_ns")
-    later = sorted(rows[1:], key=lambda row: int(row.split(",")[at]))[first:]
-    path = folder / "operations.csv"
-    path.write_text("\n".join((rows[0], *later)), encoding="utf-8")
-    return bubbleviz.analyze(path)
-
-
-def test_an_iteration_that_begins_with_another_microbatch_is_whole(tmp_path: Path) -> None:
-    truth = plant(SWAPPED, tmp_path)
-    for report in (bubbleviz.analyze(tmp_path / "node0.sqlite"), since(0, tmp_path)):
-        assert [i.complete for i in report.iterations] == [True] * 6
-        assert CUT not in {note.what for note in report.limitations}
-        for own, true in zip(report.iterations, truth.iterations, strict=True):
-            assert own.ratios["schedule"].value == pytest.approx(
-                true.bubble_ratio["schedule"], abs=1e-6
-            )
-
-
-@pytest.mark.parametrize("first", [6, 9, 20, 40, 60, 80])
-def test_a_capture_that_begins_within_such_an_iteration_cuts_it(first: int, tmp_path: Path) -> None:
-    assert [i.complete for i in since(first, tmp_path).iterations] == [False, *[True] * 5]
 
 
 # Operations that some ranks lack: counted, the ratio marked and bounded; none where all ran.
