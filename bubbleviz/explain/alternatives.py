@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from bubbleviz.count.count import Counts, training_overlaps
+from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
@@ -138,8 +138,7 @@ def alternatives_of(
     lengths = _lengths(operations, shown, explanation)
     measured = replace(measured, times=replace(measured.times, lengths=lengths))
     peak = max(_peaks(ranks, operations, shown), default=0.0)
-    overlaps = counts.headline == "period" and training_overlaps(counts.iterations)
-    window = "stage" if overlaps else "schedule"
+    window = "schedule" if explanation.period_ns is None else "stage"
     rows = _as_measured(shown, explanation, peak, window)
     whole_ms = rows[0].cost_ms if window == "stage" else rows[0].makespan_ms
     same, own = None, None if ran is None else ran.name

@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.align.waits import arrivals
-from bubbleviz.count.count import Counts
+from bubbleviz.count.count import Counts, training_overlaps
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.count.rank_iterations import indices_of, joined_ranks, stage_and_pipeline
 from bubbleviz.count.ratios import Extents, Windows
@@ -38,7 +38,7 @@ from bubbleviz.explain.what_if import CriticalPath, WhatIf, critical_path, graph
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import dataclass, replace
@@ -156,7 +156,8 @@ class Explanation:
             name tells their tokens.
         layout: the layers of the stages; None where they are not known.
         ran: name of the schedule that ran; None where it is not known.
-        period_ns: mean time from one iteration to the next, where they overlap; None where not.
+        period_ns: mean time from one iteration to the next, where training iterations overlap; None
+            where not.
     """
 
     causes: CauseTimes
@@ -297,7 +298,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         from bubbleviz.explain.stage_layers import layout_question
 
         layout = layout_question(run.layers, times, shown.microbatches)
-    overlapping = counts.headline == "period" and run_kind(operations.phase) != INFERENCE
+    overlapping = counts.headline == "period" and training_overlaps(counts.iterations)
     give_memory_back(len(operations))
     return Explanation(
         causes=CauseTimes(dict(zip(ratios, causes, strict=True))),

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "bubbleviz.report/1"
 #: Where unattributed compute can move a ratio by more than this, its lower bound is beside it; and
-#: where more kernels than this share were left out, it is marked.
+#: where more kernels than this share were left out, it is marked. Launch gaps, or compute outside
+#: operations, below this share of the window are not worth a sentence.
 NOTICEABLE = 0.01
 
 
@@ -72,8 +73,6 @@ NOTICEABLE = 0.01
 #                               ├ bubble ┤
 
 
-#: Of the window: gaps, or compute outside operations, below this share are not worth a sentence.
-_LEAST = 0.01
 #: Of the time that operations keep a GPU busy: gaps above this share make it no time of work.
 _MOSTLY = 0.5
 
@@ -111,7 +110,9 @@ class KernelTime:
     @property
     def gaps_fill_work(self) -> bool:
         """Whether launch gaps take most of the time that operations kept the ranks busy."""
-        return self.gap_ns > _MOSTLY * self.work_ns and self.gap_ns >= _LEAST * self.window_ns > 0
+        return (
+            self.gap_ns > _MOSTLY * self.work_ns and self.gap_ns >= NOTICEABLE * self.window_ns > 0
+        )
 
     @property
     def unattributed_outweighs(self) -> bool:
@@ -139,7 +140,9 @@ class KernelTime:
 
     def _outweighs(self, time_ns: int) -> bool:
         return (
-            self.window_ns > 0 and time_ns > self.bubble_ns and time_ns >= _LEAST * self.window_ns
+            self.window_ns > 0
+            and time_ns > self.bubble_ns
+            and time_ns >= NOTICEABLE * self.window_ns
         )
 
 

@@ -299,24 +299,18 @@ PAIR = Op(0, Phase.FB, 7, 0, 9 * MS, 0, second_microbatch=3, second_chunk=1)
 LONE = report_of([], limitations=(Limitation("no ranges", "NVTX was not recorded"),))
 TWO_NODES = tuple(rank_of(index, f"node{index // 4}") for index in range(8))
 SENDING = [*one_f_one_b(2, 2), Op(0, Phase.SEND_F, 0, 10 * MS, 12 * MS)]
-NEIGHBOURS = [
-    Op(0, Phase.F, mb, start, end, iteration=iteration)
-    for mb, start, end, iteration in (
-        (0, 0, 60, 0),
-        (1, 100, 140, 0),
-        (0, 70, 90, 1),
-        (1, 150, 160, 1),
+NEIGHBOURS, SLIVERS = (
+    [
+        Op(0, Phase.F, mb, start, end, iteration=iteration)
+        for (mb, iteration), (start, end) in zip(
+            ((0, 0), (1, 0), (0, 1), (1, 1)), times, strict=True
+        )
+    ]
+    for times in (
+        ((0, 60), (100, 140), (70, 90), (150, 160)),
+        ((0, 60_000), (100_000, 140_000), (139_990, 160_000), (150_000, 160_000)),
     )
-]
-SLIVERS = [
-    Op(0, Phase.F, mb, start, end, iteration=iteration)
-    for mb, start, end, iteration in (
-        (0, 0, 60_000, 0),
-        (1, 100_000, 140_000, 0),
-        (0, 139_990, 160_000, 1),
-        (1, 150_000, 160_000, 1),
-    )
-]
+)
 COPIES = replace(
     report_of(
         [replace(op, rank=op.rank + 2 * n, busy=()) for op in one_f_one_b(2, 2) for n in (0, 1)]

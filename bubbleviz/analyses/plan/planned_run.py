@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.count.count import training_overlaps
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import limitations, memory_sizes
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import dataclass, replace
@@ -86,7 +86,7 @@ def of_report(report: Report, source: str) -> MeasuredRun:
     typical = report.typical_iteration()
     columns = {name: getattr(report.operations, name) for name in _COLUMNS}
     kernels = any(profile.kernels for profile in report.profiles)
-    overlaps = report.headline == OVERLAPPING and training_overlaps([*report.iterations])
+    overlaps = report.explanation.period_ns is not None
     shown = None if typical is None else typical.index, overlaps, kernels
     return _measured(source, pipeline_of(report), columns, *shown)
 
@@ -133,11 +133,9 @@ def _overlapping(columns: Mapping[str, Ints], trains: Sequence[bool]) -> bool:
     """
     start_ns, iteration = columns["start_ns"], columns["iteration"]
     works = np.isin(columns["phase"], WORK) & (start_ns >= 0) & (iteration >= 0)
-    first_ns = np.full(len(trains), np.iinfo(np.int64).max)
-    last_ns = np.full(len(trains), NONE)
-    np.minimum.at(first_ns, iteration[works], start_ns[works])
-    np.maximum.at(last_ns, iteration[works], start_ns[works])
-    ran = np.flatnonzero(np.array(trains, bool) & (last_ns >= 0))
+    begun_ns = start_ns[works]
+    first_ns, last_ns = group_extents(iteration[works], len(trains), begun_ns, begun_ns)
+    ran = np.flatnonzero(np.array(trains, bool) & (first_ns <= last_ns))
     return len(ran) == 0 or bool((first_ns[ran[1:]] < last_ns[ran[:-1]]).any())
 
 
