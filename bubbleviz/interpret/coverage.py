@@ -39,25 +39,12 @@ class Coverage:
     unattributed: tuple[UnattributedKernels, ...]
 
 
-def rank_coverages(ran: RankWork, unattributed: Bools) -> list[RankCoverage]:
-    """Return how long the kernels and copies of each rank ran.
-
-    Args:
-        ran: all that ran on the ranks.
-        unattributed: which are compute kernels outside every compute operation.
-    """
-    work = ran.work
-    # In bits: compute, communication, and whether it is outside all operations or ranges.
-    outside = unattributed | (work.range == NONE)
-    cell = work.compute.view(np.int8) << 2 | work.communication.view(np.int8) << 1
-    cell = (cell | outside.view(np.int8)).astype(np.int64)
-    if len(ran.ranks) > 1:
-        cell += 8 * (work.rank.astype(np.int64) - ran.ranks.start)
-    sums = group_sum(cell, 8 * len(ran.ranks), work.end_ns - work.start_ns).reshape(-1, 8)
+def rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
+    """Return how long the kernels and copies of each rank ran; see ``WorkTimes.spent_ns``."""
     return [
-        RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, sum(copies))
-        for rank, (*copies, linked, unlinked, inside, loose, _, _) in zip(
-            ran.ranks, sums.tolist(), strict=True
+        RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, copies)
+        for rank, (copies, linked, unlinked, inside, loose) in zip(
+            ranks, spent_ns.tolist(), strict=True
         )
     ]
 

@@ -273,19 +273,17 @@ def _record_ranks(
     line = _line_of(ran, links, keys)
     ran = replace(ran, work=line.placed(ran.work, ran.work.rank, *_TIMES))
     work, placed = ran.work, line.placed(keys, keys.rank, *_HOST_TIMES)
-    spans, busy, begin = spanned.spans_of(placed, ran)
-    loose = work.compute & ~spanned.owned_by(keys, ran.owner, COMPUTE)
-    unattributed = intervals.union(work.start_ns, work.end_ns, loose)
+    times = spanned.times_of(placed, ran)
+    spans, busy = spanned.spans_of(placed, ran, times)
     operating = spanned.busy_times(keys, busy, COMPUTE)
-    computed = intervals.union(
-        np.concatenate((operating[0], unattributed[0])),
-        np.concatenate((operating[1], unattributed[1])),
-    )
+    both = zip(operating, times.unattributed, strict=True)
+    start_ns, end_ns = map(np.concatenate, both)
+    computed = intervals.union(start_ns, end_ns)
     rows = np.flatnonzero(work.communication)
     transfer = point_to_point[ran.name_id[rows]]
     collectives = rows[~(transfer | spanned.owned_by(keys, ran.owner[rows], TRANSFERS))]
     receive = _last_received(spans["received_ns"], ran)
-    launched, thread = _launched_by(ran.rows, begin, links)
+    launched, thread = _launched_by(ran.rows, times.first, links)
     receive_start_ns = np.append(time_ns, NONE)[receive]
     operations = model.RankOperations.of(
         placed,
@@ -296,7 +294,7 @@ def _record_ranks(
     )
     operations = line.placed(operations, keys.rank, *_LAUNCH_TIMES)
     collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
-    active, running = spanned.active_time(operations, ran, busy, operating, collecting)
+    active, running = spanned.active_time(operations, times, busy, operating, collecting)
     exposed = intervals.difference(collecting, computed)
     launched = line.place(
         work.rank[collectives], links.launch_times_ns(ran.rows[collectives]), NEVER
@@ -319,15 +317,15 @@ def _record_ranks(
         "busy": line.in_time(busy, keys.rank[busy.operation], *_TIMES),
         "active": active,
         "running": line.in_time(running, running.rank, *_TIMES),
-        "unattributed": line.of_ranks(unattributed),
+        "unattributed": line.of_ranks(times.unattributed),
         "exposed": line.of_ranks(exposed),
         "collectives": line.in_time(kept, kept.rank, *_TIMES),
         "late": line.in_time(late, late.rank, "since_ns", "until_ns"),
     }
     return (
         tables,
-        rank_coverages(ran, loose),
-        list(unattributed_kernels(ran, loose, profile.activities.names)),
+        rank_coverages(ran.ranks, times.spent_ns),
+        list(unattributed_kernels(ran, times.loose, profile.activities.names)),
     )
 
 

@@ -13,13 +13,13 @@ from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.linking import Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, flags_of, marked
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import BusyIntervals, OperationKeys, RankOperations, RunningTimes
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
 from bubbleviz.model.values import dataclass
-from bubbleviz.native.library import library
+from bubbleviz.native.library import Argument, cut, library
 
 # Device work: what ran on devices, each kernel and copy with its rank and its range.
 
@@ -109,76 +109,84 @@ def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...])
     return of_phase.take(owner)
 
 
-def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[dict[str, Ints], BusyIntervals, Codes]:
-    """Return columns of spans, busy intervals, and the rows of ``work`` that operations begin with.
+@dataclass(frozen=True)
+class WorkTimes:
+    """When and how long work ran: that of operations, that of ranks, and all of it.
 
-    Compute kernels make the span (of a communication operation: its communication kernels);
-    where there are none, copies do. An operation without GPU work has no span.
-
-    Args:
-        keys: of the operations of ranks.
-        ran: all that ran on them.
+    Attributes:
+        start_ns: start of the span of each operation; 0 without work.
+        end_ns: its end; -1 without work.
+        kernels: how many compute kernels each has.
+        first: the first row that each begins with; -1 without work.
+        active_ns: how long compute kernels of each ran.
+        worked_ns: the same of all work of its iteration, where it is work itself.
+        loose: which rows are compute kernels outside every compute operation.
+        spent_ns: lengths of copies, of communication inside ranges and outside, of compute kernels
+            inside compute operations and outside, added up, shape (ranks, 5).
+        running: when anything ran.
+        communicating: when communication did.
+        computing: when compute kernels did.
+        unattributed: when those outside compute operations did.
     """
-    count, work = len(keys), ran.work
-    start_ns, end_ns, kernels, first = extents_of(keys.phase, ran)
-    has_span = first != NONE
-    times = work.start_ns, work.end_ns
-    inside = ran.around >= 0
-    received = ran.received[inside]
-    receives = BusyIntervals(ran.around[inside], work.start_ns[received], work.end_ns[received])
-    active = receives
-    if len(receives):
-        # Mostly few operations wait, and what runs in others fills no hole.
-        filling = work.compute & marked(count + 1, receives.operation).take(ran.owner)
-        active = BusyIntervals(*intervals.group_union(ran.owner, count, *times, filling))
-    busy = busy_intervals(start_ns, end_ns, has_span, receives, active)
-    owned = work.compute & (ran.owner >= 0)
-    spans = {
-        "start_ns": np.where(has_span, start_ns, NONE),
-        "end_ns": np.where(has_span, end_ns, NONE),
-        "has_span": has_span.astype(np.int64),
-        "kernels": kernels,
-        "active_ns": intervals.group_measure(ran.owner, count, *times, owned),
-        "busy_ns": intervals.group_sum(busy.operation, count, busy.end_ns - busy.start_ns),
-        "received_ns": intervals.group_extents(
-            receives.operation, count, receives.start_ns, receives.end_ns
-        )[1],
-    }
-    return spans, busy, first
+
+    start_ns: Ints
+    end_ns: Ints
+    kernels: Ints
+    first: Codes
+    active_ns: Ints
+    worked_ns: Ints
+    loose: Bools
+    spent_ns: Ints
+    running: intervals.Intervals
+    communicating: intervals.Intervals
+    computing: intervals.Intervals
+    unattributed: intervals.Intervals
 
 
-def extents_of(phase: Codes, ran: RankWork) -> tuple[Ints, Ints, Ints, Codes]:
-    """Return start, end, compute kernels and first row of each operation of a rank.
+def times_of(keys: OperationKeys, ran: RankWork) -> WorkTimes:
+    """Return when and how long the work of ranks ran.
 
-    One without work has the span (0, -1) and the row -1. What work is worth to the span of its
-    operation, of which the best alone counts::
+    What work is worth to the span of its operation, of which the best alone counts::
 
         communication operation   communication, compute, copies
         others                    compute, copies
+
+    Args:
+        keys: of their operations.
+        ran: all that ran on them.
     """
-    work, communicates = ran.work, among(phase, COMMUNICATION)
-    native = library()
-    if native is None:
-        return _chosen_extents(work, ran.owner, communicates)
-    count, owner = len(phase), ran.owner.astype(np.int32, copy=False)
+    count, work, communicates = len(keys), ran.work, among(keys.phase, COMMUNICATION)
+    of = np.flatnonzero(among(keys.phase, WORK))
+    iterations = groups_of(keys.rank[of], keys.iteration[of])
+    group = np.full(count, NONE, np.int32)
+    group[of] = iterations.of_row
+    if (native := library()) is None:
+        return _chosen_times(ran, communicates, group, len(iterations))
     start_ns, end_ns, kernels = (np.empty(count, np.int64) for _ in range(3))
     first, best = np.empty(count, np.int32), np.empty(count, np.uint8)
-    rows = owner, work.compute, work.communication, work.start_ns, work.end_ns, len(work)
-    strays = native.call(
-        "spans", rows, communicates, (start_ns, end_ns, kernels, first, best, count)
-    )
+    length_ns, reach_ns = (np.empty(count + len(iterations), np.int64) for _ in range(2))
+    spans = start_ns, end_ns, kernels, first, best, length_ns, reach_ns, len(length_ns)
+    loose, spent_ns = np.empty(len(work), bool), np.empty((len(ran.ranks), 5), np.int64)
+    made, sets = np.empty(4, np.int64), [np.empty(len(work), np.int64) for _ in range(8)]
+    owner, of_range = (c.astype(np.int32, copy=False) for c in (ran.owner, work.range))
+    rank = (work.rank - ran.ranks.start).astype(np.int32) if len(ran.ranks) > 1 else None
+    rows = owner, of_range, rank, work.compute, work.communication, work.start_ns, work.end_ns
+    order, known = None, (communicates, group, count)
+    whole: tuple[Argument, ...] = (len(ran.ranks), loose, spent_ns, made, *sets)
+    while (strays := native.call("spans", (*rows, len(work), order), known, spans, whole)) < 0:
+        order = sorted_rows(work.start_ns)
     if strays:
         raise IndexError(f"{strays} rows have an owner beyond the {count} operations")
-    return start_ns, end_ns, kernels, first
+    found = [cut(sets[i], int(made[i // 2])) for i in range(8)]
+    worked_ns = np.append(length_ns[count:], 0)[group]
+    columns = start_ns, end_ns, kernels, first, length_ns[:count], worked_ns, loose, spent_ns
+    return WorkTimes(*columns, *zip(found[::2], found[1::2], strict=True))
 
 
-def _chosen_extents(
-    work: DeviceWork, owner: Codes, communicates: Bools
-) -> tuple[Ints, Ints, Ints, Codes]:
-    """Return what ``extents_of`` does, choice by choice."""
-    count, owned = len(communicates), owner >= 0
-    is_communication = np.append(communicates, False)[owner]
-    compute = owned & work.compute
+def _chosen_times(ran: RankWork, communicates: Bools, group: Codes, groups: int) -> WorkTimes:
+    """Return what ``times_of`` does, choice by choice; ``group`` numbers work by iteration."""
+    work, owner, count = ran.work, ran.owner, len(communicates)
+    owned, is_communication = owner >= 0, np.append(communicates, False)[owner]
     of_communication = np.where(work.communication, np.where(is_communication, 0, 3), 2)
     choice = np.where(work.compute, 1, of_communication)
     best = np.full(count + 1, 2)
@@ -187,12 +195,62 @@ def _chosen_extents(
     start_ns, end_ns = intervals.group_extents(
         owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
     )
-    kernels = np.bincount(owner[compute], minlength=count).astype(np.int64)
     first = np.full(count, NONE, np.int32)
     # The first of several that begin together is the last to be set.
     begin = np.flatnonzero(spanning & (work.start_ns == np.append(start_ns, 0)[owner]))[::-1]
     first[owner[begin]] = begin
-    return start_ns, end_ns, kernels, first
+    kernels = np.bincount(owner[owned & work.compute], minlength=count).astype(np.int64)
+    times, loose = (work.start_ns, work.end_ns), work.compute & ~(owned & ~is_communication)
+    active_ns, worked_ns = (
+        intervals.group_measure(of, size, *times, work.compute & (of >= 0))
+        for of, size in ((owner, count), (np.append(group, NONE)[owner], groups))
+    )
+    outside = work.communication & (work.range == NONE)
+    kind = 3 * work.compute + loose + work.communication + outside
+    of_rank = 5 * (work.rank - np.int64(ran.ranks.start)) + kind
+    length_ns = intervals.group_sum(of_rank, 5 * len(ran.ranks), work.end_ns - work.start_ns)
+    masks = None, work.communication, work.compute, loose
+    columns = start_ns, end_ns, kernels, first, active_ns, np.append(worked_ns, 0)[group], loose
+    sets = (intervals.union(*times, chosen) for chosen in masks)
+    return WorkTimes(*columns, length_ns.reshape(-1, 5), *sets)
+
+
+def spans_of(
+    keys: OperationKeys, ran: RankWork, times: WorkTimes
+) -> tuple[dict[str, Ints], BusyIntervals]:
+    """Return columns of spans, and busy intervals.
+
+    Compute kernels make the span (of a communication operation: its communication kernels);
+    where there are none, copies do. An operation without GPU work has no span.
+
+    Args:
+        keys: of the operations of ranks.
+        ran: all that ran on them.
+        times: of that.
+    """
+    count, work, has_span = len(keys), ran.work, times.first != NONE
+    inside = ran.around >= 0
+    received = ran.received[inside]
+    receives = BusyIntervals(ran.around[inside], work.start_ns[received], work.end_ns[received])
+    active = receives
+    if len(receives):
+        # Mostly few operations wait, and what runs in others fills no hole.
+        filling = work.compute & marked(count + 1, receives.operation).take(ran.owner)
+        of_waiting = intervals.group_union(ran.owner, count, work.start_ns, work.end_ns, filling)
+        active = BusyIntervals(*of_waiting)
+    busy = busy_intervals(times.start_ns, times.end_ns, has_span, receives, active)
+    spans = {
+        "start_ns": np.where(has_span, times.start_ns, NONE),
+        "end_ns": np.where(has_span, times.end_ns, NONE),
+        "has_span": has_span.astype(np.int64),
+        "kernels": times.kernels,
+        "active_ns": times.active_ns,
+        "busy_ns": intervals.group_sum(busy.operation, count, busy.end_ns - busy.start_ns),
+        "received_ns": intervals.group_extents(
+            receives.operation, count, receives.start_ns, receives.end_ns
+        )[1],
+    }
+    return spans, busy
 
 
 def busy_intervals(
@@ -236,42 +294,32 @@ def busy_times(
 
 def active_time(
     operations: RankOperations,
-    ran: RankWork,
+    times: WorkTimes,
     busy: BusyIntervals,
     operating: intervals.Intervals,
     collecting: intervals.Intervals,
 ) -> tuple[ActiveTime, RunningTimes]:
     """Return how long kernels ran in each iteration of a rank, and in and between all of them.
 
-    What ran in and between iterations is all of the first rank; of others the times tell.
+    What ran in and between iterations is given to rank 0: its times tell whose it is.
 
     Args:
         operations: of ranks.
-        ran: all that ran on them.
+        times: of all that ran on them.
         busy: when each operation kept the GPU busy.
         operating: when any compute operation did, those beyond an iteration's work too.
         collecting: when communication ran that is not between two ranks.
     """
-    work, owner = ran.work, ran.owner
     of = np.flatnonzero(among(operations.phase, WORK) & (operations.kernels > 0))
     groups = groups_of(operations.rank[of], operations.iteration[of])
-    # The last place is that of no operation (-1).
-    group = np.full(len(operations) + 1, NONE, np.int32)
-    group[of] = groups.of_row
-    at = group.take(owner)
-    active_ns = intervals.group_measure(
-        at, len(groups), work.start_ns, work.end_ns, work.compute & (at >= 0)
-    )
     low_ns, high_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
-    communicating = intervals.union(work.start_ns, work.end_ns, work.communication)
-    computing = intervals.union(work.start_ns, work.end_ns, work.compute)
+    running, communicating = times.running, times.communicating
     # What no compute kernel covers.
     uncovered, alone = (
-        intervals.difference(times, computing) for times in (collecting, communicating)
+        intervals.difference(those, times.computing) for those in (collecting, communicating)
     )
-    running = intervals.union(work.start_ns, work.end_ns)
     of = of[groups.first]
     occupied = busy_times(operations, busy, WORK)
     in_gaps = intervals.difference(uncovered, intervals.difference(uncovered, operating))
@@ -288,17 +336,17 @@ def active_time(
     active = ActiveTime(
         rank=operations.rank[of],
         iteration=operations.iteration[of],
-        active_ns=active_ns,
+        active_ns=times.worked_ns[of],
         kernel_ns=kernel_ns,
         gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
         collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
     )
-    times = RunningTimes(
-        rank=np.full(len(start_ns), ran.ranks.start, np.int64),
+    ran = RunningTimes(
+        rank=np.zeros(len(start_ns), np.int64),
         start_ns=start_ns,
         end_ns=end_ns,
         running_ns=running_ns,
         communication_ns=communication_ns,
         overlapped_ns=communication_ns - intervals.measure_within(alone, start_ns, end_ns),
     )
-    return active, times.take(running_ns > 0)
+    return active, ran.take(running_ns > 0)

@@ -17,7 +17,14 @@ from bubbleviz.interpret.interpretation import candidates_of_operations, noted
 from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
 from bubbleviz.interpret.per_rank import Line
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
-from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_intervals, busy_times
+from bubbleviz.interpret.spans import (
+    DeviceWork,
+    RankWork,
+    active_time,
+    busy_intervals,
+    busy_times,
+    times_of,
+)
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.columns import NONE, Bools, Ints, joined, scattered
@@ -293,14 +300,15 @@ def _times(
             np.concatenate((operating[1], end_ns[loose])),
         )
         alone = intervals.difference(collecting, computed)
-    active, running = active_time(on_line, ran, busy, operating, collecting)
+    ran_times = times_of(on_line, ran)
+    active, running = active_time(on_line, ran_times, busy, operating, collecting)
     running = replace(running, rank=line.owners(running.start_ns))
     tables = {
         "active": active,
         "running": line.in_time(running, running.rank, "start_ns", "end_ns"),
         "exposed": line.of_ranks(alone),
     }
-    return tables, rank_coverages(ran, work.compute & (owner == NONE))
+    return tables, rank_coverages(ran.ranks, ran_times.spent_ns)
 
 
 def _collectives(

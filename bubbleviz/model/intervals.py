@@ -198,11 +198,6 @@ def group_measure(
     group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
 ) -> Ints:
     """Return the length of the union of each group's intervals; arguments of ``group_union``."""
-    if native := library():
-        rows = group.astype(np.int32, copy=False), start_ns, end_ns, chosen, len(group)
-        scratch, length_ns = np.empty(2 * groups, np.int64), np.empty(groups, np.int64)
-        if native.call("group_measure", *rows, groups, scratch, length_ns) >= 0:
-            return length_ns
     owner, low_ns, high_ns = group_union(group, groups, start_ns, end_ns, chosen)
     return group_sum(owner, groups, high_ns - low_ns)
 

@@ -156,32 +156,6 @@ EXPORTED int64_t bubbleviz_group_union(const int32_t *group, const int64_t *star
     return made;
 }
 
-struct stretch {
-    int64_t start, end;
-};
-
-/* The length of the union of each group's intervals; arguments and result as above. */
-EXPORTED int64_t bubbleviz_group_measure(const int32_t *group, const int64_t *start,
-                                         const int64_t *end, const uint8_t *chosen, int64_t count,
-                                         int64_t groups, struct stretch *last, int64_t *length)
-{
-    for (int64_t g = 0; g < groups; g++)
-        last[g] = (struct stretch){INT64_MIN, INT64_MIN}, length[g] = 0;
-    for (int64_t i = 0; i < count; i++) {
-        int32_t g = group[i];
-        if ((chosen && !chosen[i]) || end[i] <= start[i])
-            continue;
-        if (g < 0 || g >= groups || start[i] < last[g].start)
-            return UNSORTED;
-        last[g].start = start[i];
-        if (end[i] <= last[g].end)
-            continue;
-        length[g] += end[i] - (start[i] > last[g].end ? start[i] : last[g].end);
-        last[g].end = end[i];
-    }
-    return 0;
-}
-
 enum { STRIDE = 64 };
 
 /* How much of a set lies before a time; before: how much lies before each STRIDE-th interval. */

@@ -1,6 +1,7 @@
 /* Spans: from when to when operations kept their device busy, by the work they own. */
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifndef EXPORTED
 #define EXPORTED __attribute__((visibility("default")))
@@ -9,29 +10,69 @@
 /* How well some work tells when an operation ran; the best that an operation has decides. */
 enum { OWN, OTHER, COPIES, NOTHING };
 
+enum { RUNNING, COMMUNICATING, COMPUTING, UNATTRIBUTED, SETS, KINDS = 5, UNSORTED = -1 };
+
 struct work {
     const int32_t *owner; /* -1: none */
+    const int32_t *range; /* likewise */
+    const int32_t *rank;  /* NULL: all are of the first */
     const uint8_t *compute;
     const uint8_t *communication; /* neither: a copy */
     const int64_t *start;
     const int64_t *end;
     int64_t count;
+    const int64_t *order; /* rows by their starts; NULL: as they stand */
 };
 
+struct operations {
+    const uint8_t *communicates;
+    const int32_t *group; /* -1: none */
+    int64_t count;
+};
+
+/* By operation; lengths are those of groups behind. */
 struct spans {
     int64_t *start; /* 0 without work */
     int64_t *end;   /* -1 without work */
     int64_t *kernels;
     int32_t *first; /* -1 without work */
     uint8_t *best;
-    int64_t count;
+    int64_t *length; /* of the union of compute kernels */
+    int64_t *reach;
+    int64_t lengths;
 };
 
-static inline uint8_t worth_of(const struct work *work, int64_t row, int communicates)
+struct whole {
+    int64_t ranks;
+    uint8_t *loose; /* by row: whether it is compute outside of operations that compute */
+    int64_t *spent; /* by rank: lengths added up, by kind */
+    int64_t *made;  /* of each set that follows */
+    struct {
+        int64_t *start, *end;
+    } set[SETS];
+};
+
+/* Add an interval, which starts no earlier than those before, to a set. */
+static inline void cover(const struct whole *whole, int set, int64_t start, int64_t end)
 {
-    if (communicates)
-        return work->communication[row] ? OWN : work->compute[row] ? OTHER : COPIES;
-    return work->compute[row] ? OWN : work->communication[row] ? NOTHING : COPIES;
+    int64_t *starts = whole->set[set].start, *ends = whole->set[set].end;
+    int64_t last = whole->made[set] - 1;
+
+    if (last >= 0 && start <= ends[last])
+        ends[last] = end > ends[last] ? end : ends[last];
+    else
+        starts[last + 1] = start, ends[last + 1] = end, whole->made[set]++;
+}
+
+/* The same of the length of a union. */
+static inline void lengthen(const struct spans *spans, int64_t place, int64_t start, int64_t end)
+{
+    int64_t reach = spans->reach[place];
+
+    if (end > reach) {
+        spans->length[place] += end - (start > reach ? start : reach);
+        spans->reach[place] = end;
+    }
 }
 
 /* The span of each operation, its compute kernels, and the first row that begins with it.
@@ -40,33 +81,66 @@ static inline uint8_t worth_of(const struct work *work, int64_t row, int communi
  *     copies       |---|
  *     span               |----------|
  *
- * communicates: which operations are communication, whose own kernels come before others. Returns
- * how many rows have an owner that there is not; -1 is none.
+ * And how long compute kernels of operations and of their groups ran, and when and for how long
+ * all work did. communicates: which operations are communication, whose own kernels come before
+ * others. Returns how many rows have an owner, or a rank, that there is not; or UNSORTED.
  */
-EXPORTED int64_t bubbleviz_spans(const struct work *work, const uint8_t *communicates,
-                                 struct spans *spans)
+EXPORTED int64_t bubbleviz_spans(const struct work *work, const struct operations *operations,
+                                 const struct spans *spans, const struct whole *whole)
 {
-    int64_t strays = 0;
+    int64_t strays = 0, before = INT64_MIN;
 
-    for (int64_t operation = 0; operation < spans->count; operation++) {
+    for (int64_t operation = 0; operation < operations->count; operation++) {
         spans->best[operation] = NOTHING;
         spans->start[operation] = 0, spans->end[operation] = -1;
         spans->kernels[operation] = 0, spans->first[operation] = -1;
     }
-    for (int64_t row = 0; row < work->count; row++) {
-        int32_t owner = work->owner[row];
-        if (owner < 0 || owner >= spans->count) {
-            strays += owner != -1;
+    for (int64_t place = 0; place < spans->lengths; place++)
+        spans->length[place] = 0, spans->reach[place] = INT64_MIN;
+    memset(whole->spent, 0, (size_t)(whole->ranks * KINDS) * sizeof *whole->spent);
+    memset(whole->made, 0, SETS * sizeof *whole->made);
+    for (int64_t i = 0; i < work->count; i++) {
+        int64_t row = work->order ? work->order[i] : i;
+        int64_t start = work->start[row], end = work->end[row];
+        int32_t owner = work->owner[row], rank = work->rank ? work->rank[row] : 0;
+        int compute = work->compute[row], communication = work->communication[row];
+        if (start < before)
+            return UNSORTED;
+        before = start;
+        if (owner < -1 || owner >= operations->count || rank < 0 || rank >= whole->ranks) {
+            strays++;
             continue;
         }
-        spans->kernels[owner] += work->compute[row];
-        uint8_t worth = worth_of(work, row, communicates[owner]);
+        int loose = compute && (owner == -1 || operations->communicates[owner]);
+        int kind = compute ? 3 + loose : communication ? 1 + (work->range[row] == -1) : 0;
+        whole->loose[row] = (uint8_t)loose;
+        whole->spent[rank * KINDS + kind] += end - start;
+        if (end > start) {
+            cover(whole, RUNNING, start, end);
+            if (communication)
+                cover(whole, COMMUNICATING, start, end);
+            if (compute)
+                cover(whole, COMPUTING, start, end);
+            if (loose)
+                cover(whole, UNATTRIBUTED, start, end);
+        }
+        if (owner == -1)
+            continue;
+        spans->kernels[owner] += compute;
+        if (compute && end > start) {
+            lengthen(spans, owner, start, end);
+            if (operations->group[owner] >= 0)
+                lengthen(spans, operations->count + operations->group[owner], start, end);
+        }
+        int own = operations->communicates[owner] ? communication : compute;
+        int other = operations->communicates[owner] ? OTHER : NOTHING;
+        uint8_t worth = (uint8_t)(own ? OWN : compute || communication ? other : COPIES);
         if (worth > spans->best[owner] || worth == NOTHING)
             continue;
-        if (worth < spans->best[owner] || work->start[row] < spans->start[owner])
-            spans->start[owner] = work->start[row], spans->first[owner] = (int32_t)row;
-        if (worth < spans->best[owner] || work->end[row] > spans->end[owner])
-            spans->end[owner] = work->end[row];
+        if (worth < spans->best[owner] || start < spans->start[owner])
+            spans->start[owner] = start, spans->first[owner] = (int32_t)row;
+        if (worth < spans->best[owner] || end > spans->end[owner])
+            spans->end[owner] = end;
         spans->best[owner] = worth;
     }
     return strays;

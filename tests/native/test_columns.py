@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.replay import Kind, Role, Work, replay_of
 from bubbleviz.interpret.linking import Linker
-from bubbleviz.interpret.spans import DeviceWork, RankWork, extents_of
+from bubbleviz.interpret.spans import DeviceWork, RankWork, times_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import (
@@ -26,6 +26,7 @@ from bubbleviz.model.grouping import (
     sorted_rows,
 )
 from bubbleviz.model.intervals import Innermost
+from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges
 from bubbleviz.native import library as native
@@ -187,20 +188,29 @@ OWNED = st.lists(
 )
 
 
-def extents(rows: list[tuple[int, int, int, int]]) -> list[list[int]]:
+def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     owner, kind, start, length = np.array(rows, np.int64).reshape(-1, 4).T
     count = len(rows)
     work = DeviceWork(
         start_ns=start,
         end_ns=start + length,
-        rank=np.zeros(count, np.int32),
-        range=np.zeros(count, np.int32),
+        rank=owner // 2 + 3,
+        range=owner,
         compute=kind == 0,
         communication=kind == 1,
     )
-    none = np.empty(0, np.int64)
-    ran = RankWork(range(1), np.arange(count), work, none, owner.astype(np.int32), none, none)
-    return lists(extents_of(np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B]), ran))
+    none, iterations = np.empty(0, np.int64), {"iteration": [0, 0, 0, -1], "rank": [3, 3, 4, 4]}
+    phase = np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B])
+    columns = {name: np.full(4, -1) for name in OperationKeys.column_names()}
+    columns |= {name: np.array(numbers) for name, numbers in iterations.items()}
+    keys = OperationKeys(**(columns | {"phase": phase}), names=())
+    found = []
+    for ranks, first in ((range(2, 5), 0), (range(1), None)):
+        of_ranks = work if first == 0 else work.changed(rank=np.zeros(count, np.int32))
+        ran = RankWork(ranks, np.arange(count), of_ranks, none, owner.astype(np.int32), none, none)
+        seen = vars(times_of(keys, ran))
+        found.append([np.asarray(seen[name]).tolist() for name in seen])
+    return found
 
 
 def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
@@ -347,13 +357,13 @@ CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[.
         [([], []), ([-1, -1, 0, 0], [(1, 0), (2, 0), (3, 1), (3, 1)]), ([-1, 0], [(0, 1), (1, 0)])],
         replayed,
     ),
-    "extents of operations": (
+    "times of work": (
         (OWNED,),
         [
             ([],),
             ([(0, 0, 5, 0), (0, 0, 5, 0), (1, 0, 3, 1), (1, 1, 4, 1), (2, 2, 2, 2), (2, 1, 1, 9)],),
         ],
-        extents,
+        times,
     ),
 }
 
@@ -381,7 +391,7 @@ def test_both_make_the_same_of_examples(what: str) -> None:
 def test_a_stray_owner_is_refused(owner: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_loaded", compiled_library)
     with pytest.raises(IndexError, match="1 rows have an owner"):
-        extents([(owner, 0, 5, 1)])
+        times([(owner, 0, 5, 1)])
 
 
 def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:
