@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import dataclass
-
-if TYPE_CHECKING:  # reports are read without numpy
-    from bubbleviz.schedules.simulation import MeasuredMemory
+from bubbleviz.schedules.plan import MeasuredMemory
 
 #: Unknown number, as in columns.
 UNKNOWN = -1
@@ -109,8 +107,6 @@ def measured_memory(
             if kind.virtual_stage is not None and stage_of_virtual.get(kind.virtual_stage) == device
         ]
         resident.append(max(known) + max(0.0, *own))
-    from bubbleviz.schedules.simulation import MeasuredMemory
-
     return MeasuredMemory(
         held=tuple(forwards[s].held_bytes for s in stages),
         kept=tuple(forwards[s].kept_bytes for s in stages),

@@ -24,11 +24,11 @@ from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.schedules.plan import OperationTimes
+from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
-    from bubbleviz.schedules.simulation import MeasuredMemory, Workload
+    from bubbleviz.schedules.simulation import Workload
 
 # Saved parts: a report of very many ranks as a folder of JSON files.
 #

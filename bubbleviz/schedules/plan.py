@@ -202,3 +202,19 @@ class OperationTimes:
     pipeline_ns: float | None = None
     mean_ns: float = 0.0
     std_ns: float | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredMemory:
+    """What the virtual stages of a run hold, in bytes.
+
+    Attributes:
+        held: by virtual stage: activations of one microbatch, from F to the end of B.
+        kept: by virtual stage: the part of them that is held on to the end of W.
+        resident: by device: what is taken beside activations, whatever the order: weights,
+            gradients, states of the optimizer, and what an operation needs while it runs.
+    """
+
+    held: tuple[float, ...]
+    kept: tuple[float, ...]
+    resident: tuple[float, ...]

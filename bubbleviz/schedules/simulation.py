@@ -19,7 +19,7 @@ from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import dataclass, replace
-from bubbleviz.schedules.plan import Memory, Order, Plan, PlannedOperation
+from bubbleviz.schedules.plan import MeasuredMemory, Memory, Order, Plan, PlannedOperation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -390,22 +390,6 @@ def within(peak: float, limit: float) -> bool:
 def fits(peaks: tuple[float, ...], limit: tuple[float, ...] | None) -> bool:
     """Return whether no device exceeds its limit; None for none."""
     return limit is None or all(within(peak, most) for peak, most in zip(peaks, limit, strict=True))
-
-
-@dataclass(frozen=True)
-class MeasuredMemory:
-    """What the virtual stages of a run hold, in bytes.
-
-    Attributes:
-        held: by virtual stage: activations of one microbatch, from F to the end of B.
-        kept: by virtual stage: the part of them that is held on to the end of W.
-        resident: by device: what is taken beside activations, whatever the order: weights,
-            gradients, states of the optimizer, and what an operation needs while it runs.
-    """
-
-    held: tuple[float, ...]
-    kept: tuple[float, ...]
-    resident: tuple[float, ...]
 
 
 def with_memory(

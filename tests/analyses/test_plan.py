@@ -23,8 +23,8 @@ from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.simulation import MeasuredMemory, Workload, device_workload
+from bubbleviz.schedules.plan import MeasuredMemory, Plan
+from bubbleviz.schedules.simulation import Workload, device_workload
 from tests.planting import Planting, plant
 from tests.support.places import CHECKOUT
 from tests.support.planted_runs import analysed

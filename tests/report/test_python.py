@@ -138,10 +138,15 @@ def test_wrong_arguments_end_in_a_sentence_on_python(
     assert not re.search(r"(^|\s)--?[a-z]", str(refused.value))
 
 
-@pytest.mark.parametrize("name", sorted({*bubbleviz.__all__} - {"__version__"}))
-def test_annotations_of_what_is_public_are_types(name: str) -> None:
+#: What is public, and what its annotations mention, each with the module that has it.
+NAMED = dict.fromkeys({*bubbleviz.__all__} - {"__version__"}, "bubbleviz")
+NAMED |= {name: home for own in bubbleviz._MENTIONED.values() for name, home in own.items()}
+
+
+@pytest.mark.parametrize(("name", "home"), sorted(NAMED.items()))
+def test_annotations_of_what_is_public_are_types(name: str, home: str) -> None:
     # In a process of its own, where nothing else has loaded what they name.
-    asked = f"import bubbleviz, typing; typing.get_type_hints(bubbleviz.{name})"
+    asked = f"import typing; from {home} import {name}; typing.get_type_hints({name})"
 
     run([sys.executable, "-c", asked], check=True)
 

@@ -36,7 +36,7 @@ from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers, Layout
-from bubbleviz.schedules.simulation import MeasuredMemory
+from bubbleviz.schedules.plan import MeasuredMemory
 
 
 @dataclass(frozen=True)

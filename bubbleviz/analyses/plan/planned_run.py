@@ -22,7 +22,7 @@ from bubbleviz.schedules import known, planning
 from bubbleviz.schedules import simulation as simulated
 from bubbleviz.schedules.communication.lowered import STREAMS, makespan_of
 from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
-from bubbleviz.schedules.plan import Plan, PlannedOperation
+from bubbleviz.schedules.plan import MeasuredMemory, Plan, PlannedOperation
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
@@ -55,7 +55,7 @@ class MeasuredRun:
     ran: Plan | None
     ran_ns: int | None
     restrictions: tuple[limitations.Restriction, ...] = ()
-    memory: simulated.MeasuredMemory | None = None
+    memory: MeasuredMemory | None = None
     on_gpus: bool = False
     overlaps: bool = False
 
