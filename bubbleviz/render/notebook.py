@@ -64,7 +64,7 @@ _PUBLIC = (
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that a notebook shows, and that is saved in any format of a report.
+    """A picture that a notebook shows, and that is saved; ``Report.save`` writes what is none.
 
     Attributes:
         report: any report.
@@ -75,12 +75,15 @@ class Picture:
     view: View
 
     def save(self, path: str | Path) -> None:
-        """Write it as the suffix of a file says (``.svg``, ``.pdf``, ``.png``, ...).
+        """Write it as the suffix of a file says (``.svg``, ``.pdf``, ``.png``, ``.panels.svg``).
 
         Raises:
-            UsageError: no format has that suffix.
+            UsageError: no picture has that suffix.
             OutputError: what the format needs is not installed, or the file cannot be written.
         """
+        # What else is written of a report holds all of it, whatever the view.
+        with in_python():
+            suffixed(str(path), [renderer.name for renderer in renderers() if renderer.draws])
         self.report.save(path, self.view)
 
     def _repr_svg_(self) -> str:

@@ -92,6 +92,7 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
     ("wrong", "told"),
     [
         (lambda own, _: own.plot(3), "no iteration 3; there are 3"),
+        (lambda own, to: own.plot(0).save(to / "x.csv"), "x.csv: its suffix is not one of .panels"),
         (lambda own, _: own.plot("worst"), "no iteration 'worst'; there are 3"),
         (lambda own, _: own.plot([1]), "no iteration [1]; there are 3"),
         (lambda own, _: own.plot(ranks=(4,)), "no rank 4; there are 4"),
