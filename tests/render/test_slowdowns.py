@@ -43,9 +43,16 @@ def test_a_single_iteration_is_a_level_line() -> None:
 
 def test_without_slowdowns_the_reason_is_given(tmp_path: Path) -> None:
     path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
-    shown = written(slowdowns(bubbleviz.analyze(path), View()))
+    known = slowdowns(analysed(RUN), View())
+    drawn = slowdowns(bubbleviz.analyze(path), View())
 
-    assert shown == ["Slowdowns are unknown", "no complete training iteration was recorded"]
+    assert written(drawn) == [
+        "Slowdowns are unknown",
+        "no complete training iteration was recorded",
+    ]
+    # As far below the heading as what stands there otherwise.
+    lines = [re.findall(r'<text x="16" y="([^"]+)"', own)[:2] for own in (drawn, known)]
+    assert lines[0] == lines[1]
 
 
 def test_many_stages_and_replicas_say_what_is_left_out() -> None:

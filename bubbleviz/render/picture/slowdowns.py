@@ -47,6 +47,7 @@ def slowdowns(report: Report, _: View) -> str:
         source = report.explanation.slowdown_source
         page.title = "Slowdowns are unknown"
         page.heading(page.title)
+        page.y += 4
         page.paragraph(one_line("" if source is None else source.reason, 200), 10.5)
         return page.svg()
     iterations = counted(len(found.by_iteration), "iteration")
