@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
@@ -24,12 +24,13 @@ from bubbleviz.native import library as native
 from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.sources.rocm.rocpd import read_recording
+from bubbleviz.sources.sqlite import database
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import planted_runs
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of
-from tests.support.processes import processes_of
+from tests.support.processes import Process, processes_of
 from tests.support.rocm_profiles import SECRET, write_rocpd, write_rpd
 
 FULL = replace(
@@ -265,6 +266,31 @@ def test_a_merge_is_opened_once_however_many_processes_it_holds(
         counts.append(connect.call_count)
 
     assert counts == [1, 1]
+
+
+def test_twice_the_processes_in_one_table_take_twice_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def counted(_: list[BaseException]) -> Iterator[bool]:
+        while True:
+            taken[-1] += 1
+            yield False
+
+    monkeypatch.setattr(database, "_pauses", counted)
+    monkeypatch.setattr(database, "_STEPS", 100)
+    for number in (40, 80):
+        taken.append(0)
+        each = [
+            Process("node0", pid, [(pid, pid + 9, 5, 1, "hipLaunchKernel")], threads=[(5, "main")])
+            for pid in range(1, number + 1)
+        ]
+        path = write_rocpd(tmp_path / f"{number}.db", each, suffixed=False)
+        found = read_recording(str(path), "rocpd", unwatched)
+        assert sorted(thread.thread >> 24 for thread in found.threads) == [p.pid for p in each]
+
+    assert taken[1] < 2.3 * taken[0]
 
 
 def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class Part:
         names: of the tables in the file, by what queries call them.
         stored: the columns of each table, by its name in the file.
         guid: to which rows of the tables belong; "" where all do.
+        rows: between which rows these lie, by the table's name in the file; None for all.
         pages: of the file, where it is plain.
     """
 
@@ -71,6 +72,7 @@ class Part:
         names: Mapping[str, str],
         stored: Mapping[str, sqlite.StoredColumns],
         guid: str = "",
+        rows: Mapping[str, tuple[int, int]] | None = None,
         pages: Pages | None = None,
     ) -> None:
         self.path, self._database, self._queries = database.path, database, queries
@@ -83,12 +85,19 @@ class Part:
         self._views = queries.views_of(self.schema)
         # The one view that differs between parts of the same tables.
         quoted = guid.replace("'", "''")
-        statements = {"part": f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid"}
+        ends = {base: (rows or {}).get(table, (1, 0)) for base, table in names.items()}
+        told = "".join(
+            f", {low} AS {base}_first, {high} AS {base}_last" for base, (low, high) in ends.items()
+        )
+        statements = {"part": f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid{told}"}
         for base, table in names.items():
             wanted = sorted(queries.columns_read[base] & self.schema[base])
             given = ", ".join(f'"{column}"' for column in wanted) or "NULL AS nothing"
             of_guid = guid and "guid" in self.schema[base]
             where = " WHERE guid = (SELECT guid FROM part)" if of_guid else ""
+            if of_guid and rows:
+                first, last = (f"(SELECT {base}_{end} FROM part)" for end in ("first", "last"))
+                where += f" AND rowid BETWEEN {first} AND {last}"
             # The name that queries have for the table.
             statements[base] = (
                 f'CREATE TEMP VIEW {base} AS SELECT {given} FROM main."{table}"{where}'

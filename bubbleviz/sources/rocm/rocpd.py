@@ -199,6 +199,8 @@ def _kind(category: str, name: str) -> Kind:
 _Rows = Sequence[tuple[Any, ...]]
 #: Hosts that a message names.
 _NAMED = 4
+#: Rows of more processes in one table are found faster by their numbers, once these are known.
+_MANY = 8
 #: The loss where a query lacks a column, or cannot run.
 _LOSSES = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
@@ -245,8 +247,15 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
             part = Part(database, maker, names, stored, pages=pages)
             versions.update({str(v): None for (v,) in part.rows("target/metadata")})
             guids = _guids(part, maker.again)
+            # Else each of very many would be looked for in all rows.
+            extents = {
+                table: database.extents(table, "guid")
+                for base, table in names.items()
+                if len(guids) > _MANY and "guid" in part.schema[base]
+            }
             for place, guid in enumerate(guids, 1):
-                own = Part(database, maker, names, stored, guid) if guid else part
+                rows = {table: own[guid] for table, own in extents.items() if guid in own}
+                own = Part(database, maker, names, stored, guid, rows) if guid else part
                 hosts.update(_hosts(own))
                 _read_part(recording, own, parts_of_pid)
                 watch((number + place / len(guids)) / len(every))

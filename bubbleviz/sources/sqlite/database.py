@@ -196,16 +196,36 @@ class Database:
         Raises:
             ProfileError: the file is damaged.
         """
+        from sqlalchemy import func
+
+        ((rows,),) = self._of_table(table, func.count())
+        return int(rows)
+
+    def extents(self, table: str, column: str) -> dict[object, tuple[int, int]]:
+        """Return the numbers of the first and of the last row with each value of a column.
+
+        Raises:
+            ProfileError: the file is damaged, or its rows have no numbers.
+        """
+        from sqlalchemy import func, text
+
+        value, row = text(f'"{column}"'), text("rowid")
+        found = self._of_table(table, value, func.min(row), func.max(row), group=value)
+        return {_decoded(own): (int(first), int(last)) for own, first, last in found}
+
+    def _of_table(self, table: str, *selected: Any, group: Any = None) -> Sequence[Any]:
+        """Return what is selected of a table, in groups of equal values of a column if given."""
         import sqlalchemy
         from sqlalchemy.exc import DBAPIError
         from sqlalchemy.pool import StaticPool
 
         opened, caught = self._small
-        rows = sqlalchemy.select(sqlalchemy.func.count()).select_from(sqlalchemy.table(table))
+        rows = sqlalchemy.select(*selected).select_from(sqlalchemy.table(table, schema="main"))
+        rows = rows if group is None else rows.group_by(group)
         engine = sqlalchemy.create_engine("sqlite://", creator=lambda: opened, poolclass=StaticPool)
         try:
             with engine.connect() as connection:
-                return connection.execute(rows).scalar_one()
+                return connection.execute(rows).fetchall()
         except DBAPIError as error:
             if caught:
                 raise caught.pop() from None
