@@ -62,32 +62,59 @@ class Evidence:
         microbatches: how many it ran forward; -1 where names do not give all of them.
         ran: a number of those that it ran, by which other ranks' are the same or not.
         begins: whether its first operation is the smallest microbatch's F.
+        closed: whether it begins otherwise, and holds whole passes alone, then its Optimizer.
         settled: whether every F has its B, and every B its W where it owes one.
         cut: whether the end of the capture cut an F, B, W or BW.
         lacks: what it lacks to have a ratio, a place in :data:`LACKS`.
         backward: whether it ran any backward.
         optimizer: whether it ran an Optimizer.
         step_cut: whether the end of the capture cut that.
-        matched: whether every backward has its F, on its rank and those counted with it.
+        bare: how many passes have a backward, or a W of a microbatch, and no F.
     """
 
     present: Bools
     microbatches: Ints
     ran: Ints
     begins: Bools
+    closed: Bools
     settled: Bools
     cut: Bools
     lacks: Ints
     backward: Bools
     optimizer: Bools
     step_cut: Bools
-    matched: Bools
+    bare: Ints
+
+    @property
+    def begun(self) -> Bools:
+        """Whether the capture holds the beginning of the rank's part.
+
+        An iteration that begins with another than the smallest microbatch holds whole passes up to
+        its Optimizer, after another iteration's, or as many as others ran: no capture leaves the
+        backward of a forward that it cuts. Without an Optimizer, where a repeated forward ends
+        iterations, what is left of one may stand with the beginning of the next::
+
+            cut  F2 B2 F3 B3 F0 B0 F1 B1  F2 B2 ...
+
+        In a rank's first iteration no more passes lack their F than in a later one: what names
+        leave out they leave out of all, and a capture cuts the first alone.
+        """
+        as_many = self.microbatches == self.microbatches.max(initial=NONE)
+        begins = self.begins | (self.closed & (_earlier(self.optimizer) | as_many))
+        follows = self.backward & _earlier(self.present)
+        most = np.where(follows, self.bare, 0).max(axis=0, initial=0)
+        return np.asarray(begins & (follows | (self.bare <= most)), bool)
 
     @property
     def later(self) -> Bools:
         """Whether the rank takes part in a later iteration as well."""
-        follows = np.logical_or.accumulate(self.present[::-1], axis=0)[::-1]
-        return np.concatenate((follows[1:], np.zeros_like(follows[:1])))
+        return _earlier(self.present[::-1])[::-1]
+
+
+def _earlier(flags: Bools) -> Bools:
+    """Return whether each rank has a flag in an iteration before; shape (iterations, ranks)."""
+    so_far = np.logical_or.accumulate(flags, axis=0)
+    return np.concatenate((np.zeros_like(so_far[:1]), so_far[:-1]))
 
 
 def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
@@ -108,7 +135,7 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
     # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
     # one ended.
     ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
-    whole = (ran.begins & ~ran.cut & (ran.settled | ended)) | ~present
+    whole = (ran.begun & ~ran.cut & (ran.settled | ended)) | ~present
     # Whether every rank ran its Optimizer, of those that do in most training iterations.
     steps = (ran.optimizer & present)[trains].sum(axis=0)
     stepping = 2 * steps > present[trains].sum(axis=0)
@@ -138,7 +165,7 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
         ),
         missing=np.where((kind == TRAINING)[:, None], ran.lacks, 0),
         unmatched=trains & unmatched.any(axis=1),
-        alike=same & (present & ran.matched).all(axis=1),
+        alike=same & (present & (ran.bare == 0)).all(axis=1),
     )
 
 
@@ -175,20 +202,29 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     microbatches, ran = _forwards(operations.microbatch[rows], cell[rows], present.size)
     # A stage whose input needs no gradient runs its whole backward in W.
     backward = any_of(spanned & (gradient | (phase == Phase.W)))
-    unsettled, matched = _unpaired(operations, cell, forward)
+    unsettled, bare = _unpaired(operations, cell, forward)
+    bare = np.bincount(bare, minlength=present.size)
     lacks = np.where(backward, 0, 2)
+    begins = _begins(operations, cell, present.size)
+    closed = ~begins & (bare == 0)
+    if closed.any():
+        step = np.flatnonzero(optimizer)
+        first_step, _ = intervals.group_extents(cell[step], present.size, step, step)
+        _, last_forward = intervals.group_extents(cell[rows], present.size, rows, rows)
+        closed &= first_step > np.maximum(last_forward, 0)
     return Evidence(
         present=present,
         microbatches=microbatches.reshape(shape).T,
         ran=ran.reshape(shape).T,
-        begins=_begins(operations, cell, present.size).reshape(shape).T,
+        begins=begins.reshape(shape).T,
+        closed=closed.reshape(shape).T,
         settled=~any_of(unsettled),
         cut=any_of(cut & among(phase, WORK)),
         lacks=np.where(any_of(spanned & forward), lacks, 1),
         backward=any_of(among(phase, (*BACKWARD, Phase.FB))),
         optimizer=any_of(optimizer),
         step_cut=any_of(cut & optimizer),
-        matched=np.full(present.shape, matched),
+        bare=bare.reshape(shape).T,
     )
 
 
@@ -228,10 +264,11 @@ def _begins(operations: Operations, cell: Ints, cells: int) -> Bools:
     return begins
 
 
-def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, bool]:
+def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, Ints]:
     """Tell which operations are an F without its B, or a B without the W that it owes.
 
-    And whether every backward has its F. Which operations go forward is given.
+    And the cell of each pass that has a backward, or a W of a microbatch, and no F. Which
+    operations go forward is given.
     """
     phase, microbatch, chunk = operations.phase, operations.microbatch, operations.chunk
     second = np.flatnonzero(phase == Phase.FB)
@@ -248,16 +285,17 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
     differentiated[of_second] = True
     weights, owes = phase == Phase.W, phase == Phase.B
     if weights.any():
-        paid[code[weights]] = True
         # A W without a microbatch clears all of its chunk, one without a chunk all there are.
         clears = weights & (microbatch == NONE)
+        paid[code[weights & ~clears]] = True
         of_chunk = groups_of(cell, chunk).of_row
         chunk_cleared = np.zeros(len(cell), bool)
         cell_cleared = np.zeros(int(cell.max(initial=NONE)) + 1, bool)
         chunk_cleared[of_chunk[clears]] = True
         cell_cleared[cell[clears & (chunk == NONE)]] = True
         owes &= ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
-    return owes | (forward & ~differentiated[code]), not (differentiated & ~begun).any()
+    bare = keys[0][passes.first[(differentiated | paid) & ~begun]]
+    return owes | (forward & ~differentiated[code]), bare
 
 
 # Operations that a rank lacks: a backward without its forward, a microbatch that other stages ran.

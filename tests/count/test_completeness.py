@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from scipy.special import stdtrit
 import bubbleviz
 from bubbleviz.count.count import quantile
 from bubbleviz.count.rank_iterations import lacking
+from bubbleviz.render.formats.csv import columns, written
 from bubbleviz.render.json_document import document
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
@@ -74,6 +76,91 @@ def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:
     assert CUT in notes
     assert UNMATCHED not in notes
     assert not report.operations_lacking
+
+
+# Whole iterations in any order are complete, and a capture that begins within one cuts it.
+
+
+SWAPPED = Planting(iterations=6, swapped_device=0, swapped_at=0, barrier=True)
+
+
+def since(first: int, folder: Path) -> Report:
+    """Return a report on operations of the run out of order, without its first ones."""
+    rows = written(columns(analysed(SWAPPED))).splitlines()
+    at = rows[0].split(",").index("host_start_ns")
+    later = sorted(rows[1:], key=lambda row: int(row.split(",")[at]))[first:]
+    path = folder / "operations.csv"
+    path.write_text("\n".join((rows[0], *later)), encoding="utf-8")
+    return bubbleviz.analyze(path)
+
+
+def test_an_iteration_that_begins_with_another_microbatch_is_whole(tmp_path: Path) -> None:
+    truth = plant(SWAPPED, tmp_path)
+    for report in (bubbleviz.analyze(tmp_path / "node0.sqlite"), since(0, tmp_path)):
+        assert [i.complete for i in report.iterations] == [True] * 6
+        assert CUT not in {note.what for note in report.limitations}
+        for own, true in zip(report.iterations, truth.iterations, strict=True):
+            assert own.ratios["schedule"].value == pytest.approx(
+                true.bubble_ratio["schedule"], abs=1e-6
+            )
+
+
+@pytest.mark.parametrize("first", [6, 9, 20, 40, 60, 80])
+def test_a_capture_that_begins_within_such_an_iteration_cuts_it(first: int, tmp_path: Path) -> None:
+    assert [i.complete for i in since(first, tmp_path).iterations] == [False, *[True] * 5]
+
+
+def recorded(folder: Path, planting: Planting, after_ns: int, before_ns: int = 1 << 62) -> Report:
+    """Return a report on what of a planted run begins between two instants after its first work."""
+    plant(planting, folder)
+    tables = "KERNEL", "RUNTIME"
+    of_cupti = [f"CUPTI_ACTIVITY_KIND_{name}" for name in tables]
+    path = change(
+        folder / "node0.sqlite",
+        f"CREATE TEMP TABLE first AS SELECT min(start) AS at FROM {of_cupti[0]}",
+        *(
+            f"DELETE FROM {table} WHERE start - (SELECT at FROM first) "
+            f"NOT BETWEEN {after_ns} AND {before_ns}"
+            for table in (*of_cupti, "NVTX_EVENTS")
+        ),
+    )
+    return bubbleviz.analyze(path)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("after_ns", range(6_000_000, 26_000_000, 1_500_000))
+def test_what_a_cut_leaves_is_no_whole_iteration_with_the_next_ones_forwards(
+    after_ns: int, stages: int, tmp_path: Path
+) -> None:
+    planting = Planting(stages=stages, iterations=3, optimizer_ns=-1, barrier=True)
+    report = recorded(tmp_path, planting, after_ns)
+    true = plant(planting, tmp_path / "whole").iterations[1].bubble_ratio["schedule"]
+    known = [i.ratios["schedule"].value for i in report.iterations if i.averaged]
+    assert known == [pytest.approx(true, abs=1e-6) if value else value for value in known]
+
+
+@pytest.mark.parametrize(
+    ("planting", "after_ns"),
+    [
+        (Planting(schedule="gpipe", names="constant"), 500_000),
+        (Planting(schedule="zb-v", names="constant", w_clear=True), 500_000),
+        (Planting(schedule="zb-v", names="constant", w_clear=True, iterations=1), 500_000),
+        (Planting(schedule="interleaved-1f1b"), 2_000_000),
+        (replace(SWAPPED, swapped_at=0, iterations=2), 500_000),
+    ],
+)
+def test_backwards_of_forwards_before_the_capture_are_no_whole_iteration(
+    planting: Planting, after_ns: int, tmp_path: Path
+) -> None:
+    first, *others = recorded(tmp_path, planting, after_ns).iterations
+    assert not first.complete
+    assert all(own.complete for own in others)
+
+
+def test_passes_on_both_sides_of_an_optimizer_are_no_whole_iteration(tmp_path: Path) -> None:
+    report = recorded(tmp_path, Planting(stages=1), 17_900_000, 36_300_000)
+    assert [i.microbatches for i in report.iterations] == [6]
+    assert not any(i.complete for i in report.iterations)
 
 
 # Operations that some ranks lack: counted, the ratio marked and bounded; none where all ran.
