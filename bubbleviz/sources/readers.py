@@ -20,6 +20,7 @@ from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import MAGIC, SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
 from bubbleviz.sources.nsys.files import TABLES, is_columnar
+from bubbleviz.sources.sqlite.queries import SQLITE
 from bubbleviz.sources.xla import FOLDER
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ _OWN_TRACE = re.compile(rb'^\s*\{[^\[\]]*"otherData"\s*:\s*\{[^{}]*"headline_rea
 _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 
 
-#: How an SQLite file begins, whatever it holds.
-SQLITE = b"SQLite format 3\0"
-#: How it describes a table.
+#: How an SQLite file describes a table.
 _CREATED = re.compile(rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII)
 #: Where files look empty, and some, such as a kernel's log, never end.
 _WITHOUT_DISK = ("/proc", "/sys")

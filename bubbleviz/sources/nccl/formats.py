@@ -28,6 +28,7 @@ from bubbleviz.sources.nccl.events import (
     number_of,
     time_of,
 )
+from bubbleviz.sources.sqlite.queries import SQLITE
 
 # Events in the lines of NCCL's files, which need not be JSON as a whole.
 #
@@ -186,8 +187,6 @@ def _repaired(match: re.Match[bytes]) -> bytes:
     bare = match["bare"]
     return match["colon"] + (bare if bare in _WORDS else b'"' + bare + b'"')
 
-
-_SQLITE = b"SQLite format 3\0"
 
 # The example plugin of NCCL's profiler interface (2.23 on; ``plugins/profiler/example``).
 #
@@ -479,7 +478,7 @@ _FORMATS: Mapping[str, _Format] = {
 
 def format_of(head: bytes) -> str:
     """Return the name of a file's format by its first bytes; "" where it is none of these."""
-    if head.startswith(_SQLITE):
+    if head.startswith(SQLITE):
         # Names in a database may look like anything.
         return ""
     if flight_recorder.is_dump(head):

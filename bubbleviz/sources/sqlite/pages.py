@@ -20,9 +20,8 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.values import dataclass
 from bubbleviz.native import library as native
 from bubbleviz.sources.sqlite.database import HEADER_BYTES, StoredColumns, files_beside, page_counts
-from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, PlainColumn
+from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, SQLITE, PlainColumn
 
-_MAGIC = b"SQLite format 3\0"
 #: Fractions of a page that overflow; the format fixes them.
 _FRACTIONS = bytes((64, 32, 32))
 _LEAST_USABLE = 480
@@ -318,7 +317,7 @@ def _shape_of(descriptor: int) -> FileShape | None:
     page_bytes, pages = page_counts(head)
     usable = page_bytes - head[20]
     plain = (
-        head.startswith(_MAGIC)
+        head.startswith(SQLITE)
         and page_bytes.bit_count() == 1
         and usable >= _LEAST_USABLE
         # A journal and no log, as nsys writes it.

@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 from bubbleviz.model.values import dataclass
 
+#: How an SQLite file begins, whatever it holds.
+SQLITE = b"SQLite format 3\0"
 #: The numbers of all rows that a table can have.
 EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 #: Values of a query's parameters.
