@@ -178,7 +178,9 @@ def _iterations(report: Report, text: str | None) -> tuple[int, ...]:
     named = {i.name: i.index for i in report.iterations}
     wanted = numbers(text, "--iteration")
     chosen = tuple(sorted({named[str(n)] for n in wanted if str(n) in named}))
-    if not chosen or ("-" not in text and len(chosen) < len(set(wanted))):
+    # A range holds those that there are, as --window does.
+    alone = {str(int(part)) for part in text.split(",") if "-" not in part}
+    if not chosen or not alone <= named.keys():
         names = [i.name for i in report.iterations]
         known = f"{names[0]} to {names[-1]}" if names else "none"
         raise UsageError(f"--iteration {text}: no such iteration; the capture holds {known}")

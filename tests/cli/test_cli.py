@@ -53,6 +53,7 @@ def test_iterations_are_selected_for_the_picture_only(tmp_path: Path) -> None:
     "arguments",
     [
         *("--iteration=9", "--iteration=x", "--ranks=7", "--stages=4-9", "--order=0,1"),
+        *("--iteration=0-1,9", "--iteration=7-9"),
         *("--ranks=a-b", "--ranks=0-99999999999", "--order=0,0", "--skip=many"),
         *("--convention=nothing.toml", "--same-clock=a,b", "--skip=-1", "--align=ptp"),
         *("--rows=host", "--parallel=tp", "--parallel=tp=0", "--parallel=tp=2,tp=2", "--bogus"),
