@@ -160,6 +160,8 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
     with pytest.raises(InputError, match="is unknown, so neither is worse"):
         worse_runs(none)
     assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
+    # Nor is anything left to chance.
+    assert worse_runs(compare([run("a", n=1), run("b", window_ms=100.1, n=1)])) == ["b"]
     found = compare([run("a"), run("b", 0.2, n=1)])
     entry = document(found)["ratios"][0]["runs"][1]["difference"]
 
