@@ -283,8 +283,11 @@ def parts_of(
     active_ns = _active_ns(report) if whole else None
     for iteration, window_ns in known:
         idle_ns = report.explanation.causes.of_iteration(name, iteration.index)
-        parts: dict[str, float] = {**idle_ns, **_without_work(iteration, name)}
-        if active_ns is not None:
+        loose_ns = _summed(iteration, name, "unattributed_ns")
+        parts: dict[str, float] = {**idle_ns, "unattributed": loose_ns}
+        if active_ns is None:
+            parts |= _without_work(iteration, name)
+        else:  # all that ran is work
             parts |= _work(iteration, name, active_ns[iteration.index])
         for part, part_ns in parts.items():
             time_ns[part] += part_ns
@@ -351,12 +354,11 @@ def _summed(iteration: Iteration, name: str, time: str) -> int:
 
 
 def _without_work(iteration: Iteration, name: str) -> dict[str, int]:
-    """Return the time in which something ran that the ratio does not count as work, by part."""
+    """Return how long what ran in operations does not count as work of the ratio, by part."""
     work = next((r.work for r in ratio_definitions() if r.name == name), CountedWork.EVERYTHING)
     overlaps = work is not CountedWork.EVERYTHING
     optimizes = work is CountedWork.ITERATION
     return {
-        "unattributed": _summed(iteration, name, "unattributed_ns"),
         "next iterations": _summed(iteration, name, "overlap_ns") if overlaps else 0,
         "optimizer": _summed(iteration, name, "optimizer_ns") if optimizes else 0,
     }

@@ -229,6 +229,9 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     ran_ns = sum(o.active_ns for o in truth.operations if o.phase == "F" and o.iteration in shown)
     assert sum(part.share for part in step) == pytest.approx(1, abs=1e-12)
     assert spent_ns["F"] * len(report.ranks) * len(shown) == pytest.approx(ran_ns)
+    for name in report.summary.bubble_ratio:
+        found = bubbles.parts_of(report, averaged, name, whole=True)
+        assert sum(part.share for part in found) == pytest.approx(1, abs=1e-12)
     mean_ns = sum(i.ratios[window].window_ns or 0 for i in averaged) / len(averaged)
     assert bubbles.flops_use(report) == pytest.approx(
         4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9)
