@@ -30,6 +30,8 @@ from bubbleviz.report.report import Report
 #: Kinds of marks that are compute outside every operation, or of iterations that are not drawn; the
 #: other kinds are phase codes.
 UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
+#: Where a mark is on its row.
+WHOLE, UPPER, LOWER = range(3)
 #: Marks are made of so many busy intervals at a time: as columns they take some tens of MB.
 _BLOCK = 1 << 19
 #: Narrower than this (px), and a mark is merged with its neighbours: half a px is a dot of a
@@ -177,27 +179,48 @@ def coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floa
     return np.where(covered < _NOTHING, 0.0, covered)
 
 
-def overlapping(marks: Marks) -> tuple[Bools, Bools]:
-    """Return the marks that begin well inside an earlier one of their row, and those that hold one.
+def halves(marks: Marks) -> tuple[Ints, Bools]:
+    """Return where on its row each mark is, and which of them later ones cover in part.
 
-    Both can be true of one mark. Overlaps below a pixel, or a tenth of the later mark, do not
-    count.
+    A mark that begins well inside an earlier one has the half of the row that is free first::
+
+        marks       AAAAAAAAAA          upper   AAAAAAAAAACCCCCC
+                        BBBBBBBBBBBB    drawn   AAAABBBBBBBBBBBB    lower: B is over a part of A
+                              CCCCCC
+
+    Overlaps below a pixel, or a tenth of the later mark, do not count.
 
     Args:
         marks: in order of (row, left).
+
+    Returns:
+        WHOLE, UPPER or LOWER by mark, and whether another mark is over a part of it.
     """
+    half = np.full(len(marks), WHOLE, np.int64)
+    covered = np.zeros(len(marks), np.bool_)
     if not len(marks):
-        return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+        return half, covered
     # Rows are laid end to end, so that one running maximum serves all of them.
     span = float(marks.right.max()) + 10.0
     left = marks.left + marks.row * span
     right = marks.right + marks.row * span
     before = np.concatenate(([-1.0], np.maximum.accumulate(right)[:-1]))
     inside = np.minimum(before, right) - left > np.maximum(1.0, 0.1 * (right - left))
-    starts = left[inside]
-    return inside, np.searchsorted(starts, left, side="right") < np.searchsorted(
-        starts, right - 1.0
-    )
+    whole = np.maximum.accumulate(np.where(inside, -1.0, right))
+    places = np.flatnonzero(inside)
+    ends = {UPPER: -1.0, LOWER: -1.0}
+    last = {UPPER: NONE, LOWER: NONE}
+    for index in places.tolist():
+        upper = max(ends[UPPER], float(whole[index]))
+        own = UPPER if upper < ends[LOWER] and upper <= left[index] + 1.0 else LOWER
+        half[index] = own
+        if last[own] != NONE:
+            covered[last[own]] |= left[index] < right[last[own]] - 1.0
+        ends[own], last[own] = max(ends[own], float(right[index])), index
+    following = np.searchsorted(places, np.arange(len(marks)), side="right")
+    starts = np.append(left[places], np.inf)
+    covered |= ~inside & (starts[following] < right - 1.0)
+    return half, covered
 
 
 @dataclass(frozen=True)

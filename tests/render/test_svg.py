@@ -159,6 +159,63 @@ def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
     )
 
 
+def rendered_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float]]]:
+    """Return (colour, (left, top, right, bottom)) of boxes of rows, those behind others first."""
+    shape = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h")
+    boxes = []
+    for path in parsed(svg).iter(f"{SVG}path"):
+        if path.get("class") == "bv-paper" or path.find(f"{SVG}title") is not None:
+            left, top, wide, high = map(float, shape.findall(path.get("d", ""))[0])
+            boxes.append((path.get("fill", ""), (left, top, left + wide, top + high)))
+    return boxes
+
+
+def seen_at(svg: str, x: float, y: float) -> str:
+    """Return the colour of the box of a row that is seen there, of the only row."""
+    seen = ""
+    for colour, (left, top, right, bottom) in rendered_boxes(svg):
+        if left < x < right and top < y < bottom:
+            seen = colour
+    return seen
+
+
+def numbers_at(svg: str) -> list[tuple[str, float, float]]:
+    """Return the numbers of microbatches, with the places of their lower edges."""
+    centred = (g for g in parsed(svg).iter(f"{SVG}g") if g.get("pointer-events") == "none")
+    texts = [text for group in centred for text in group.iter(f"{SVG}text")]
+    return sorted((t.text or "", float(t.get("x", "")), float(t.get("y", ""))) for t in texts)
+
+
+@pytest.mark.parametrize("end", [60, 100])
+def test_operations_side_by_side_have_a_half_and_a_number_each(end: int) -> None:
+    ops = [Op(0, Phase.F, 0, 0, 60), Op(0, Phase.W, 1, 0, end), Op(0, Phase.F, 2, 100, 200)]
+
+    svg = render(report_of(ops), View())
+
+    forward, weights = palette.paint(Phase.F).main, palette.paint(Phase.W).main
+    assert seen_at(svg, 100, 5) == forward
+    assert weights in seen_at(svg, 100, 20)
+    assert [(text, y < 15) for text, _, y in numbers_at(svg)] == [
+        ("0", True),
+        ("1", False),
+        ("2", False),
+    ]
+
+
+def test_operations_of_two_streams_keep_to_their_halves() -> None:
+    first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
+    second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
+
+    svg = render(report_of([*first, *second]), View())
+
+    forward, weights = palette.paint(Phase.F).main, palette.paint(Phase.W).main
+    for x in (150, 250, 450, 620, 750):
+        assert seen_at(svg, x, 5) == forward
+        assert weights in seen_at(svg, x, 20)
+    assert {y < 15 for text, _, y in numbers_at(svg)} == {True, False}
+    assert len(numbers_at(svg)) == 6
+
+
 def test_numbers_are_written_upright_in_all_boxes_or_in_none() -> None:
     wide, narrow = (render(report_of(one_f_one_b(4, m)), View()) for m in (8, 40))
 

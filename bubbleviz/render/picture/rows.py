@@ -1,6 +1,6 @@
 """The rows of a picture: the operations of each rank to scale, and their numbers.
 
-A row from back to front: merged marks (dotted below), operations, and in its lower half what runs
+A row from back to front: merged marks (dotted below), operations, and in one half of it what runs
 while another operation does; then the numbers, a hollow mark for what has no device time, and below
 the row a thin lane of communication.
 
@@ -26,7 +26,15 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
-from bubbleviz.render.marks import OTHER_ITERATION, UNATTRIBUTED_KIND, Marks, MergedMarks
+from bubbleviz.render.marks import (
+    LOWER,
+    OTHER_ITERATION,
+    UNATTRIBUTED_KIND,
+    UPPER,
+    WHOLE,
+    Marks,
+    MergedMarks,
+)
 from bubbleviz.render.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, WHITE, Paint
 from bubbleviz.render.picture.page import Lettering, Page, box, px, text_width
 from bubbleviz.render.rows import Selection
@@ -106,7 +114,7 @@ class RowPainter:
         merged = self.merged.counts + merged_lane.counts
         outside = merged.pop(UNATTRIBUTED_KIND, 0)
         self.merged_words = _counted_work(merged.total(), outside)
-        self._inside, self._holds = pixels.overlapping(marks)
+        self._half, self._covered = pixels.halves(marks)
         lengths = marks.right - marks.left
         typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
         frame = next((frame for least, frame in _FRAMES if typical >= least), 0.0)
@@ -187,15 +195,18 @@ class RowPainter:
     # Boxes: one an operation.
 
     def _draw_marks(self, group: Any, indices: range) -> None:
-        """Draw the marks of one row: those inside others last, in its lower half."""
+        """Draw the marks of one row: those that run beside others last, in its halves."""
         marks, height = self._marks, self._height
-        within = [index for index in indices if self._inside[index]]
-        others = [index for index in indices if not self._inside[index]]
-        self._draw_layer(group, marks, others, 0.0, height, self._frame)
-        # A box of half the height leaves no bubble above it.
-        if inner := _boxes(marks, within, 0.0, height):
-            group.append(drawsvg.Path(inner, fill=LIGHT.paper, class_="bv-paper"))
-        self._draw_layer(group, marks, within, height / 2, height, self._frame)
+        whole, upper, lower = (
+            [index for index in indices if self._half[index] == half]
+            for half in (WHOLE, UPPER, LOWER)
+        )
+        # A box of half the height leaves no bubble beside it, and what runs beside it stays seen.
+        if beside := _boxes(marks, sorted((*upper, *lower)), 0.0, height):
+            group.append(drawsvg.Path(beside, fill=LIGHT.paper, class_="bv-paper"))
+        self._draw_layer(group, marks, whole, 0.0, height, self._frame)
+        self._draw_layer(group, marks, upper, 0.0, height / 2, self._frame)
+        self._draw_layer(group, marks, lower, height / 2, height, self._frame)
 
     def _draw_layer(
         self,
@@ -238,8 +249,8 @@ class RowPainter:
     # Numbers: the microbatch of each operation of the drawn iterations, in its widest mark.
 
     def _room(self, index: int) -> float:
-        """Return the height for a number: half the row where marks overlap."""
-        return self._height * (2 - int(self._inside[index]) - int(self._holds[index])) / 2
+        """Return the height for a number: of a box that runs beside another, half the row."""
+        return self._height * (2 - int(self._half[index] != WHOLE) - int(self._covered[index])) / 2
 
     def _draw_numbers(self, group: Any, indices: range) -> None:
         """Write the numbers of some marks, those of one colour and size as one group."""
@@ -260,7 +271,10 @@ class RowPainter:
                     pointer_events="none",
                     fill=colour,
                 )
-            x, y = (left + right) / 2, room / 2 + (self._height / 2 if self._inside[index] else 0)
+            x, y = (
+                (left + right) / 2,
+                room / 2 + (self._height / 2 if self._half[index] == LOWER else 0),
+            )
             into = groups[colour, size]
             self._page.text(text, x, y + 0.36 * size, None, into=into, ink=None)
         group.extend(members for _, members in sorted(groups.items()))
