@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +16,15 @@ from bubbleviz.render.picture.page import SCREEN
 from bubbleviz.render.picture.rows import MOST_TOOLTIPS
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import Op, one_f_one_b, parsed, report_of, tooltips, written
+from tests.support.drawn_reports import (
+    SVG,
+    Op,
+    one_f_one_b,
+    parsed,
+    report_of,
+    tooltips,
+    written,
+)
 
 
 def random_report(ranks: int, each: int) -> Report:
@@ -57,8 +66,28 @@ def test_what_is_merged_is_marked_and_told() -> None:
     assert "merged: narrower than 0.5 px (10,000 operations)" in texts
     assert "Dotted below: 10,000 operations narrower than 0.5 px" in texts
     dotted = [path for path in parsed(svg).iter() if path.get("stroke-dasharray") == "1 1"]
-    # A row each, and the swatch.
-    assert len(dotted) == 3
+    # A row each, and a swatch a phase.
+    assert len(dotted) == 2 + 3
+
+
+@pytest.mark.parametrize("communication", [False, True])
+def test_the_legend_shows_merged_operations_in_their_colours(communication: bool) -> None:
+    narrow, wide = (Phase.SEND_F, Phase.W) if communication else (Phase.W, Phase.SEND_F)
+    ops = [Op(0, Phase.F, 0, 0, 10_000_000), Op(0, wide, 0, 10_000_000, 20_000_000)]
+    ops += [Op(0, narrow, n, at, at + 500) for n, at in enumerate(range(0, 300_000, 10_000))]
+
+    svg = render(report_of(ops), View(communication=True))
+
+    merged = {path.get("fill") for path in parsed(svg).iter() if path.get("class") == "bv-merged"}
+    dots = [path for path in parsed(svg).iter() if path.get("stroke-dasharray") == "1 1"]
+    paths = list(parsed(svg).iter(f"{SVG}path"))
+    swatch = next(
+        before
+        for before, after in pairwise(paths)
+        if after.get("d") == dots[-1].get("d") and after.get("stroke-dasharray")
+    )
+    assert len(merged) == 1
+    assert swatch.get("fill") in merged
 
 
 def test_idle_time_between_merged_operations_stays_bubble() -> None:

@@ -41,6 +41,8 @@ _FRAME = {"stroke": palette.LIGHT.frame, "class_": "bv-frame"}
 _LINE = 0.7
 #: Of so many shades of a phase there are swatches.
 _MOST_SHADES = 8
+#: So many colours share the width of one swatch.
+_MOST_IN_ONE = 4
 #: Between a swatch and its name.
 _BESIDE = 6.0
 _LONG_NAMES = {
@@ -139,8 +141,10 @@ def _entries(
     if merging := [painter for painter in rows if painter.merged_words]:
         narrower = max(painter.narrower for painter in merging)
         words = "; ".join(painter.merged_words for painter in merging)
-        dotted = _Swatch(width, {"fill": palette.FORWARD}, dotted=True)
-        yield [dotted], f"merged: narrower than {page.length(narrower)} ({words})"
+        colours = dict.fromkeys(colour for painter in merging for colour in painter.merged_colours)
+        each = max(width / len(colours), width / _MOST_IN_ONE)
+        dotted = [_Swatch(each, {"fill": colour}, dotted=True) for colour in colours]
+        yield dotted, f"merged: narrower than {page.length(narrower)} ({words})"
 
 
 def _phase_swatches(

@@ -82,6 +82,7 @@ class RowPainter:
         spanless: operations without device time, by row.
         communication: whether any is in the lane.
         merged_words: the number of merged operations, communication included; empty for none.
+        merged_colours: what they are drawn in, communication last.
         narrower: merged operations are narrower than this, px.
     """
 
@@ -114,6 +115,10 @@ class RowPainter:
         merged = self.merged.counts + merged_lane.counts
         outside = merged.pop(UNATTRIBUTED_KIND, 0)
         self.merged_words = _counted_work(merged.total(), outside)
+        colours = [
+            self._paint(kind, NONE).main for kind in (*self.merged.kinds, *merged_lane.kinds)
+        ]
+        self.merged_colours = tuple(dict.fromkeys(colours))
         self._half, self._covered = pixels.halves(marks)
         lengths = marks.right - marks.left
         typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
