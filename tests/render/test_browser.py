@@ -85,7 +85,7 @@ def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
     head = opened(report).page.locator("#headline").inner_text()
 
     text = headline_lines(report)[1]
-    assert ("; any kernel ran for " in head) == ("; any kernel ran for " in text) == shown
+    assert ("any kernel ran for " in head) == ("; any kernel ran for " in text) == shown
     assert head.partition("; any kernel")[2] == text.partition("; any kernel")[2]
     kernels = document(report)["summary"]["kernel_time"]
     assert (kernels["beside_headline"], kernels["share"]) == (
@@ -392,6 +392,9 @@ def test_nothing_has_to_be_scrolled_sideways(width: int, scheme: str, opened: Op
         assert own.page.locator(f"#{chart} svg").count() == 1
 
 
+LACKING = Limitation("a", "b", kind=LimitationKind.OPERATIONS_LACKING)
+
+
 def test_the_headline_has_every_restriction(opened: Open) -> None:
     kinds = (LimitationKind.OPERATIONS_LACKING, LimitationKind.KERNELS_LOST)
     notes = tuple(Limitation("a", "b", kind=kind) for kind in kinds)
@@ -401,6 +404,26 @@ def test_the_headline_has_every_restriction(opened: Open) -> None:
 
     assert len(report.restrictions) == 2
     assert "; ".join(own.text for own in report.restrictions) in shown
+
+
+def test_the_headline_of_one_iteration_has_no_joint_without_a_spread(opened: Open) -> None:
+    report = replace(analysed(Planting(iterations=1)), limitations=(LACKING,))
+
+    head = opened(report).page.locator("#headline").inner_text()
+
+    _, rest = head.split("%", 1)
+    assert report.restrictions[0].text in rest
+    assert not rest.strip().startswith(";")
+
+
+def test_the_iterations_are_those_that_the_primary_ratio_is_a_mean_of(opened: Open) -> None:
+    report = analyze(FIXTURES / "zb-h2")
+
+    about = opened(report).page.locator("#about").inner_text()
+
+    assert report.headline == "period"
+    assert "2 of 3 iterations averaged" in about
+    assert "2 of 3 iterations averaged" in headline_lines(report)[2]
 
 
 def test_the_page_is_printed_on_white(opened: Open) -> None:

@@ -92,8 +92,10 @@ def _bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]
 def _run(report: Report) -> str:
     """Return the ranks, hosts and iterations that the primary ratio is of."""
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
+    # Those that have the primary ratio: the last one has no period.
+    averaged = report.summary.bubble_ratio[report.headline].n or report.summary.iterations
     return (
-        f"{counted(ranks, 'rank')} of {counted(hosts, 'host')}, {report.summary.iterations} of "
+        f"{counted(ranks, 'rank')} of {counted(hosts, 'host')}, {averaged} of "
         f"{counted(len(report.iterations), 'iteration')} averaged, "
         f"convention: {one_line(report.convention, 60)}"
     )

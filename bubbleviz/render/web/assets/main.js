@@ -15,9 +15,11 @@ function showHead(run) {
   const words = run.ratioDefinitions.find((own) => own.name === report.headline)?.words;
   byId("definition").textContent = words ? `The ${words}.` : "";
   const hosts = new Set(report.ranks.map((rank) => rank.host)).size;
+  // Those that have the primary ratio: the last one has no period.
+  const averaged = report.summary.bubble_ratio[report.headline].n || report.summary.iterations;
   const schedule = report.schedule?.name ? `, schedule ${clean(report.schedule.name, 60)}` : "";
   byId("about").textContent =
-    `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${report.summary.iterations} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
+    `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${averaged} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
     `${report.headline} is quoted: ${clean(report.headline_reason, 400).replace(/\.$/, "")}.`;
   byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "Nothing to advise.";
   const first = report.what_to_do_first ?? "";

@@ -14,12 +14,11 @@ function headlineOf(report) {
   const interval = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
   const range = pair ?? interval;
   const marks = marksOf(report, report.headline, 2 * (spread.ci95 ?? 0));
-  const told = report.summary.kernel_time?.sentence;
-  const kernels = told ? `; ${told}` : "";
+  const kernels = report.summary.kernel_time?.sentence;
   const low = report.summary.bubble_low[report.headline]?.mean ?? spread.mean;
   const outside = spread.mean - low > NOTICEABLE
-    ? `; ${percent(low)} with compute outside every operation counted as work` : "";
-  return [spread.mean, range + (marks ? `; ${marks}` : "") + outside + kernels];
+    ? `${percent(low)} with compute outside every operation counted as work` : "";
+  return [spread.mean, [range, marks, outside, kernels].filter(Boolean).join("; ")];
 }
 
 // Notes beside a ratio: its clock bounds, and why it is not that of a whole pipeline.
