@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.align.waits import NEVER, arrivals
+from bubbleviz.align.waits import NEVER, arrivals, usual_waits
 from bubbleviz.interpret.record import ReadOptions, record
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -17,8 +18,8 @@ Rows = list[tuple[str, tuple[int, int] | None]]
 Arrival = tuple[int, int, bool]
 
 
-def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
-    """Return arrivals of each F and B of one rank, by its name and iteration."""
+def recorded(rows: Rows, folder: Path) -> RankOperations:
+    """Return the operations of one rank."""
     kernels: list[K] = []
     calls: list[C] = []
     ranges, host = [], 0
@@ -32,7 +33,12 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
         host += 3
         ranges.append(R(begin, host - 1, name))
     path = profile(folder, kernels, calls, ranges)
-    operations = record(str(path), ReadOptions())[0].operations
+    return record(str(path), ReadOptions())[0].operations
+
+
+def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
+    """Return arrivals of each F and B of one rank, by its name and iteration."""
+    operations = recorded(rows, folder)
     found = arrivals(operations)
     return {
         f"{operations.names[operations.name_id[n]]} {operations.iteration[n]}": (
@@ -85,3 +91,17 @@ def test_receives_show_when_inputs_were_there(
     found = told(rows, tmp_path)
 
     assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_of_two_iterations_the_shorter_wait_is_usual(others: int, tmp_path: Path) -> None:
+    # Medians are taken in another way where microbatches are not of as many iterations.
+    more: Rows = [("F1.0.0", (10, 20)), ("B1.0.0", (40, 50))]
+    rows: Rows = [
+        *(("F0.0.0", (0, 10)), *more[: 2 * others], ("B0.0.0", (70, 80))),
+        *(("Optimizer", (80, 90)), ("F0.0.0", (100, 110)), ("B0.0.0", (140, 150))),
+    ]
+    operations = recorded(rows, tmp_path)
+    found = usual_waits(operations, arrivals(operations))
+
+    assert found.waited_ns.tolist() == [30, 20][: 1 + others]

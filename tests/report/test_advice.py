@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.explain.alternatives import Alternative
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
-from bubbleviz.report.advice import advice_of, culprits, first_thing, further_advice, ranked
+from bubbleviz.report import advice
+from bubbleviz.report.advice import Advice, advice_of, culprits, first_thing, further_advice, ranked
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.report import Report
 from scripts.benchmark.ranks.planting import Recipe
@@ -49,6 +51,30 @@ def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
     assert ("schedule" in {advice.kind for advice in advice_of(report)}) is advised
 
 
+@pytest.mark.parametrize(("saved", "advised"), [(0.019, False), (0.021, True)])
+def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: bool) -> None:
+    report = analysed(Planting(), what_if=True)
+    assert report.alternatives is not None
+    same = (Alternative(name, 100.0) for name in ("measured", "no-delay"))
+    rows = (*same, Alternative("zb-h1", 100 * (1 - saved), fits=True))
+    others = replace(report.alternatives, rows=rows)
+    found = advice_of(replace(report, alternatives=others))
+
+    assert ("schedule" in {advice.kind for advice in found}) is advised
+
+
+@pytest.mark.parametrize(
+    ("between", "told"), [(0.009, "There is almost no idle"), (0.011, "Iterations have almost")]
+)
+def test_a_little_idle_time_between_iterations_is_told(between: float, told: str) -> None:
+    report = analysed(Planting(stages=1))
+    period = replace(report.summary.bubble_ratio["period"], mean=between)
+    ratios = {**report.summary.bubble_ratio, "period": period}
+    report = replace(report, summary=replace(report.summary, bubble_ratio=ratios))
+
+    assert str(first_thing(report)).startswith(told)
+
+
 # The list of advice: which findings of one family stand for the others.
 
 
@@ -77,14 +103,17 @@ def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
     assert found == ["launch-0"]
 
 
-def test_a_whole_that_saves_more_than_its_parts_stands_for_them() -> None:
+@pytest.mark.parametrize(
+    ("part", "stands"), [(0.10, "launches"), (0.188, "launches"), (0.192, "launch-0")]
+)
+def test_a_whole_that_saves_more_than_its_parts_stands_for_them(part: float, stands: str) -> None:
     found = names(
         launch("launches", (0, 1), 0.20),
-        launch("launch-0", (0,), 0.10),
+        launch("launch-0", (0,), part),
         launch("launch-1", (1,), 0.10),
     )
 
-    assert found == ["launches"]
+    assert found == [stands]
 
 
 # Pipelines that lack ranks: what is advised where few do, and where none can stand for them.
@@ -233,6 +262,21 @@ def test_what_else_would_save_stands_below_what_to_do_first(
     assert further[0].startswith("Find out why rank 6 is slow (-")
     assert f"Then: {further[0]}" in screen
     assert "First: Begin iterations earlier" in screen
+
+
+@pytest.mark.parametrize(
+    ("savings", "told"), [((0.5, 0.4, 0.3, 0.2), 2), ((0.5, 0.4, 0.009), 1), ((0.5, 0.011), 1)]
+)
+def test_two_more_things_are_told_that_save_something(
+    savings: tuple[float, ...], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tuple(
+        Advice("rank", saving, f"Look at {number}", f"rank-{number}", text=f"Look at {number}")
+        for number, saving in enumerate(savings)
+    )
+    monkeypatch.setattr(advice, "advice_of", lambda *_: found)
+
+    assert further_advice(analysed(Planting())) == tuple(a.short for a in found[1 : 1 + told])
 
 
 def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path: Path) -> None:
