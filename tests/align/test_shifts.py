@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.align.histories import Histories, PassedOn
+from bubbleviz.align.iteration_fits import median
 from bubbleviz.align.possible_shifts import shifts
 
 MS = 1_000_000
@@ -66,3 +67,9 @@ def test_one_clock_tells_the_shift(
     pair = np.array([0]), np.array([1]), np.array([0])
 
     assert shifts(ranks, *pair, np.array([replicas])) == [expected]
+
+
+def test_the_median_of_an_even_number_lies_between_the_middle_two() -> None:
+    values = np.array([[8.0, 1.0, np.nan, 4.0, 2.0], [3.0, np.nan, 7.0, np.nan, 5.0], [np.nan] * 5])
+
+    assert np.array_equal(median(values), [3.0, 5.0, np.nan], equal_nan=True)

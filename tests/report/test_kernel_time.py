@@ -25,7 +25,7 @@ from bubbleviz.report.advice import first_thing
 from bubbleviz.report.comparison import ComparedRun, compare
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import Report
+from bubbleviz.report.report import KernelTime, Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
@@ -200,6 +200,17 @@ def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> 
     assert (time.gaps_outweigh, time.unattributed_outweighs) == (False, False)
     assert not re.search("counted as work|any kernel", headline_lines(report)[1] + methods(report))
     assert not re.match("Launch gaps|Compute outside|Record again", first_thing(report) or "")
+
+
+@pytest.mark.parametrize(
+    ("gap", "loose", "told"),
+    [(300, 400, "Compute outside every"), (400, 300, "Launch gaps inside")],
+)
+def test_of_what_outweighs_the_bubble_the_larger_is_told(gap: int, loose: int, told: str) -> None:
+    report = replace(analysed(Planting()))
+    vars(report)["kernel_time"] = KernelTime(1000, 600, 100, gap, loose, 900)
+
+    assert str(first_thing(report)).startswith(told)
 
 
 # Bubble parts: they add up to the headline, whatever the lengths of iterations.
