@@ -56,6 +56,7 @@ class JoinedRecordings(RecordedTables):
         named_stage: virtual stage that names give each operation; -1 none.
         named_iteration: iteration that a range around it names; -1 none.
         inferred: whether names of any recording leave microbatches to be counted by order.
+        unmarked: whether those of any leave it unknown where iterations begin.
     """
 
     ranks: tuple[JoinedRank, ...]
@@ -67,6 +68,7 @@ class JoinedRecordings(RecordedTables):
     named_stage: Ints
     named_iteration: Ints
     inferred: bool
+    unmarked: bool
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -94,6 +96,7 @@ class JoinedRecordings(RecordedTables):
 def join(gathered: Recordings, machines: Sequence[str]) -> JoinedRecordings:
     """Return recordings as one, times as their profiles have them."""
     recordings = gathered.recordings
+    noted = {note.kind for recording in recordings for note in recording.limitations}
     bases = {
         "meeting": _first_meetings(gathered),
         "rank": _bases([len(recording.ranks) for recording in recordings]),
@@ -133,11 +136,8 @@ def join(gathered: Recordings, machines: Sequence[str]) -> JoinedRecordings:
         recorded_end_ns=np.repeat(np.array([r.end_ns for r in recordings], np.int64), ranks),
         named_stage=gathered.hints.stage,
         named_iteration=gathered.hints.iteration,
-        inferred=any(
-            note.kind is LimitationKind.MICROBATCHES_INFERRED
-            for r in recordings
-            for note in r.limitations
-        ),
+        inferred=LimitationKind.MICROBATCHES_INFERRED in noted,
+        unmarked=LimitationKind.ITERATIONS_UNMARKED in noted,
         **tables,
     )
 

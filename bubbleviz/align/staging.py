@@ -66,12 +66,6 @@ _STAGES_BEHIND = Limitation(
     "profiles are missing, ratios and stages leave them out",
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
-_UNMARKED = Limitation(
-    "iterations and stages of ranks",
-    "all forwards name one microbatch, and neither names nor an optimizer step tell iterations "
-    "apart, so each forward begins one; name iterations in ranges, or record a range Optimizer",
-    kind=LimitationKind.ITERATIONS_UNMARKED,
-)
 _COUNTED_FROM_HELD = Limitation(
     "numbers of stages",
     "the first stage with a profile receives activations, so earlier stages, of unknown number, "
@@ -213,8 +207,8 @@ def stage(
 
 def _inferred(inputs: _Inputs) -> Staging:
     """Return the staging that waiting times give; without stages where nothing shows any."""
-    if _unmarked(inputs.joined):
-        return _noted(inputs, _with(inputs, pipelines.VirtualStages.none()), (_UNMARKED,))
+    if inputs.joined.unmarked:
+        return _noted(inputs, _with(inputs, pipelines.VirtualStages.none()), ())
     inferred, by_number = _inferred_stages(inputs)
     staging = _with(inputs, inferred)
     notes = _stages_unknown(inputs, staging)
@@ -228,25 +222,6 @@ def _inferred(inputs: _Inputs) -> Staging:
     numbered = _as_in_job(inputs, inferred, staging)
     noted = _noted(inputs, numbered, notes, stages_missing=numbered is not staging)
     return replace(noted, pipeline_unproven=unproven)
-
-
-def _unmarked(joined: JoinedRecordings) -> bool:
-    """Return whether one name stands for many microbatches, and nothing marks iterations.
-
-    Each forward behind a backward then begins an iteration, and the stages of a pipeline, which
-    run other numbers of forwards ahead, run unlike numbers of iterations. A capture may cut one.
-    """
-    operations, work = joined.operations, joined.works
-    if (
-        run_kind(operations.phase) == INFERENCE
-        or (joined.named_iteration >= 0).any()
-        or (operations.phase == Phase.OPTIMIZER).any()
-        or len(grouping.distinct(operations.microbatch[work])) > 1
-    ):
-        return False
-    rank, _ = grouping.distinct_rows(operations.rank, operations.iteration, chosen=work)
-    counts = np.bincount(rank)[grouping.distinct(rank)]
-    return len(counts) > 1 and int(np.ptp(counts)) > 1
 
 
 def _as_in_job(inputs: _Inputs, stages: pipelines.VirtualStages, staging: Staging) -> Staging:
@@ -319,6 +294,8 @@ def _noted(
 ) -> Staging:
     """Return the staging with its limitations."""
     operations, parallel = staging.operations, inputs.parallel
+    if inputs.joined.unmarked:
+        staging = replace(staging, pairing=replace(staging.pairing, known=False))
     doubtful = _GIVEN_CONTRADICTED in notes
     notes = (*notes, *pairing_limitations(staging.pairing, inputs.joined.ranks))
     virtual_stage = staging.virtual_stage if doubtful else _stage_of_transfers(staging)

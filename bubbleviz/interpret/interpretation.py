@@ -27,10 +27,10 @@ from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import work_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, constant, marked
-from bubbleviz.model.grouping import distinct, groups_of, without
+from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals, RankOperations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import TRAINING, among, run_kind
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile, pid_of, process_of
 from bubbleviz.timing import step
@@ -44,6 +44,8 @@ Candidate: TypeAlias = tuple[str, str, int]
 _INFERRED = "microbatch numbers are inferred"
 #: The limitation of names that give neither microbatches nor iterations.
 _UNDIVIDED = "iteration boundaries are unknown"
+#: The limitation of names that give one microbatch for several, and no iterations.
+_UNMARKED = "iterations and stages of ranks"
 #: The limitation of forwards and backwards whose kernels are not there.
 _WITHOUT_WORK = "forwards and backwards without GPU work"
 #: From such a share of them on, ratios are off.
@@ -70,6 +72,7 @@ _KINDS = {
     _WITHOUT_WORK: LimitationKind.OPERATIONS_WITHOUT_WORK,
     _INFERRED: LimitationKind.MICROBATCHES_INFERRED,
     _UNDIVIDED: LimitationKind.ITERATIONS_UNDIVIDED,
+    _UNMARKED: LimitationKind.ITERATIONS_UNMARKED,
 }
 
 
@@ -85,12 +88,16 @@ def limitations_of(
         ranges: their ranges.
     """
     rules = links.rule[: profile.activities.kernels]
+    unnumbered = marked(len(operations), ranges.operation[ranges.unnumbered])
+    in_parts = np.bincount(ranges.operation, minlength=len(operations)) > 1
+    named = ranges.rank[ranges.mark >= 0]
     candidates = (
         *(
             (what, reason, int(np.count_nonzero(rules == np.int8(rule))))
             for rule, what, reason in _UNLINKED
         ),
         *candidates_of_operations(operations, inferred=bool(ranges.unnumbered.any())),
+        unmarked(operations, unnumbered | (operations.microbatch < 0), in_parts, named),
         (
             _UNDIVIDED,
             "no name gives a microbatch, an iteration or the optimizer step, so the whole capture "
@@ -129,6 +136,40 @@ def _undivided_ranks(operations: RankOperations, ranges: OperationRanges) -> Int
         ranges.rank[ranges.mark >= 0],
     )
     return without(rank[forwards > 1], np.concatenate(divided))
+
+
+def unmarked(
+    operations: RankOperations, unnumbered: Bools, in_parts: Bools, named: Ints
+) -> Candidate:
+    """Return how many ranks run their only microbatch again, and nothing marks iterations.
+
+    One name stands for many microbatches then, and each forward behind a backward begins an
+    iteration. Forwards of several microbatches in a row look like parts of one::
+
+        ranges       F0 F0 F0 B0 F0 B0 B0 B0
+        operations   ├─ F0 ─┤ B0 F0 ├─ B0 ─┤
+
+    Args:
+        operations: of one file.
+        unnumbered: which of them have no microbatch by name.
+        in_parts: which of them are several ranges.
+        named: ranks of which names tell iterations apart.
+    """
+    counted = among(operations.phase, COUNTED) & ~unnumbered
+    again = operations.rank[counted & (in_parts | (operations.occurrence > 0))]
+    if len(again):
+        numbers = distinct_rows(operations.rank, operations.microbatch, chosen=counted)
+        several = numbers[0, 1:][np.diff(numbers[0]) == 0]
+        steps = operations.rank[operations.phase == Phase.OPTIMIZER]
+        again = without(again, np.concatenate((several, steps, named)))
+    again = again if run_kind(operations.phase) == TRAINING else again[:0]
+    return (
+        _UNMARKED,
+        "all forwards name one microbatch, and neither names nor an optimizer step tell iterations "
+        "apart, so each forward behind a backward begins one; name iterations in ranges, or record "
+        "a range Optimizer",
+        len(again),
+    )
 
 
 def candidates_of_operations(

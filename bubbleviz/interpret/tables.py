@@ -13,7 +13,7 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations
 from bubbleviz.interpret.collectives import places_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
-from bubbleviz.interpret.interpretation import candidates_of_operations, noted
+from bubbleviz.interpret.interpretation import candidates_of_operations, noted, unmarked
 from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
 from bubbleviz.interpret.per_rank import Line
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
@@ -409,13 +409,17 @@ def _limitations(
     if "launched_ns" not in table.told:
         launches = "a column launched_ns" if table.noun.startswith("table") else "launches"
         reason += f"; without {launches}, no idle time is found to be a host's"
+    named = operations.rank if "iteration" in table.told else operations.rank[:0]
     return (
         # Of any number of tables once, and so without a path.
         Limitation("kernels", reason),
         *table.notes,
         *noted(
             table.source.path,
-            candidates_of_operations(operations, inferred=bool(unnumbered.any()), told=True),
+            (
+                *candidates_of_operations(operations, inferred=bool(unnumbered.any()), told=True),
+                unmarked(operations, unnumbered, np.zeros(len(operations), bool), named),
+            ),
         ),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 import bubbleviz
+from bubbleviz.render.formats.csv import columns, written
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED, ITERATIONS_UNMARKED
-from tests.planting import Planting
+from tests.planting import Planting, plant
 from tests.support.forward_runs import Chunk, Serving, served
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.planted_runs import analysed
@@ -191,9 +193,13 @@ def test_names_that_divide_no_iterations_are_told(
     )
 
 
-def test_constant_names_that_nothing_divides_give_no_stages() -> None:
-    planting = Planting(stages=4, microbatches=8, iterations=3, names="constant", optimizer_ns=-1)
-    report = analysed(planting)
+@pytest.mark.parametrize(
+    "schedule", ["1f1b", "gpipe", "looped-bfs", "zb-v", "interleaved-1f1b", "dualpipev"]
+)
+@pytest.mark.parametrize("stages", [2, 4])
+def test_constant_names_that_nothing_divides_give_no_stages(schedule: str, stages: int) -> None:
+    planting = Planting(schedule=schedule, stages=stages, names="constant", optimizer_ns=-1)
+    report = analysed(replace(planting, iterations=3, jitter=0.1, transfer_ns=100_000))
 
     assert ITERATIONS_UNMARKED in report.restrictions
     assert {rank.stage for rank in report.ranks} == {None}
@@ -202,6 +208,27 @@ def test_constant_names_that_nothing_divides_give_no_stages() -> None:
     assert (first_thing(report) or "").startswith("Name iterations in ranges, or record")
     assert report.schedule is not None
     assert report.schedule.reason == "nothing tells iterations apart"
+
+
+@pytest.mark.parametrize("order", [(), (0, 1, 2, 3)])
+def test_ratios_of_such_names_are_unknown_whatever_the_order_of_stages(
+    order: tuple[int, ...], tmp_path: Path
+) -> None:
+    planting = Planting(schedule="gpipe", names="constant", optimizer_ns=-1, files="rank")
+    plant(planting, tmp_path / "profiles")
+    numbered = written(columns(analysed(replace(planting, names="numbered"))))
+    rows = list(csv.DictReader(numbered.splitlines()))
+    of_names = [name for name in rows[0] if name not in {"iteration", "occurrence", "name"}]
+    table = tmp_path / "operations.csv"
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, of_names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows({**row, "microbatch": 0} for row in rows)
+
+    for path in (tmp_path / "profiles", table):
+        report = bubbleviz.analyze(path, order=order)
+        assert ITERATIONS_UNMARKED in report.restrictions
+        assert {spread.mean for spread in report.summary.bubble_ratio.values()} == {None}
 
 
 @pytest.mark.parametrize(("microbatches", "named"), [(1, False), (8, True)])

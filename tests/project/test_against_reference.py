@@ -17,6 +17,7 @@ from bubbleviz import api
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
+from bubbleviz.report.restrictions import ITERATIONS_UNMARKED
 from tests.support import reference, strategies
 from tests.support.exact import length
 from tests.support.nsys_exports import START_END, C, K, R, T
@@ -309,6 +310,9 @@ def test_numbers_of_one_rank(folder: Path) -> None:
     def agree(rows: Rows) -> None:
         report, found = both(rows, folder)
         if report is None or len({rank for i in found.iterations or () for rank in i}) != 1:
+            return
+        # What looks like parts of its only microbatch may be several, which the reference joins.
+        if ITERATIONS_UNMARKED in report.restrictions:
             return
         complete = [i.complete for i in report.iterations if i.ranks]
         assert without_cut(accounts_of_report(report), complete) == without_cut(
