@@ -669,9 +669,12 @@ def _iteration(report: Report, fault: Fault, _: str) -> _Text:
     who = numbered_rank(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
     look = "Check garbage collection, checkpoints and data loading then"
     paced, slow = fault.what == "pace", f"single operations of {who} are"
-    if paced:
-        slow = f"{who} {'is' if len(fault.ranks) == 1 else 'are'}"
+    if paced and len(fault.ranks) == 1:
+        slow = f"{who} is"
         look = "Check its clocks, its temperature and what else ran on its host then"
+    elif paced:
+        slow = f"{who} are"
+        look = "Check their clocks, their temperatures and what else ran on their hosts then"
     return (
         f"Find out why {slow} slow in {share}",
         f"{'Operations' if paced else 'They'} take {times}{during}",

@@ -244,14 +244,15 @@ def _shared(groups: Groups, parts: Groups, values: Floats) -> Floats:
     """Return what the parts of each group share: the median of their medians.
 
     Of two in the middle that which is nearer to 1 counts, and 1 if it lies between them: what a
-    single part does is not shared.
+    single part does is not shared, and a part may be a forward and a backward, whose lower one
+    is below 1 by chance.
 
     Args:
         groups: rows of one factor.
         parts: rows of one part of these.
         values: one a row.
     """
-    of_part = group_medians(parts.of_row, len(parts), values)
+    of_part = np.clip(1.0, *_middle(parts.of_row, len(parts), values))
     group = groups.of_row[parts.first]
     low, high = _middle(group, len(groups), of_part)
     return np.asarray(np.clip(1.0, low, high), np.float64)

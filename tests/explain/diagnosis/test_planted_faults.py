@@ -127,6 +127,16 @@ def test_without_a_fault_the_schedule_is_the_reason(planting: Planting) -> None:
     assert str(first_thing(_report(planting))).startswith("The schedule itself")
 
 
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_ranks_that_are_all_as_slow_in_all_iterations_are_usual(iterations: int) -> None:
+    """The lower of a forward and a backward is short by chance, the time of a microbatch is not."""
+    even = Planting(stages=24, microbatches=24, kernels=1, jitter=0.1, iterations=iterations)
+    report = analysed(even)
+
+    assert "iteration" not in {advice.kind for advice in advice_of(report)}
+    assert str(first_thing(report)).startswith("The schedule itself")
+
+
 @pytest.mark.parametrize(("device", "place"), [(3, 1), (7, 3), (0, 5)])
 def test_a_rank_out_of_order_is_advice_with_what_the_order_of_the_schedule_saves(
     device: int, place: int

@@ -254,3 +254,18 @@ def test_an_optimizer_without_a_name_is_no_pause(tmp_path: Path) -> None:
     rows = [row for row in job.rows if row["phase"] != "Optimizer"]
 
     assert not _advice(tmp_path, replace(job, rows=rows))
+
+
+@pytest.mark.parametrize(
+    ("slow", "words"),
+    [((1,), "is slow in 1 iteration (2)"), ((1, 6), "2 ranks are slow in 1 iteration (2)")],
+)
+def test_ranks_that_are_slow_in_an_iteration_are_one_or_several(
+    slow: tuple[int, ...], words: str, tmp_path: Path
+) -> None:
+    job = Job(slows=dict.fromkeys(slow, (1.5, 2)), iterations=3, stages=4)
+
+    text = next(own.text for own in _advice(tmp_path, simulated(job)) if words in own.text)
+
+    whose = "its clocks, its temperature" if len(slow) == 1 else "their clocks, their temperatures"
+    assert f"Check {whose} and what else ran" in text
