@@ -28,7 +28,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, rank_name
 from bubbleviz.model.values import dataclass, fields, replace
-from bubbleviz.report.report import Report
+from bubbleviz.report.report import NOTICEABLE, Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
 
 #: A run of more ranks than this is summarised: tables show how numbers are spread and the ranks at
@@ -211,7 +211,7 @@ def scores_of(report: Report) -> tuple[Floats, Floats]:
 
 
 #: A rank stands out whose ratio is so far from the median of all, or a phase of which takes so
-#: much more or less than the median of its stage.
+#: much more or less than the median of its stage, and a noticeable part of the window.
 _POINTS, _TIMES = 0.01, 0.05
 #: A stage, pipeline or host does of whose ranks so many do.
 _MOST_OF = 0.75
@@ -264,11 +264,12 @@ def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
     times = {phase: as_multiples(own, middle[phase]) for phase, own in means.busy_ns.items()}
     lost_ns = {phase: np.abs(own - middle[phase]) for phase, own in means.busy_ns.items()}
     away = {phase: np.nan_to_num(np.abs(own - 1)) for phase, own in times.items()}
+    least_ns = NOTICEABLE * (report.summary.window_ns[means.ratio].mean or 0.0)
     out = np.abs(np.nan_to_num(above)) >= _POINTS
-    for own in away.values():
-        out |= own >= _TIMES
+    for phase, own in away.items():
+        out |= (own >= _TIMES) & (lost_ns[phase] >= least_ns)
     found = [
-        _standout(name, ranks, above, times, lost_ns, means)
+        _standout(name, ranks, above, times, lost_ns, least_ns, means)
         for name, ranks in _grouped(report, np.asarray(out, bool))
     ]
     return tuple(sorted(found, key=lambda s: (-max(abs(s.times - 1), abs(s.above)), s.ranks)))
@@ -311,12 +312,18 @@ def _standout(
     above: Floats,
     times: dict[str, Floats],
     lost_ns: dict[str, Floats],
+    least_ns: float,
     means: RankMeans,
 ) -> Standout:
     multiples = {phase: _median(own[ranks]) for phase, own in times.items()}
-    known = {phase: own for phase, own in multiples.items() if abs(own - 1) >= _TIMES}
+    lost = {phase: _median(own[ranks]) for phase, own in lost_ns.items()}
+    known = {
+        phase: own
+        for phase, own in multiples.items()
+        if abs(own - 1) >= _TIMES and lost[phase] >= least_ns
+    }
     # That which takes most time more, or less.
-    phase = max(known, key=lambda p: _median(lost_ns[p][ranks]), default="")
+    phase = max(known, key=lambda own: lost[own], default="")
     own = means.bubble_ratio[ranks][~np.isnan(means.bubble_ratio[ranks])]
     return Standout(
         name=name,

@@ -102,6 +102,24 @@ def test_a_rank_stands_out_alone() -> None:
     assert found.why == "BW takes 2.25 times the median of its stage"
 
 
+@pytest.mark.parametrize(("times", "stands_out"), [(1.1, False), (3.0, True)])
+def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
+    times: float, stands_out: bool
+) -> None:
+    """A phase of 1 ms of 150 ms: a tenth more of it is nothing."""
+    report = run_of(6)
+    (iteration,) = report.iterations
+    busy = [dict(own.busy_ns) | {"Optimizer": MS} for own in iteration.ranks]
+    busy[3]["Optimizer"] = round(times * MS)
+    ranks = [replace(own, busy_ns=b) for own, b in zip(iteration.ranks, busy, strict=True)]
+    changed = replace(report, iterations=in_order([replace(iteration, ranks=ranks_of(ranks))]))
+
+    found = standouts(changed, means_of(changed))
+
+    assert report.summary.window_ns["schedule"].mean == 150 * MS
+    assert [own.phase for own in found] == ["Optimizer"] * stands_out
+
+
 def test_of_two_ranks_none_stands_out() -> None:
     two = run_of(1)
     means = replace(means_of(two), bubble_ratio=np.array([0.1, 0.4]))

@@ -8,7 +8,7 @@ const MOST_TALL = 560;
 // Less than the middle, the middle, more.
 const DIVERGING = ["#2b6cb0", "#f4f4f2", "#b3261e"];
 // Ranks of a saved report that are listed as far from the others, and how far they are at least: as
-// in standouts.py.
+// in rank_means.py.
 const LISTED = 12;
 const LEAST_TIMES = 0.05;
 const LEAST_POINTS = 0.01;
@@ -280,7 +280,10 @@ function standingOut(run, show) {
 
 function farthest(run) {
   const { means } = run;
-  const slow = Object.entries(means.busy).map(([phase, values]) => [phase, toMedianOfStage(run, values)]);
+  // What takes less of the window more, or less, is not noticeable.
+  const leastNs = NOTICEABLE * (run.report.summary.window_ns[run.report.headline]?.mean ?? 0);
+  const noticed = (times, ns) => (times !== null && Math.abs(ns - ns / times) < leastNs ? 1 : times);
+  const slow = Object.entries(means.busy).map(([phase, values]) => [phase, toMedianOfStage(run, values).map((times, at) => noticed(times, values[at]))]);
   const middle = distribution(means.ratio)?.median ?? 0;
   const away = run.report.ranks.map(({ index }) => {
     const [phase, times] = slow.reduce((most, [name, values]) => values[index] !== null && Math.abs(values[index] - 1) > Math.abs(most[1] - 1) ? [name, values[index]] : most, ["", 1]);

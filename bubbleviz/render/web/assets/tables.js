@@ -3,7 +3,7 @@
 // So many hosts and profiles are listed.
 const MOST_LISTED = 256;
 
-// Where compute outside every operation can move a ratio by more than this, its lower bound is beside it.
+// What takes, or hides, a smaller share of a window is not noticeable: the project has one bound.
 const NOTICEABLE = 0.01;
 
 // The primary ratio and what bounds it: clocks where they leave more open than iterations do.
