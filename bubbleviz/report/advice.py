@@ -298,8 +298,12 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     between = (ratios["period"].mean if "period" in ratios else None) or 0.0
     # Where iterations overlap the headline may be 0 though each one alone has a bubble.
     headline = ratios[report.headline].mean
+    others = "" if report.alternatives is not None else "; --what-if compares other schedules"
     if 1 - no_delay.makespan_ns / measured.makespan_ns >= least:
         measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
+        typical_one = report.typical_iteration()
+        if report.summary.iterations > 1 and typical_one is not None:
+            measure += f" of iteration {shortened(typical_one.name)}"
         told = (
             f"No single delay stands out; without any delay the {measure} would be "
             f"{percent(no_delay.bubble_ratio)} instead of {percent(ratio)}"
@@ -329,14 +333,17 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
         # What iterations idle for alone, the next one fills: more microbatches may save nothing.
         told = (
             f"No single delay stands out; {percent(headline)} of the time from one iteration to "
-            "the next is bubble (period); --what-if compares other schedules"
+            f"the next is bubble (period){others}"
         )
     else:
-        # Twice the work with the same bubble.
+        # Twice the work with the same bubble: of all iterations, unless pipelines that lack ranks,
+        # which are not replayed, change their mean.
+        mean = ratios["schedule"].mean if few_lacking(report) is None else None
+        ratio = ratio if mean is None else mean
         told = (
             f"The schedule itself causes the bubble: {TWICE_THE_MICROBATCHES}, at the same "
             f"time per token, would reduce the schedule ratio from {percent(ratio)} to about "
-            f"{percent(ratio / (2 - ratio))}; --what-if compares other schedules"
+            f"{percent(ratio / (2 - ratio))}{others}"
         )
     return told
 
