@@ -15,7 +15,7 @@ Only lengths of time are compared, each taken on one clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -48,12 +48,15 @@ class Look:
         chances: mean squares by which steps of one rank differ, as a whole and within, and of how
             many: of any two steps, then of those one apart, two apart, ...; shape (pairs, steps).
         freedom: for how many independent numbers the events within a step stand.
+        most: the most that each move is evidence, shape (pairs, moves), since steps of one rank are
+            as much alike.
     """
 
     levels: tuple[_Means, ...]
     within: tuple[_Means, ...]
     chances: tuple[Floats, Floats, Ints]
     freedom: int
+    most: Floats
 
     def evidence(self, lags: Ints | None = None, best: Ints | None = None) -> Floats:
         """Return how unlikely it is, in nats, that pairs fit so well if they are the wrong ones.
@@ -71,9 +74,10 @@ class Look:
             lags = np.zeros((len(self.chances[0]), 1), np.int64)
         level, inner = (np.take_along_axis(part, lags, axis=1) for part in self.chances[:2])
         rows = np.take_along_axis(self.chances[2], lags, axis=1)
-        levels, within = self.levels, self.within
+        levels, within, most = self.levels, self.within, self.most
         if best is not None:
             levels, within = _at(levels, best), _at(within, best)
+            most = np.take_along_axis(most, best[:, None], axis=1)
         chances = [(level, rows)]
         freedom = self.freedom
         if freedom:
@@ -89,7 +93,8 @@ class Look:
             )
             # That both are by chance is likelier than the product of the two.
             total = total - np.log1p(total)
-        return np.where((rows > 0) & (levels[0][1] > 0), np.minimum(total, _MOST), 0.0)
+        total = np.minimum(total, np.minimum(most, _MOST))
+        return np.where((rows > 0) & (levels[0][1] > 0), total, 0.0)
 
 
 def _at(means: tuple[_Means, ...], best: Ints) -> tuple[_Means, ...]:
@@ -119,15 +124,51 @@ def looks(
     # Little is lost to rounding where what is usual is taken off.
     one, other = (side - usual_ns[:, None, None] for side in (one, other))
     freedom = min(max(one.shape[2] - 1, 0), _WITHIN)
-    chances = _chances(_apart(one, one), _apart(other, other))
-    level_ns, within = (_of_moves(part, moves) for part in _apart(one, other))
-    found = [Look(_levels(level_ns, usual_ns), _means(within), chances, freedom)]
+    sides, across = (_apart(one, one), _apart(other, other)), _apart(one, other)
+    chances = _chances(*sides)
+    level_ns, within = (_of_moves(part, moves) for part in across)
+    drift_ns = (DRIFT * usual_ns)[:, None, None]
+    squares = np.maximum(np.abs(level_ns) - drift_ns, 0.0) ** 2 + within
+    most = _rare(squares, [level**2 + inner for level, inner in sides], 1 + freedom)
+    found = [Look(_levels(level_ns, usual_ns), _means(within), chances, freedom, most)]
     if bounds is not None:
         known = np.isfinite(bounds[0]) & np.isfinite(bounds[1])
         middle = sum(np.where(known, side, np.nan) for side in bounds) / 2
-        levels = _levels(np.diff(middle, axis=2), usual_ns)
-        found.append(Look(levels, (), chances, freedom))
+        level_ns = np.diff(middle, axis=2)
+        squares = np.maximum(np.abs(level_ns) - drift_ns, 0.0) ** 2
+        most = _rare(squares, [level**2 for level, _ in sides], 1)
+        found.append(Look(_levels(level_ns, usual_ns), (), chances, freedom, most))
     return found
+
+
+def _rare(squares: Floats, sides: Sequence[Floats], freedom: int) -> Floats:
+    """Return how rarely steps of one rank are as much alike as those of two ranks, in nats.
+
+    Steps are no one distribution: those of training iterations may be equal to the nanosecond, and
+    far from what an evaluation takes. What is closer than any two of one rank are is the rarer the
+    smaller the volume is in which it lies.
+
+    Args:
+        squares: mean squares by which steps of two ranks differ, shape (pairs, moves, steps).
+        sides: by which those of each rank differ, each with each, shape (pairs, steps, steps).
+        freedom: for how many independent numbers a square stands.
+    """
+    flat = squares.reshape(len(squares), -1)
+    found = np.full(flat.shape, np.inf)
+    for side in sides:
+        own = side[:, np.triu(np.ones(side.shape[1:], bool), 1)]
+        count = _count(own)[:, None]
+        # Of equal ones, those of one rank stand first.
+        order = np.argsort(np.concatenate((own, flat), axis=1), axis=1, kind="stable")
+        closer = np.empty(order.shape, np.int64)
+        np.put_along_axis(closer, order, np.cumsum(order < own.shape[1], axis=1), axis=1)
+        closer = closer[:, own.shape[1] :]
+        least = np.nanmin(own, axis=1, initial=np.inf)[:, None] + _GRAIN_NS**2
+        by_volume = np.log(least / (flat + _GRAIN_NS**2)) * freedom / 2
+        rare = np.log((count + 1) / np.maximum(closer, 1)) + np.where(closer > 0, 0.0, by_volume)
+        found = np.minimum(found, np.where(count > 0, rare, np.inf))
+    found = np.where(np.isnan(flat), 0.0, found)
+    return np.asarray(found.reshape(squares.shape).sum(axis=2), np.float64)
 
 
 def _levels(level_ns: Floats, usual_ns: Floats) -> tuple[_Means, ...]:

@@ -81,6 +81,11 @@ def _possible_shifts(
     other = moved(histories.shapes[pair[1]], moves)
     differ = (own != other) & ~np.isnan(own) & ~np.isnan(other)
     against += np.minimum(_OTHER_SHAPE * np.count_nonzero(differ, axis=2), _OTHER_SHAPES)
+    # Rare ones, as evaluations are, seldom pair by chance.
+    often = np.count_nonzero(own.swapaxes(1, 2) == own, axis=2)
+    known = np.count_nonzero(~np.isnan(own), axis=2)
+    rarity = np.log(np.maximum(known, 1) / np.maximum(often, 1))
+    for_it = np.where(own == other, rarity[:, None], 0.0).sum(axis=2)
     unrecorded = _unrecorded(histories, *pair, moves) + _unrecorded(histories, *pair[::-1], -moves)
     against += _UNRECORDED * unrecorded
     counts = histories.counts
@@ -88,7 +93,7 @@ def _possible_shifts(
     equal = possible & (moves == 0) & alike[:, None]
     away = np.where(possible, np.abs(offset_ns), np.inf)
     in_time = timed[:, None] & equal & (away == away.min(axis=1)[:, None])
-    prior = _EQUAL * equal + _EQUAL_IN_TIME * in_time - utc - against
+    prior = _EQUAL * equal + _EQUAL_IN_TIME * in_time + for_it - utc - against
     return offset_ns, np.where(possible, prior, -np.inf), utc
 
 

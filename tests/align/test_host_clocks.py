@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.support.host_clocks import Job, grid, outcome_of
+from tests.planting.options import Planting
+from tests.support.host_clocks import MS, Job, grid, outcome_of
 
 #: ``python -m scripts.measure_pairing`` runs more of them.
 JOBS = list(grid(24, 3))
@@ -19,3 +22,26 @@ def test_iterations_are_paired_as_they_were_or_not_at_all(job: Job) -> None:
     varied = planting.jitter >= 0.02 and planting.iterations >= 8
     if varied and not job.held and planting.replicas == 1 and not any(planting.step_ns):
         assert outcome.kind == "right", f"{outcome.reason}: {job.name}"
+
+
+#: All iterations are alike to the nanosecond, but for an evaluation; UTC is right.
+_EXACT = Planting(stages=3, servers=2, iterations=5, evaluation_at=2, slow_microbatch=4)
+_LONG = replace(_EXACT, forward_ns=7 * MS, backward_ns=7 * MS, weight_ns=7 * MS, transfer_ns=20_000)
+_LATER = replace(_LONG, iterations=6, evaluation_at=3, slow_microbatch=-1)
+
+
+@pytest.mark.parametrize(
+    "planting",
+    [
+        _EXACT,
+        replace(_EXACT, clock_error_ns=(0, 3 * MS)),
+        _LATER,
+        replace(_LATER, schedule="zb-h2"),
+        replace(_EXACT, iterations=10, evaluation_at=8, clock_error_ns=(0, -30 * MS)),
+    ],
+)
+def test_equal_iterations_prove_no_shift(planting: Planting) -> None:
+    """Where many steps take equally long, a pair of them says little."""
+    outcome = outcome_of(Job(planting))
+
+    assert outcome.kind == "right", outcome.reason
