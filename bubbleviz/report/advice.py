@@ -580,7 +580,10 @@ def _reach(finding: Finding) -> int:
 def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     faults = finding.faults
     seen = f"{finding.saved_iterations} of {counted(diagnosis.iterations, 'iteration')}"
-    texts = [_SENTENCES[fault.kind](report, fault, seen) for fault in faults]
+    if len(faults) > 1 and all(f.kind == "rank" and len(f.ranks) == 1 for f in faults):
+        texts = [_several_ranks(report, faults, seen)]
+    else:
+        texts = [_SENTENCES[fault.kind](report, fault, seen) for fault in faults]
     actions, evidence, next_steps = zip(*texts, strict=True)
     first, *others = actions
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
@@ -633,6 +636,24 @@ def _rank(report: Report, fault: Fault, seen: str) -> _Text:
         f"Find out why {numbered_rank(report, fault.ranks[0])} is slow",
         f"{_phases(fault)} {others}, in {seen}",
         "Check its clocks, temperature and other jobs",
+    )
+
+
+def _several_ranks(report: Report, faults: Sequence[Fault], seen: str) -> _Text:
+    """Return the sentence on ranks that save more together, as those of one tensor group do."""
+    stages = {fault.stage for fault in faults}
+    one = faults[0].stage if len(stages) == 1 else None
+    others = "the other ranks of their stages" if one is None else f"the other ranks of stage {one}"
+    times: dict[str, list[float]] = {}
+    for phase, ratio in (pair for fault in faults for pair in fault.phases[:_NAMED]):
+        times.setdefault(phase, []).append(ratio)
+    ends = {phase: (f"{min(own):.2f}x", f"{max(own):.2f}x") for phase, own in times.items()}
+    phases = ", ".join(f"{phase} {' to '.join(dict.fromkeys(own))}" for phase, own in ends.items())
+    names = " and ".join(numbered_rank(report, fault.ranks[0]) for fault in faults)
+    return (
+        f"Find out why {names} are slow",
+        f"{phases} {others}, in {seen}",
+        "Check their clocks, temperatures and other jobs",
     )
 
 

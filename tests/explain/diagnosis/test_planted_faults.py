@@ -7,6 +7,7 @@ those of ``test_promises.py``.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -125,6 +126,18 @@ def test_a_fault_is_named_first_and_its_saving_is_true(
 @pytest.mark.parametrize("planting", [BASE, LONG, replace(BASE, jitter=0.1, transfer_ns=0)])
 def test_without_a_fault_the_schedule_is_the_reason(planting: Planting) -> None:
     assert str(first_thing(_report(planting))).startswith("The schedule itself")
+
+
+def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
+    slow = Planting(schedule="zb-h1", tensor=2, replicas=3, stages=4, slow_rank=5, kernels=1)
+    report = analysed(slow, parallel=Parallel(2, 4, 3))
+
+    first = str(first_thing(report))
+
+    assert advice_of(report)[0].kind == "rank+rank"
+    assert re.match(r"Find out why node0 GPU 8 \(.*\) and node0 GPU 9 \(.*\) are slow \(-", first)
+    assert first.count("the other ranks of stage 1, in 2 of 2 iterations") == 1
+    assert first.endswith("Check their clocks, temperatures and other jobs")
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
