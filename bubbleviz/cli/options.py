@@ -31,7 +31,8 @@ RUN_PROFILES = argument(
 )
 REPORT_OR_PROFILES = argument(
     "REPORT.json|PROFILES...",
-    "A report written by analyze --json, or the profiles of one run (files or a directory).",
+    "A report written by analyze -o report.json, or the profiles of one run (files or a "
+    "directory).",
 )
 FORCE = flag("Replace existing files.", "Outputs", "--force", "-f")
 QUIET = flag("Print errors only.", "Outputs", "--quiet", "-q")

@@ -236,7 +236,7 @@ def fragment(report: measured.Report) -> str:
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
     svg, drawn, rows = bounded_picture(report, ids)
     if drawn < rows:
-        some = f"The first {drawn:,} of {rows:,} rows; --svg FILE draws all of them."
+        some = f"The first {drawn:,} of {rows:,} rows; -o bubbles.svg draws all of them."
         below = html([Sentence(some)]) + below
     return framed(above, svg, below)
 

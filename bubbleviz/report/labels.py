@@ -222,5 +222,5 @@ def limitation_lines(report: Report, most: int = 12) -> list[str]:
         count = sum(entry.count for entry in entries)
         lines.append(f"{subjects}{f' ({count:,})' if count != 1 else ''}: {one_line(reason, 400)}")
     if len(lines) > most:
-        lines[most:] = [f"and {len(lines) - most} more in --json"]
+        lines[most:] = [f"and {len(lines) - most} more with -o report.json"]
     return lines

@@ -1,4 +1,4 @@
-"""Saved reports: JSON that ``--json`` wrote, read back as small values.
+"""Saved reports: JSON that ``-o report.json`` wrote, read back as small values.
 
 Only the keys that are compared and checked are read; the rest of a report may grow.
 """
@@ -126,7 +126,8 @@ def _read(file: Path, entry: PartEntry) -> _Part:
 
 def _refusal(file: Path, what: str) -> InputError:
     return InputError(
-        f"{file}: {what}; copy the whole folder, or write it again with bubbleviz analyze --json"
+        f"{file}: {what}; copy the whole folder, or write it again with bubbleviz analyze "
+        "-o report.json"
     )
 
 
@@ -471,7 +472,7 @@ def looks_saved(path: str) -> bool:
 
 
 def read_saved(path: str) -> SavedReport:
-    """Return the ratios of a report that ``bubbleviz analyze --json`` wrote.
+    """Return the ratios of a report that ``bubbleviz analyze -o report.json`` wrote.
 
     Raises:
         InputError: it cannot be read, or is not such a report.
@@ -489,7 +490,7 @@ def saved_report(path: str, data: bytes) -> SavedReport:
 
 
 def read_document(path: str) -> dict[str, Any]:
-    """Return the whole of a report that ``bubbleviz analyze --json`` wrote.
+    """Return the whole of a report that ``bubbleviz analyze -o report.json`` wrote.
 
     Raises:
         InputError: it cannot be read, is not such a report, or lacks what is shown of one.
@@ -501,7 +502,8 @@ def read_document(path: str) -> dict[str, Any]:
     missing = [key for key in _SHOWN if key not in document]
     if missing:
         raise InputError(
-            f"{path}: the report lacks {missing[0]}; write it again with bubbleviz analyze --json"
+            f"{path}: the report lacks {missing[0]}; write it again with bubbleviz analyze "
+            "-o report.json"
         )
     return joined(index_of(path), document, known.parts) if known.parts else document
 
@@ -530,12 +532,12 @@ def saved_timeline(path: str, values: Mapping[str, Any]) -> SavedTimeline:
 def no_timeline(path: str, what: str) -> InputError:
     """Return the error that a timeline is none, or contradicts itself."""
     return InputError(
-        f"{path}: its timeline {what}; write the report again with bubbleviz analyze --json"
+        f"{path}: its timeline {what}; write the report again with bubbleviz analyze -o report.json"
     )
 
 
 def read_pipeline(path: str) -> SavedReport:
-    """Return a report with which schedules are simulated, that ``bubbleviz analyze --json`` wrote.
+    """Return a report with which schedules are simulated, as ``bubbleviz analyze`` wrote it.
 
     Raises:
         InputError: it cannot be read, is not such a report, or is of no whole pipeline.
@@ -621,7 +623,7 @@ def _phase(path: str, label: object) -> Phase:
     if phase is None:
         raise InputError(
             f"{path}: {str(label)[:60]!r} is not a phase; write a report with bubbleviz analyze "
-            "--json"
+            "-o report.json"
         )
     return phase
 
@@ -635,7 +637,7 @@ def _report_bytes(path: str) -> bytes:
     Raises:
         InputError: it cannot be read.
     """
-    hint = "name a report that bubbleviz analyze --json wrote"
+    hint = "name a report that bubbleviz analyze -o report.json wrote"
     return read_bounded(index_of(path), _MOST_BYTES, "a report", hint, pipes=True)
 
 
@@ -682,7 +684,7 @@ def _without_operations(path: str, idle: _Document) -> InputError:
 def _no_report(path: str, why: object) -> InputError:
     return InputError(
         f"{path}: is not a bubbleviz report ({str(why)[:300]}); write one with bubbleviz "
-        "analyze --json"
+        "analyze -o report.json"
     )
 
 
@@ -692,7 +694,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
     if document.headline not in summary.bubble_ratio or missing:
         what = f"the window of {missing[0][:60]!r}" if missing else "its headline among its ratios"
         raise InputError(
-            f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
+            f"{path}: the report lacks {what}; write it again with bubbleviz analyze -o report.json"
         )
     told = (summary.kernel_time or {}).get("sentence")
     contradicted = any(i.clocks_contradict for i in document.iterations)

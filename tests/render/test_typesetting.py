@@ -87,7 +87,7 @@ def test_hostile_names_are_text(name: str) -> None:
 
 
 def test_what_is_no_picture_is_refused_in_a_sentence() -> None:
-    with pytest.raises(OutputError, match=r"cannot be converted to PDF \(.*\); write --svg"):
+    with pytest.raises(OutputError, match=r"cannot be converted to PDF \(.*\); write -o FILE.svg"):
         as_pdf("no picture")
 
 

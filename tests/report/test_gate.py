@@ -62,7 +62,7 @@ def test_what_is_no_report_is_refused_in_a_sentence(
 
     assert (code, out) == (1, "")
     assert "is not a bubbleviz report" in err
-    assert "; write one with bubbleviz analyze --json" in err
+    assert "; write one with bubbleviz analyze -o report.json" in err
     assert err.count("\n") == 1
 
 

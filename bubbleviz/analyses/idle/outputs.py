@@ -366,7 +366,7 @@ def _table(
         return blocks.Table(
             f"{title} ({top} of {count:,}{hint})", rows, left, giving_way=giving_way
         )
-    hint = f" (--top {count}, --json)"
+    hint = f" (--top {count}, -o idle.json)"
     return blocks.Table(title, rows, left, giving_way=giving_way, omitted=count - top, hint=hint)
 
 

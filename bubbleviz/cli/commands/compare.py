@@ -26,8 +26,8 @@ WORSE = 3
 def compare(
     runs: list[str] = argument(
         "RUNS...",
-        "Two or more runs: each a report written by analyze --json, or the profiles of one run (a "
-        "file or a directory).",
+        "Two or more runs: each a report written by analyze -o report.json, or the profiles of one "
+        "run (a file or a directory).",
     ),
     *,
     fail_if_worse: bool = flag(

@@ -36,11 +36,11 @@ ALONE = (
 #: Packages that are extras, and what is said where one is needed and not installed.
 _EXTRAS = {
     "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "
-    "or write --csv",
+    "or write a table: -o operations.csv",
     "perfetto": "traces for Perfetto need its package; install it with: "
-    "pip install 'bubbleviz[perfetto]', or write --chrome",
+    "pip install 'bubbleviz[perfetto]', or write -o run.trace.json",
     "typst": "pictures as PDF or PNG need Typst; install it with: pip install 'bubbleviz[paper]', "
-    "or write --svg",
+    "or write -o bubbles.svg",
     "vl_convert": "the interactive report needs Vega-Lite; install it with: "
     "pip install 'bubbleviz[html]', or draw a picture: bubbleviz analyze RUN -o bubbles.svg",
 }

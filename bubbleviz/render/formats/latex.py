@@ -68,7 +68,7 @@ def _comments(report: Report, view: View, measure: str) -> Iterator[str]:
     selection = select(report, view)
     if selection is not None:
         sentence, note = figure_caption(report, selection.iterations, len(selection.rows))
-        yield "% Figure, of --pdf bubbles.pdf --style paper --width 89mm:"
+        yield "% Figure, of -o bubbles.pdf --style paper --width 89mm:"
         yield r"%   \begin{figure}"
         yield r"%     \centering\includegraphics{bubbles.pdf}"
         yield rf"%     \caption{{{escaped(sentence)}}}"

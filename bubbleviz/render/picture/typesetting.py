@@ -74,6 +74,6 @@ def _typeset(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
     except (RuntimeError, TypeError, ValueError) as error:
         # Typst refuses the picture, or is too old for what it is asked.
         raise OutputError(
-            f"the picture cannot be converted to {kind.upper()} ({str(error)[:300]}); write --svg, "
-            "or upgrade typst"
+            f"the picture cannot be converted to {kind.upper()} ({str(error)[:300]}); write "
+            "-o FILE.svg, or upgrade typst"
         ) from error

@@ -259,7 +259,7 @@ def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bloc
         left=("rank",),
         giving_way=[*first, *reversed(phases), "stage", "rank", "bubble", "ratio %"],
         omitted=omitted,
-        hint=" in --json",
+        hint=" with -o report.json",
     )
     if summarised(report, view):
         yield from spread_of_ranks(report)

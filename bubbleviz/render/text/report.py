@@ -289,7 +289,7 @@ def longest(report: Report) -> Iterator[doc.Block]:
     if not intervals:
         return
     which = "" if implied is None else " that the schedule does not imply"
-    yield doc.heading(f"Longest idle intervals{which} (all of them: --bubbles FILE)")
+    yield doc.heading(f"Longest idle intervals{which} (all of them: -o idle.bubbles.csv)")
     lines = [one_line(sentence, 400) for _, sentence in intervals]
     if implied is not None:
         lines.append(f"the longest that it implies: {one_line(implied, 400)}")

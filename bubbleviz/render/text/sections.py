@@ -43,7 +43,9 @@ def _deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]
     if recognition.name is not None and recognition.deviations:
         lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
         if recognition.deviation_count > len(lines):
-            lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
+            lines.append(
+                f"and {recognition.deviation_count - len(lines):,} more with -o report.json"
+            )
         yield doc.bullets(lines)
 
 
@@ -482,7 +484,8 @@ def alternatives(report: Report) -> Iterator[doc.Block]:
         yield doc.Sentence(
             f"Microbatches of unequal length, in the order {numbers}"
             f"{', ...' if len(order) > _MOST_CHUNKS else ''} of their numbers: "
-            f"{doc.in_percent(saved)} % less (short ones first and last; whole order in --json)"
+            f"{doc.in_percent(saved)} % less (short ones first and last; whole order with "
+            "-o report.json)"
         )
     if by_stage:
         yield doc.Sentence(

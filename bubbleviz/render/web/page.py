@@ -78,7 +78,7 @@ _OWN = re.compile("<!--own-->.*?<!--/own-->", re.DOTALL)
 ENTRY = "window.vegaEmbed = vegaEmbed;"
 _FALLBACK = (
     "This report is drawn by a script, which this browser does not run. "
-    "bubbleviz analyze --text FILE writes its tables, and --svg FILE its picture."
+    "bubbleviz analyze -o FILE.txt writes its tables, and -o FILE.svg its picture."
 )
 
 

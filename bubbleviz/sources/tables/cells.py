@@ -326,7 +326,7 @@ class Cells:
             except (ValueError, RecursionError):
                 entries = None
             if not isinstance(entries, list) or not all(map(_is_collective, entries)):
-                reason = f"collectives is {shown(text)}, which is not a list as --csv writes it"
+                reason = f"collectives is {shown(text)}, which is not a list as bubbleviz writes it"
                 raise refused(self.path, row, reason)
             for entry in entries:
                 numbers = (

@@ -252,7 +252,7 @@ function fillOverview(run, shards, shown, drawn) {
         run.listed = run.alikeRange(rank);
         fillRanks(run);
       }
-      missing.textContent = `This page holds no operations of ${run.rankLabel(rank)}; bubbleviz analyze --svg FILE --ranks ${rank} draws them.`;
+      missing.textContent = `This page holds no operations of ${run.rankLabel(rank)}; bubbleviz analyze -o FILE.svg --ranks ${rank} draws them.`;
       return false;
     }
     latest.wanted += 1;
@@ -275,7 +275,7 @@ function fillOverview(run, shards, shown, drawn) {
       element("div", {}, element("h3", {}, "What stands out"), ...standingOut(run, show)),
       element("div", {}, element("h3", {}, "How ranks are spread"), ...explained("how ranks are spread", spreadTable(run)))),
     ...(left ? [quiet(`The operations of ${counted(left, "part")} of the run, those most like the others, are left out of this page.`)] : []),
-    ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}; --parquet has them exactly.`)] : []));
+    ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}; -o FILE.parquet has them exactly.`)] : []));
   run.showBubble = async (rank, atNs) => {
     if (!(await show(rank))) return;
     const { start_ns: start, rank: ranks } = run.bubbleRows;
@@ -343,6 +343,6 @@ async function main() {
 window.bubbleviz = main().catch((error) => {
   const place = byId("failed");
   place.hidden = false;
-  place.textContent = `This page cannot be shown (${error.message}); open it in a current browser, or write it again with bubbleviz analyze --html.`;
+  place.textContent = `This page cannot be shown (${error.message}); open it in a current browser, or write it again with bubbleviz analyze -o FILE.html.`;
   throw error;
 });

@@ -1,0 +1,54 @@
+"""Files are written by ``-o``, which help lists: messages and guides name no other way.
+
+Each format has an option of its own, too, which help leaves out. It takes ``-``, standard output.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.render.formats import renderers
+from tests.support.places import CHECKOUT
+
+HIDDEN = re.compile(rf"--(?:{'|'.join(own.name for own in renderers())})(?![\w-])(?! -(?:\W|$))")
+PACKAGE = CHECKOUT / "bubbleviz"
+#: The guide that tells of these options, and a page of its own command.
+TOLD = {"outputs.md"}
+
+
+def messages(path: Path) -> Iterator[str]:
+    """Yield the texts of a module that are no docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    told = {id(own.value) for own in ast.walk(tree) if isinstance(own, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            yield node.value
+
+
+@pytest.mark.parametrize("guide", sorted(PACKAGE.glob("guides/*.md")), ids=lambda path: path.name)
+def test_guides_name_the_option_that_help_lists(guide: Path) -> None:
+    if guide.name not in TOLD:
+        assert HIDDEN.findall(guide.read_text("utf-8")) == []
+
+
+def test_messages_name_the_option_that_help_lists() -> None:
+    modules = sorted(PACKAGE.rglob("*.py"))
+    found = [
+        f"{path}: {text}" for path in modules for text in messages(path) if HIDDEN.search(text)
+    ]
+
+    assert found == []
+
+
+def test_pages_name_the_option_that_help_lists() -> None:
+    scripts = sorted(PACKAGE.glob("render/web/assets/*.js"))
+    lines = [line for path in scripts for line in path.read_text("utf-8").splitlines()]
+
+    assert [
+        line for line in lines if HIDDEN.search(line) and not line.strip().startswith("//")
+    ] == []
