@@ -251,7 +251,9 @@ def _formats(
         given.append((file, name or suffixed(file, known, endings)))
     named = dict(given)
     if len(named) < len(given):
-        raise UsageError("two outputs name the same file; give each its own")
+        files_given = [file for file, _ in given]
+        twice = next(file for file in files_given if files_given.count(file) > 1)
+        raise UsageError(f"{twice[:200]}: two outputs name the same file; give each its own")
     for file, name in named.items():
         if name not in known:
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
@@ -16,6 +18,7 @@ from bubbleviz.model.texts import in_python
 
 #: What stands for a type: numpy's numbers are none of Python's.
 _TAKEN: Mapping[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
+_SIZES = re.compile(r"[a-z]+=\d{1,6}(?:,[a-z]+=\d{1,6}){0,4}")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -48,9 +51,14 @@ def refuse_strange(taker: Callable[..., object], given: Mapping[str, object]) ->
         values: Any = value if kind is parameters[name].VAR_POSITIONAL else (value,)
         if kind is parameters[name].VAR_KEYWORD or all(_fits(v, hints[name]) for v in values):
             continue
+        known = f"see help(bubbleviz.{taker.__name__})"
+        # What the command line takes as a text is a value of a class here.
+        classes = [own for own in get_args(hints[name]) if isinstance(own, type)]
+        values_of = [own.__name__ for own in classes if is_dataclass(own)]
+        if isinstance(value, str) and _SIZES.fullmatch(value) and len(values_of) == 1:
+            known = f"give bubbleviz.{values_of[0]}({value.replace(',', ', ')})"
         raise UsageError(
-            f"{name}={value!r:.60}: not of the type {parameters[name].annotation}; see "
-            f"help(bubbleviz.{taker.__name__})"
+            f"{name}={value!r:.60}: not of the type {parameters[name].annotation}; {known}"
         )
 
 

@@ -183,7 +183,10 @@ def _limit(text: str, option: str) -> Limit:
     window = option == "--max-time"
     amount, unit = _amount(written)
     top = math.inf if unit == "ms" else 1
-    if (named and not name) or unit == "pt" or (window and unit != "ms") or not 0 <= amount <= top:
+    strange = (named and not name) or unit == "pt" or (window and unit != "ms")
+    if not strange and unit == "%" and 1 < amount < math.inf:
+        raise UsageError(f"{option} {text[:60]!r}: a ratio is 100 % at most; give a lower limit")
+    if strange or not 0 <= amount <= top:
         form = "step=120ms, a window and its limit"
         meant = ""
         if not window:

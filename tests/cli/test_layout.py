@@ -122,4 +122,7 @@ def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) 
     assert "each needs one" in cli.refused(
         "layout", "--layers", str(few), *SIZES, "--schedule", "1f1b"
     )  # fmt: skip
+    assert "1 layer for 2 devices: each needs one; give fewer" in cli.refused(
+        "layout", "--layers", str(few), *SIZES
+    )
     assert "no numbers" in cli.refused("layout", str(FIXTURES / "1f1b"), "--layers-per-stage", "a")

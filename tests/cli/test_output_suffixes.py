@@ -63,7 +63,7 @@ def test_a_file_is_named_once(tmp_path: Path, cli: CommandLine) -> None:
     file = str(tmp_path / "x.svg")
     for option in ("--svg", "-o"):
         said = cli.refused("analyze", ONE, "-o", file, option, file, code=2)
-        assert "two outputs name the same file" in said
+        assert f"{file}: two outputs name the same file" in said
     assert not list(tmp_path.iterdir())
 
 

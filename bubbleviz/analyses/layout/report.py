@@ -79,6 +79,11 @@ def layouts_of(
     """
     stages, microbatches, chunks = sizes
     question = measured.question(stages, microbatches)
+    if len(question.layers) < question.stages:
+        few, devices = len(question.layers), counted(question.stages, "device")
+        raise UsageError(
+            f"{counted(few, 'layer')} for {devices}: each needs one; give fewer devices with -p"
+        )
     if limit is not None:
         if not measured.memory:
             raise UsageError(f"--memory-limit: {_UNKNOWN_MEMORY}")

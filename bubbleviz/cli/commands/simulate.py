@@ -56,7 +56,7 @@ class ScheduleOptions:
     Of several, all combinations are compared.
     """
 
-    schedule: str | None = option(
+    schedule: list[str] | None = option(
         *("NAME,...", "Name of a schedule; see bubbleviz schedules.", "Schedule"),
         complete=options.schedule_names,
     )
@@ -79,7 +79,7 @@ class ScheduleOptions:
         """
         from bubbleviz.schedules.ideal import check_name
 
-        names = tuple(self.schedule.split(",")) if self.schedule else ()
+        names = tuple(name for text in self.schedule or () for name in text.split(","))
         for name in names:
             check_name(name)
         sizes = {"-p": self.stages, "-m": self.microbatches, "--chunks": self.chunks}

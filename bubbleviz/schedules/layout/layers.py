@@ -11,6 +11,7 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.texts import counted
 from bubbleviz.model.values import dataclass, field
 from bubbleviz.schedules.plan import Plan, looped_placement
 from bubbleviz.schedules.simulation import Workload, in_turn
@@ -142,8 +143,8 @@ def check_enough(layers: int, stages: int) -> None:
     """
     if layers < stages:
         raise UsageError(
-            f"{layers} layers for {stages} virtual stages: each needs one; give fewer stages "
-            "or chunks"
+            f"{counted(layers, 'layer')} for {stages} virtual stages: each needs one; give fewer "
+            "stages or chunks"
         )
     if layers > MOST_LAYERS:
         raise UsageError(f"more than {MOST_LAYERS:,} layers; take several as one")
