@@ -21,7 +21,14 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.palette import heat, luminance
 from bubbleviz.render.picture.page import Page, duration, fitted
-from bubbleviz.render.picture.plots import LETTERS, SHADES, Graph, draw_cells, draw_names, steps
+from bubbleviz.render.picture.plots import (
+    LETTERS,
+    SHADES,
+    Graph,
+    draw_cells,
+    draw_names,
+    steps_around,
+)
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
 
@@ -109,16 +116,15 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
 
 
 def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
-    """Draw the slowdown of each iteration, from the lower of 1 and the least to the greatest."""
+    """Draw the slowdown of each iteration, between round values around them and 1."""
     values = list(found.by_iteration.values())
     page.text("Slowdown of each iteration, times an ideal one", page.left, page.y, 11)
     low, high = min(1.0, *values), max(1.0, *values)
     high = max(high, low + _LEAST_RANGE)
     edges = page.left + _NAMES, page.right, page.y + 12
-    graph = Graph(page, *edges, _CURVE, (0.0, float(len(values))), (low, high))
-    apart = (high - low) / 8
-    between = [value for value in steps(low, high, 4) if low + apart < value < high - apart]
-    graph.axes([], [(value, f"{value:.3f}") for value in (low, *between, high)])
+    ticks = steps_around(low, high, 4)
+    graph = Graph(page, *edges, _CURVE, (0.0, float(len(values))), (ticks[0], ticks[-1]))
+    graph.axes([], [(value, f"{value:.3f}") for value in ticks])
     # A single value is a level line.
     places = [0.0, 1.0] if len(values) == 1 else np.arange(len(values)) + 0.5
     graph.line(zip(places, values * 2 if len(values) == 1 else values, strict=True))
