@@ -69,7 +69,7 @@ def test_a_comparison_with_hostile_names(report: Report) -> None:
 def test_a_report(report: Report) -> None:
     shown = as_markdown(report, View())
 
-    assert shown.startswith("**bubble ratio (schedule): 27.27 %** ± 0.00 %")
+    assert shown.startswith("**Bubble ratio (schedule): 27.27 %** ± 0.00 %")
     assert "| schedule | 27.27 |" in shown
     assert "| dependency | 13.64 | 50.00 |" in shown
     assert "| warmup | 4.54 | 16.67 |" in shown

@@ -41,7 +41,7 @@ def test_an_empty_report_shows_that_it_is() -> None:
 
     found = Read(fragment(empty))
 
-    assert "bubble ratio (schedule): -" in found.text
+    assert "Bubble ratio (schedule): -" in found.text
     assert "Nothing to draw: no GPU has any operation" in found.text
     assert "all of it: nothing ran" in found.text
     assert found.tags.count("svg") == 1

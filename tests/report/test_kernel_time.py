@@ -29,6 +29,7 @@ from bubbleviz.report.report import KernelTime, Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
+from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -218,6 +219,24 @@ def test_of_what_outweighs_the_bubble_the_larger_is_told(gap: int, loose: int, t
 
 def headline_of(report: Report) -> float | None:
     return report.summary.bubble_ratio[report.bubbles.ratio].mean
+
+
+def test_the_first_screen_has_the_utilization_that_is_asked_for(cli: CommandLine) -> None:
+    run = ("analyze", str(FIXTURES / "1f1b"))
+
+    screen, table = (cli.printed(*run, "--flops", "1e14/1e15", *v) for v in ((), ("-v", "time")))
+
+    (line,) = (line for line in screen.splitlines() if "MFU" in line)
+    assert line.startswith("model FLOPs utilization (MFU): ")
+    assert line in table
+    assert "MFU" not in cli.printed(*run)
+
+
+def test_all_tables_begin_as_the_first_screen(cli: CommandLine) -> None:
+    for name in ("1f1b", "zb-h2", "zb-v"):
+        run = ("analyze", str(FIXTURES / name))
+        (ratio, of), tables = cli.printed(*run).splitlines()[:2], cli.printed(*run, "-v")
+        assert tables.splitlines()[:2] == [ratio, of]
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,29 @@ def _run(report: Report) -> str:
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     # Those that have the primary ratio: the last one has no period.
     averaged = report.summary.bubble_ratio[report.headline].n or report.summary.iterations
+    schedule = _exact_schedule(report)
     return (
+        f"{f'{schedule} on ' if schedule else ''}"
         f"{counted(ranks, 'rank')} of {counted(hosts, 'host')}, {averaged} of "
         f"{counted(len(report.iterations), 'iteration')} averaged, "
         f"convention: {one_line(report.convention, 60)}"
     )
+
+
+def _exact_schedule(report: Report) -> str:
+    """Return the schedule that the order of the operations is, and no other; empty without."""
+    ran = report.schedule
+    if ran is None or not ran.exact or ran.name is None or ran.also:
+        return ""
+    return one_line(ran.name, 30)
+
+
+def _utilization(report: Report) -> str:
+    """Return the use made of the GPUs; empty where no FLOPs are given."""
+    if (use := bubbles.flops_use(report)) is None:
+        return ""
+    doubt = "; give FLOPs of one iteration, and the peak of one GPU" if use > 1 else ""
+    return f"model FLOPs utilization (MFU): {percent(use)}{doubt}"
 
 
 def _advice_sentence(report: Report, first: str | None) -> str | None:
@@ -183,11 +201,9 @@ def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
     value = "unknown" if mean is None else percent(mean)
     lead = f"{capitalised(measure_of(report))}: {value}"
     yield from paragraph(f"{_spread(report).strip()}{_worst(report)}", display, lead=lead)
-    ran, run = report.schedule, _run(report)
-    if ran is not None and ran.exact and ran.name is not None and not ran.also:
-        run = f"{one_line(ran.name, 30)} on {run}"
-        ran = None
-    yield from paragraph(run, display, most=2)
+    yield from paragraph(_run(report), display, most=2)
+    yield from paragraph(_utilization(report), display, most=2)
+    ran = None if _exact_schedule(report) else report.schedule
     for title, order in (("schedule", ran), ("plan", report.plan)):
         if order is not None and order.reason not in NO_PIPELINE:
             yield from paragraph(own.recognised(order), display, lead=f"{title}:", most=2)
@@ -249,9 +265,8 @@ def step_time(report: Report) -> Iterator[doc.Block]:
     if parts := bubbles.step_parts(report):
         window = bubbles.step_window(report)
         yield _parts_table(f"Where the time of a step goes ({window} window)", parts, {})
-    if (use := bubbles.flops_use(report)) is not None:
-        doubt = "; give FLOPs of one iteration, and the peak of one GPU" if use > 1 else ""
-        yield doc.Sentence(f"model FLOPs utilization (MFU): {percent(use)}{doubt}")
+    if used := _utilization(report):
+        yield doc.Sentence(used)
 
 
 def _parts_table(
@@ -391,7 +406,7 @@ def details(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Bl
 def _sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:
     """Yield sections in the order in which they are printed, with their names in ``--details``."""
     value, *lines = headline_lines(report)
-    yield "", [doc.Sentence("\n".join(lines), lead=value)]
+    yield "", [doc.Sentence("\n".join(lines), lead=capitalised(value))]
     yield "operations", own.orders(report)
     first = first_thing(report)
     if (advice := _advice_sentence(report, first)) is not None:
@@ -435,7 +450,7 @@ def summary(report: Report) -> list[doc.Block]:
     value, bounds, run, why = headline_lines(report)
     first = first_thing(report)
     return [
-        doc.Sentence(bounds, lead=value),
+        doc.Sentence(bounds, lead=capitalised(value)),
         doc.Sentence(f"{run}; {why}"),
         *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
         *(doc.Sentence(f"Then: {text}") for text in further_advice(report)),
