@@ -29,6 +29,7 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import INFERENCE, run_kind
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import dataclass
 
@@ -124,7 +125,10 @@ def _moves(
     lacking = -np.bincount(pipeline[stage >= 0] + 1, minlength=int(pipeline.max(initial=0)) + 2)
     known = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
     order = working[sorted_rows(lacking[pipeline + 1][working], pipeline[working], known)]
-    neighbours = first, second, beside = _neighbours(order, pipeline, stage)
+    # What only goes forward reaches late stages when first ones are iterations ahead.
+    loose = ((stage < 0) | (pipeline < 0)) & (run_kind(joined.operations.phase) != INFERENCE)
+    in_step = np.where(loose, machine, NONE)
+    neighbours = first, second, beside = _neighbours(order, pipeline, stage, in_step)
     linked_ns, found_links = _linked(histories, neighbours, machine, joined.timed)
     joined_ones = list(linked_ns)
     offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
@@ -139,11 +143,18 @@ def _moves(
     return moves, len(rows) == len(first) and None not in moved, found_links
 
 
-def _neighbours(order: Ints, pipeline: Ints, stage: Ints) -> _Neighbours:
+def _neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
     """Return the ranks that are put beside each other: each, and the one before it in an order.
 
     Of the first rank of a pipeline that is the first of all of its stage. Whether they are
-    replicas comes third.
+    replicas comes third; ranks of one clock step together as these do where it is unknown which
+    waits for which.
+
+    Args:
+        order: of the ranks.
+        pipeline: of each rank; -1 unknown.
+        stage: likewise.
+        in_step: clock of each rank of which it is unknown for whom it waits; -1 of others.
     """
     above, rank = order[:-1], order[1:]
     first = pipeline[above] != pipeline[rank]
@@ -151,7 +162,8 @@ def _neighbours(order: Ints, pipeline: Ints, stage: Ints) -> _Neighbours:
     before = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
     before = np.where(before == rank, order[:1], before)
     alike = (stage[before] == stage[rank]) & (stage[rank] >= 0)
-    return before, rank, first | alike
+    together = (in_step[before] == in_step[rank]) & (in_step[rank] >= 0)
+    return before, rank, first | alike | together
 
 
 def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:

@@ -166,14 +166,17 @@ def as_multiples(values: Floats, middle: Floats) -> Floats:
 
 
 def median_of_stage(report: Report, values: Floats) -> Floats:
-    """Return for each rank the median of the values of its stage; NaN where none is known."""
-    stages = [-1 if rank.stage is None else rank.stage for rank in report.ranks]
-    of_rank = groups_of(np.array(stages, np.int64)).of_row
+    """Return for each rank the median of the values of its stage; NaN where none is known.
+
+    Ranks of a pipeline whose stages are unknown do other work than each other.
+    """
+    stages = np.array([NONE if rank.stage is None else rank.stage for rank in report.ranks])
+    of_rank = groups_of(stages).of_row
     medians = np.full(len(values), np.nan)
     for stage in range(int(of_rank.max(initial=-1)) + 1):
         own = of_rank == stage
         medians[own] = _median(values[own])
-    return medians
+    return np.where((stages < 0) & (report.no_pipeline is None), np.nan, medians)
 
 
 def scores_of(report: Report) -> tuple[Floats, Floats]:

@@ -45,3 +45,29 @@ def test_equal_iterations_prove_no_shift(planting: Planting) -> None:
     outcome = outcome_of(Job(planting))
 
     assert outcome.kind == "right", outcome.reason
+
+
+_BIDIRECTIONAL = Planting(schedule="dualpipe", microbatches=8, iterations=4, jitter=0.02)
+_COPIES = Planting(stages=4, tensor=2, replicas=2, slow_rank=5, iterations=6, jitter=0.02)
+
+
+@pytest.mark.parametrize(
+    "planting",
+    [
+        _BIDIRECTIONAL,
+        replace(_BIDIRECTIONAL, schedule="chimera", evaluation_at=1, files="rank"),
+        _COPIES,
+        replace(_COPIES, files="rank", jitter=0.0),
+    ],
+)
+def test_one_clock_pairs_ranks_of_which_nothing_tells_who_waits(planting: Planting) -> None:
+    outcome = outcome_of(Job(planting))
+
+    assert outcome.kind == "right", outcome.reason
+
+
+def test_iterations_are_cut_for_one_of_several_processes_of_a_host() -> None:
+    held = ((0, 6), (1, 6), (0, 6), (0, 5))
+    job = Job(replace(_BIDIRECTIONAL, iterations=6, files="rank"), held)
+
+    assert outcome_of(job).kind == "right"

@@ -25,7 +25,7 @@ MORE = {
     "tensor": replace(BASE, tensor=2, replicas=2, jitter=0.2),
     "overhead": replace(BASE, overhead=True),
     "dualpipe": replace(ZERO_BUBBLE, schedule="dualpipe", microbatches=8),
-    "iterations that cannot be paired": replace(BASE, schedule="chimera"),
+    "iterations that cannot be paired": replace(BASE, schedule="chimera", servers=2),
     "clocks without a bound": replace(BASE, stages=1, replicas=2, servers=2),
     "missing ranks": replace(BASE, files="rank", absent=(1,)),
     "drift": replace(BASE, servers=2, drift_ppb=(0, 20_000)),

@@ -109,7 +109,7 @@ def test_limits_that_do_not_fit_are_refused(
 
 
 def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: CommandLine) -> None:
-    plant(Planting(schedule="dualpipe", microbatches=16), tmp_path)
+    plant(Planting(schedule="dualpipe", microbatches=16, servers=2), tmp_path)
     report = tmp_path / "report.json"
     assert main(["analyze", str(tmp_path), "--json", str(report)]) == 0
 
