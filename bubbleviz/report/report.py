@@ -539,6 +539,7 @@ def schedule_ran(recordings: Sequence[Recording], run: Run, counts: Counts) -> R
         noted=frozenset(note.kind for note in notes),
         stages_missing=run.stages_missing,
         pipeline_unproven=run.pipeline_unproven,
+        ends_early=run.ends_early,
     )
 
 

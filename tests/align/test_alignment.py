@@ -365,7 +365,7 @@ def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path:
     assert said(report, "a forward has no backward of its number")
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
 @pytest.mark.parametrize("absent", [(3,), (2, 3)])
 def test_without_transfers_a_missing_last_stage_is_told_and_no_host_blamed(
     absent: tuple[int, ...], schedule: str, tmp_path: Path

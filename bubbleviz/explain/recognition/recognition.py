@@ -577,10 +577,12 @@ def schedule_of(
     noted: frozenset[LimitationKind] = frozenset(),
     stages_missing: bool = False,
     pipeline_unproven: bool = False,
+    ends_early: bool = False,
 ) -> Recognition:
     """Return which schedule a run ran; none is named where stages are or may be missing.
 
-    A run that kept a schedule exactly, from its first to its last stage, refutes that they may be.
+    A run that kept a schedule exactly, from its first to its last stage, refutes that they may be,
+    but not that the last stage of GPipe is missing: all of its stages run one order.
 
     Args:
         ranks: of the report.
@@ -589,6 +591,7 @@ def schedule_of(
         noted: kinds of the run's limitations.
         stages_missing: whether no profile holds some virtual stages of the run.
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
+        ends_early: whether stages may be missing behind the last one that the profiles hold.
     """
     inferred = LimitationKind.MICROBATCHES_INFERRED in noted
     may_be_missing = LimitationKind.STAGES_MAY_BE_MISSING in noted
@@ -608,7 +611,8 @@ def schedule_of(
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
     if stages_missing and result.iterations:
         return Recognition(None, reason=reasons.STAGES_MISSING, inferred=inferred)
-    if may_be_missing and result.name is not None and not result.exact:
+    whole = result.exact and not (ends_early and "gpipe" in (result.name, *result.also))
+    if may_be_missing and result.name is not None and not whole:
         return Recognition(
             None, reason=f"{reasons.STAGES_MAY_BE_MISSING} {result.name}", inferred=inferred
         )
