@@ -445,5 +445,5 @@ def test_without_its_package_perfetto_is_refused_before_any_work(
         "analyze", "nowhere.sqlite", "--perfetto", str(file), code=1
     )
     assert not file.exists()
-    with pytest.raises(OutputError, match="--chrome"):
+    with pytest.raises(OutputError, match=r"or write -o run\.trace\.json"):
         PERFETTO(report_of([]), View())
