@@ -294,18 +294,27 @@ _TO_TELL = (
 )
 
 
-def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterator[Limitation]:
-    """Yield a limitation on how iterations that have no names are paired across hosts."""
+def pairing_limitations(
+    pairing: Pairing, ranks: Sequence[JoinedRank], *, sizes_tell: bool
+) -> Iterator[Limitation]:
+    """Yield a limitation on how iterations that have no names are paired across hosts.
+
+    Args:
+        pairing: of all ranks.
+        ranks: in their order.
+        sizes_tell: whether the sizes of the run tell which ranks wait for each other.
+    """
     links = sorted(pairing.links, key=lambda one: one.margin)
     undecided = [one for one in links if not one.decided]
     if not pairing.known:
         why = f"{_undecided(undecided[0], ranks)}; " if undecided else ""
         several = len({rank.machine for rank in ranks}) > 1
+        sizes = "set --parallel tp=,pp=,dp=, " if sizes_tell else ""
         clocks = " and clocks of several hosts are unbounded" if several else ""
         yield Limitation(
             "iterations across ranks",
             "they could not be matched, so ratios over ranks are left out"
-            f"{clocks}: {why}{_TO_TELL}",
+            f"{clocks}: {why}{sizes}{_TO_TELL}",
             max(len(undecided), 1),
             LimitationKind.ITERATIONS_UNPAIRED,
         )

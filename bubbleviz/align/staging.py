@@ -297,7 +297,9 @@ def _noted(
     if inputs.joined.unmarked:
         staging = replace(staging, pairing=replace(staging.pairing, known=False))
     doubtful = _GIVEN_CONTRADICTED in notes
-    notes = (*notes, *pairing_limitations(staging.pairing, inputs.joined.ranks))
+    ranks, working = inputs.joined.ranks, inputs.joined.working
+    apart = bool((np.minimum(staging.pipeline, staging.stage_of_rank)[working] < 0).any())
+    notes = (*notes, *pairing_limitations(staging.pairing, ranks, sizes_tell=apart))
     virtual_stage = staging.virtual_stage if doubtful else _stage_of_transfers(staging)
     stages_missing = stages_missing or (
         not doubtful and _transfers_elsewhere(inputs.joined, staging, virtual_stage)

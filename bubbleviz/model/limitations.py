@@ -23,6 +23,7 @@ class LimitationKind(Enum):
     MICROBATCHES_INFERRED = auto()
     ITERATIONS_UNDIVIDED = auto()  # one may be several steps
     ITERATIONS_UNMARKED = auto()  # one may be a part of a step: each forward begins one
+    ITERATIONS_MOSTLY_CUT = auto()  # few are averaged, or ranks' are paired wrongly
     OPERATIONS_LACKING = auto()  # their kernels may count as bubble
     OPERATIONS_WITHOUT_WORK = auto()  # likewise
     RANKS_WITHOUT_OPERATIONS = auto()  # though they computed as long as others

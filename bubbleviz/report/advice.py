@@ -224,6 +224,11 @@ def _unknown(report: Report) -> str | None:
             "tp=,pp=,dp=: the times of microbatches give no order, so what would shorten "
             "iterations is unknown"
         )
+    if LimitationKind.ITERATIONS_UNPAIRED in kinds and None in {r.pipeline for r in report.ranks}:
+        return (
+            "Set the sizes of the run with --parallel tp=,pp=,dp=: which replicas form one "
+            f"pipeline is unknown, and {source.reason}"
+        )
     return (
         f"What would shorten iterations is unknown, since {source.reason}; -v coverage says what "
         "is missing"

@@ -630,26 +630,31 @@ def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
     incomplete = [i for i in counts.iterations if not i.complete]
     unmatched = sum(i.unmatched for i in incomplete)
     evaluations = sum(i.kind == EVALUATION for i in counts.iterations)
-    for what, reason, number in (
+    cut, other = len(incomplete) - unmatched, LimitationKind.OTHER
+    mostly_cut = LimitationKind.ITERATIONS_MOSTLY_CUT
+    for what, reason, number, kind in (
         (
             "iterations in which a forward has no backward of its number",
             f"their ranks went on, so the capture did not cut them; {remedy}; they are listed, not "
             "averaged",
             unmatched,
+            other,
         ),
         (
             "iterations cut by the capture",
             "they are listed, not averaged",
-            len(incomplete) - unmatched,
+            cut,
+            mostly_cut if 2 * cut > len(counts.iterations) else other,
         ),
         (
             "evaluation iterations",
             "they only go forward; they are listed, not averaged with the training iterations",
             evaluations,
+            other,
         ),
     ):
         if number:
-            yield Limitation(what, reason, number)
+            yield Limitation(what, reason, number, kind)
 
 
 def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:

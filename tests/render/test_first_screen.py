@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
+from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import in_order
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.render.document import cell_width
@@ -176,6 +177,32 @@ def test_what_limits_a_ratio_is_named_on_one_line() -> None:
 
     assert "Limits: kernels (-v coverage)" in lines
     assert "-v coverage (3 notes)" in lines[-1]
+
+
+def test_an_unknown_ratio_is_of_no_iteration_and_says_how_to_know_it(tmp_path: Path) -> None:
+    copies = Planting(stages=4, tensor=2, replicas=2, servers=2, slow_rank=5, iterations=6)
+    plant(copies, tmp_path)
+
+    lines = lines_of(bubbleviz.analyze(tmp_path), Display(100))
+    first, *rest = (line for line in lines if line.startswith("First:"))
+
+    assert lines[0] == "Bubble ratio (schedule): unknown"
+    assert ", 0 of 6 iterations averaged" in lines[1]
+    assert first.startswith("First: Set the sizes of the run with --parallel tp=,pp=,dp=: ")
+    assert not rest
+    known = bubbleviz.analyze(tmp_path, parallel=Parallel(tp=2, pp=4, dp=2))
+    assert known.bubble_ratio is not None
+
+
+@pytest.mark.parametrize(("cut_ns", "most"), [(20_000_000, True), (80_000_000, False)])
+def test_the_capture_limits_a_ratio_where_it_cut_most_iterations(
+    cut_ns: int, most: bool, tmp_path: Path
+) -> None:
+    plant(Planting(iterations=3, cut_ns=cut_ns), tmp_path)
+
+    limits = [n for n in lines_of(bubbleviz.analyze(tmp_path), Display()) if "Limits:" in n]
+
+    assert any("iterations cut by the capture" in line for line in limits) == most
 
 
 def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: CommandLine) -> None:

@@ -93,7 +93,7 @@ def _run(report: Report) -> str:
     """Return the ranks, hosts and iterations that the primary ratio is of."""
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     # Those that have the primary ratio: the last one has no period.
-    averaged = report.summary.bubble_ratio[report.headline].n or report.summary.iterations
+    averaged = report.summary.bubble_ratio[report.headline].n
     schedule = _exact_schedule(report)
     return (
         f"{f'{schedule} on ' if schedule else ''}"
