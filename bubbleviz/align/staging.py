@@ -523,9 +523,9 @@ def _transfers_elsewhere(joined: JoinedRecordings, staging: Staging, virtual_sta
     """Return whether ranks transfer with stages that no profile holds.
 
     They do where all ranks hold one stage (one rank may hold several, such as the first and the
-    last one of a V), where the first stage receives activations or the last one gradients, and
-    where a rank transfers with a stage that it alone holds: none needs a transfer to itself, so
-    stages lie between the two.
+    last one of a V), where the first stage receives activations or the last one gradients, be it
+    unknown which that is, and where a rank transfers with a stage that it alone holds: none needs a
+    transfer to itself, so stages lie between the two.
 
     Args:
         joined: the recordings.
@@ -539,6 +539,8 @@ def _transfers_elsewhere(joined: JoinedRecordings, staging: Staging, virtual_sta
         transfers = ran & np.isin(operations.rank, working) & among(operations.phase, TRANSFERS)
         if transfers.any():
             return True
+    if len(working) and (stages < 0).all() and _lacks_an_end(operations, working):
+        return True
     named = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
     ran = ran & (virtual_stage >= 0)
     rows = np.flatnonzero(ran & among(operations.phase, named))
@@ -556,6 +558,26 @@ def _transfers_elsewhere(joined: JoinedRecordings, staging: Staging, virtual_sta
     single = np.bincount(stage, minlength=1)[stage] == 1
     only = scattered(last + 3, stage[single] + 1, rank[single])
     return bool((only[peer + 1] == operations.rank[rows]).any())
+
+
+def _lacks_an_end(operations: RankOperations, working: Ints) -> bool:
+    """Return whether all ranks, of one chunk each, receive activations, or all receive gradients.
+
+    The first stage of a pipeline receives none of these, and the last one none of those.
+
+    Args:
+        operations: of all ranks.
+        working: those that ran forward or backward.
+    """
+    ran = (operations.has_span == 1) & np.isin(operations.rank, working)
+    if len(grouping.distinct(operations.chunk[ran & (operations.chunk >= 0)])) > 1:
+        return False
+    for receive, work in ((Phase.RECV_F, (Phase.F,)), (Phase.RECV_B, (Phase.B, Phase.BW))):
+        of_ranks = (operations.rank[ran & among(operations.phase, p)] for p in ((receive,), work))
+        received, worked = (np.bincount(own, minlength=working[-1] + 1) for own in of_ranks)
+        if ((received >= worked) & (worked > 0))[working].all():
+            return True
+    return False
 
 
 def _stage_of_transfers(staging: Staging) -> Ints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bubbleviz.render.json_document import document, saved_of
 from bubbleviz.render.picture import legend
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import RANKS_MISSING
 from bubbleviz.report.view import View
 from tests.planting import Planting
 from tests.support.nsys_exports import C, K, R, profile
@@ -151,6 +153,30 @@ def test_a_pipeline_whose_transfers_are_not_recorded_keeps_its_schedule(
 
     assert not (report.operations.phase == Phase.RECV_F).any()
     assert _schedule(report)[0] == schedule
+
+
+@pytest.mark.parametrize(
+    ("stages", "absent", "jitter"),
+    [(2, (1,), 0.0), (2, (0,), 0.05), (4, (1, 2, 3), 0.02), (4, (0, 2, 3), 0.0)],
+)
+def test_ranks_that_all_receive_are_not_the_whole_pipeline(
+    stages: int, absent: tuple[int, ...], jitter: float
+) -> None:
+    """A server held one stage of every replica, so that no rank tells which stage it is."""
+    whole = Planting(
+        stages=stages, replicas=2, servers=stages, jitter=jitter, iteration_ranges=True
+    )
+    report = analysed(replace(whole, absent=absent))
+
+    assert RANKS_MISSING in report.restrictions
+    assert RANKS_MISSING not in analysed(whole).restrictions
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])
+def test_both_ends_of_a_bidirectional_pipeline_may_receive(schedule: str) -> None:
+    report = analysed(Planting(schedule=schedule, stages=2, microbatches=8))
+
+    assert RANKS_MISSING not in report.restrictions
 
 
 def test_two_ranks_of_a_real_run_of_128_show_no_pipeline(tmp_path: Path) -> None:
