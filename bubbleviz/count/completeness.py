@@ -61,7 +61,8 @@ class Evidence:
         present: whether the rank takes part in the iteration.
         microbatches: how many it ran forward; -1 where names do not give all of them.
         ran: a number of those that it ran, by which other ranks' are the same or not.
-        begins: whether its first operation is the smallest microbatch's F.
+        begins: whether its first operation is the smallest microbatch's F, and each F comes before
+            its backward.
         closed: whether it begins otherwise, and holds whole passes alone, then its Optimizer.
         settled: whether every F has its B, and every B its W where it owes one.
         cut: whether the end of the capture cut an F, B, W or BW.
@@ -69,7 +70,7 @@ class Evidence:
         backward: whether it ran any backward.
         optimizer: whether it ran an Optimizer.
         step_cut: whether the end of the capture cut that.
-        bare: how many passes have a backward, or a W of a microbatch, and no F.
+        bare: how many passes have a backward, or a W of a microbatch, and no F before it.
     """
 
     present: Bools
@@ -96,14 +97,16 @@ class Evidence:
 
             cut  F2 B2 F3 B3 F0 B0 F1 B1  F2 B2 ...
 
-        In a rank's first iteration no more passes lack their F than in a later one: what names
-        leave out they leave out of all, and a capture cuts the first alone.
+        Up to a rank's first Optimizer no more passes lack their F than in another iteration: what
+        names leave out they leave out of all, and a capture cuts the first alone.
         """
         as_many = self.microbatches == self.microbatches.max(initial=NONE)
-        begins = self.begins | (self.closed & (_earlier(self.optimizer) | as_many))
-        follows = self.backward & _earlier(self.present)
-        most = np.where(follows, self.bare, 0).max(axis=0, initial=0)
-        return np.asarray(begins & (follows | (self.bare <= most)), bool)
+        stepped = _earlier(self.optimizer)
+        begins = self.begins | (self.closed & (stepped | as_many))
+        bare = np.where(begins & self.backward, self.bare, 0)
+        # The most of one more iteration than that which has the most.
+        usual = np.sort(bare, axis=0)[-2] if len(bare) > 1 else 0
+        return np.asarray(begins & (stepped | (self.bare <= usual)), bool)
 
     @property
     def later(self) -> Bools:
@@ -202,10 +205,11 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     microbatches, ran = _forwards(operations.microbatch[rows], cell[rows], present.size)
     # A stage whose input needs no gradient runs its whole backward in W.
     backward = any_of(spanned & (gradient | (phase == Phase.W)))
-    unsettled, bare = _unpaired(operations, cell, forward)
+    unsettled, bare, late = _unpaired(operations, cell, forward)
     bare = np.bincount(bare, minlength=present.size)
     lacks = np.where(backward, 0, 2)
     begins = _begins(operations, cell, present.size)
+    begins[late] = False
     closed = ~begins & (bare == 0)
     if closed.any():
         step = np.flatnonzero(optimizer)
@@ -264,11 +268,11 @@ def _begins(operations: Operations, cell: Ints, cells: int) -> Bools:
     return begins
 
 
-def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, Ints]:
+def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, Ints, Ints]:
     """Tell which operations are an F without its B, or a B without the W that it owes.
 
-    And the cell of each pass that has a backward, or a W of a microbatch, and no F. Which
-    operations go forward is given.
+    And the cell of each pass that has a backward, or a W of a microbatch, and no F before it, and
+    of those the ones that have one later. Which operations go forward is given.
     """
     phase, microbatch, chunk = operations.phase, operations.microbatch, operations.chunk
     second = np.flatnonzero(phase == Phase.FB)
@@ -279,10 +283,13 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
         keys = tuple(np.append(k, o[second]) for k, o in zip(keys, (cell, *others), strict=True))
     passes = groups_of(*keys)
     code, of_second = passes.of_row[: len(cell)], passes.of_row[len(cell) :]
-    begun, differentiated, paid = np.zeros((3, len(passes)), bool)
-    begun[code[np.flatnonzero(forward)]] = True
-    differentiated[code[np.flatnonzero(among(phase, _BACKWARD))]] = True
-    differentiated[of_second] = True
+    forwards, backwards = np.flatnonzero(forward), np.flatnonzero(among(phase, _BACKWARD))
+    of_backward = np.append(code[backwards], of_second)
+    backwards = np.append(backwards, second)
+    first, last = intervals.group_extents(code[forwards], len(passes), forwards, forwards)
+    back, returned = intervals.group_extents(of_backward, len(passes), backwards, backwards)
+    differentiated, paid = returned >= 0, np.zeros(len(passes), bool)
+    begun = (last >= 0) & ((first <= back) | ~differentiated)
     weights, owes = phase == Phase.W, phase == Phase.B
     if weights.any():
         # A W without a microbatch clears all of its chunk, one without a chunk all there are.
@@ -294,8 +301,9 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
         chunk_cleared[of_chunk[clears]] = True
         cell_cleared[cell[clears & (chunk == NONE)]] = True
         owes &= ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
-    bare = keys[0][passes.first[(differentiated | paid) & ~begun]]
-    return owes | (forward & ~differentiated[code]), bare
+    bare, late = ((differentiated | paid) & ~begun), (last >= 0) & ~begun
+    owner = keys[0][passes.first]
+    return owes | (forward & ~differentiated[code]), owner[bare], owner[late]
 
 
 # Operations that a rank lacks: a backward without its forward, a microbatch that other stages ran.

@@ -139,6 +139,16 @@ def test_what_a_cut_leaves_is_no_whole_iteration_with_the_next_ones_forwards(
     assert known == [pytest.approx(true, abs=1e-6) if value else value for value in known]
 
 
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("after_ns", [900_000, 1_700_000, 2_200_000, 3_300_000])
+def test_iterations_in_which_a_forward_follows_its_backward_are_not_whole(
+    after_ns: int, stages: int, tmp_path: Path
+) -> None:
+    planting = Planting(schedule="dualpipe", stages=stages, iterations=4, optimizer_ns=-1)
+    report = recorded(tmp_path, replace(planting, communication=False), after_ns)
+    assert not any(own.complete for own in report.iterations)
+
+
 @pytest.mark.parametrize(
     ("planting", "after_ns"),
     [
