@@ -539,7 +539,8 @@ def _transfers_elsewhere(joined: JoinedRecordings, staging: Staging, virtual_sta
         transfers = ran & np.isin(operations.rank, working) & among(operations.phase, TRANSFERS)
         if transfers.any():
             return True
-    if len(working) and (stages < 0).all() and _lacks_an_end(operations, working):
+    countable = len(working) and not joined.unmarked
+    if countable and (stages < 0).all() and _lacks_an_end(operations, working):
         return True
     named = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
     ran = ran & (virtual_stage >= 0)
