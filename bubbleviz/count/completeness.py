@@ -104,7 +104,7 @@ class Evidence:
         stepped = _earlier(self.optimizer)
         begins = self.begins | (self.closed & (stepped | as_many))
         bare = np.where(begins & self.backward, self.bare, 0)
-        # The most of one more iteration than that which has the most.
+        # What at least two iterations lack, the names leave out: the second largest number.
         usual = np.sort(bare, axis=0)[-2] if len(bare) > 1 else 0
         return np.asarray(begins & (stepped | (self.bare <= usual)), bool)
 

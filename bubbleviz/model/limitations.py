@@ -22,7 +22,7 @@ class LimitationKind(Enum):
     WITHOUT_DEVICE = auto()  # instructions on a host stand for those of a device
     MICROBATCHES_INFERRED = auto()
     ITERATIONS_UNDIVIDED = auto()  # one may be several steps
-    ITERATIONS_UNMARKED = auto()  # one may be a part of a step: each forward begins one
+    ITERATIONS_UNMARKED = auto()  # one may be a part of a step, or an operation several
     ITERATIONS_MOSTLY_CUT = auto()  # few are averaged, or ranks' are paired wrongly
     OPERATIONS_LACKING = auto()  # their kernels may count as bubble
     OPERATIONS_WITHOUT_WORK = auto()  # likewise

@@ -17,7 +17,7 @@ from tests.support.places import CHECKOUT
 
 HIDDEN = re.compile(rf"--(?:{'|'.join(own.name for own in renderers())})(?![\w-])(?! -(?:\W|$))")
 PACKAGE = CHECKOUT / "bubbleviz"
-#: The guide that tells of these options, and a page of its own command.
+#: The guide that tells of these options.
 TOLD = {"outputs.md"}
 
 

@@ -16,7 +16,7 @@ function showHead(run) {
   byId("definition").textContent = words ? `The ${words}.` : "";
   const hosts = new Set(report.ranks.map((rank) => rank.host)).size;
   // Those that have the primary ratio: the last one has no period.
-  const averaged = report.summary.bubble_ratio[report.headline].n || report.summary.iterations;
+  const averaged = report.summary.bubble_ratio[report.headline].n;
   const schedule = report.schedule?.name ? `, schedule ${clean(report.schedule.name, 60)}` : "";
   byId("about").textContent =
     `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${averaged} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
