@@ -127,18 +127,25 @@ def looks(
     sides, across = (_apart(one, one), _apart(other, other)), _apart(one, other)
     chances = _chances(*sides)
     level_ns, within = (_of_moves(part, moves) for part in across)
-    drift_ns = (DRIFT * usual_ns)[:, None, None]
-    squares = np.maximum(np.abs(level_ns) - drift_ns, 0.0) ** 2 + within
-    most = _rare(squares, [level**2 + inner for level, inner in sides], 1 + freedom)
+    most = _rare(
+        _beyond_drift(level_ns, usual_ns) + within,
+        [level**2 + inner for level, inner in sides],
+        1 + freedom,
+    )
     found = [Look(_levels(level_ns, usual_ns), _means(within), chances, freedom, most)]
     if bounds is not None:
         known = np.isfinite(bounds[0]) & np.isfinite(bounds[1])
         middle = sum(np.where(known, side, np.nan) for side in bounds) / 2
         level_ns = np.diff(middle, axis=2)
-        squares = np.maximum(np.abs(level_ns) - drift_ns, 0.0) ** 2
-        most = _rare(squares, [level**2 for level, _ in sides], 1)
+        most = _rare(_beyond_drift(level_ns, usual_ns), [level**2 for level, _ in sides], 1)
         found.append(Look(_levels(level_ns, usual_ns), (), chances, freedom, most))
     return found
+
+
+def _beyond_drift(level_ns: Floats, usual_ns: Floats) -> Floats:
+    """Return squares of what steps differ by more than clocks may drift; arguments of _levels."""
+    drift_ns = (DRIFT * usual_ns)[:, None, None]
+    return np.asarray(np.maximum(np.abs(level_ns) - drift_ns, 0.0) ** 2, np.float64)
 
 
 def _rare(squares: Floats, sides: Sequence[Floats], freedom: int) -> Floats:

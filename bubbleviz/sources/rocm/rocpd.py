@@ -254,7 +254,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
                 if len(guids) > _MANY and "guid" in part.schema[base]
             }
             for place, guid in enumerate(guids, 1):
-                rows = {table: own[guid] for table, own in extents.items() if guid in own}
+                rows = {table: of[guid] for table, of in extents.items() if guid in of}
                 own = Part(database, maker, names, stored, guid, rows) if guid else part
                 hosts.update(_hosts(own))
                 _read_part(recording, own, parts_of_pid)
