@@ -68,7 +68,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
     Args:
         case: that was run.
         folder: of the run.
-        wider: factor of the limits of times, for a machine that does much else.
+        wider: factor of the limits of times, infinity on a machine that does much else.
     """
     ranks = [
         json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8"))
