@@ -155,10 +155,11 @@ def unmarked(
         in_parts: which of them are several ranges.
         named: ranks of which names tell iterations apart.
     """
-    counted = among(operations.phase, COUNTED) & ~unnumbered
-    again = operations.rank[counted & (in_parts | (operations.occurrence > 0))]
+    # A backward of one microbatch is often in parts, one a layer.
+    forward = among(operations.phase, (Phase.F, Phase.FB)) & ~unnumbered
+    again = operations.rank[forward & (in_parts | (operations.occurrence > 0))]
     if len(again):
-        numbers = distinct_rows(operations.rank, operations.microbatch, chosen=counted)
+        numbers = distinct_rows(operations.rank, operations.microbatch, chosen=forward)
         several = numbers[0, 1:][np.diff(numbers[0]) == 0]
         steps = operations.rank[operations.phase == Phase.OPTIMIZER]
         again = without(again, np.concatenate((several, steps, named)))
@@ -166,8 +167,8 @@ def unmarked(
     return (
         _UNMARKED,
         "all forwards name one microbatch, and neither names nor an optimizer step tell iterations "
-        "apart, so each forward behind a backward begins one; name iterations in ranges, or record "
-        "a range Optimizer",
+        "apart, so each forward behind a backward begins one, and forwards in a row are one; name "
+        "iterations in ranges, or record a range Optimizer",
         len(again),
     )
 

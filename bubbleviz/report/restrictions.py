@@ -58,7 +58,8 @@ ITERATIONS_UNDIVIDED = Restriction(
 ITERATIONS_UNMARKED = Restriction(
     "iterations-unmarked",
     "one iteration may be a part of a training step",
-    "nothing tells iterations apart, so one may be a part of a training step",
+    "nothing tells iterations apart, so one may be a part of a training step, and one operation "
+    "several microbatches",
     kind=LimitationKind.ITERATIONS_UNMARKED,
     advice="Name iterations in ranges, or record a range Optimizer: all forwards name one "
     "microbatch and nothing tells iterations apart, so the bubble is unknown",
