@@ -19,7 +19,7 @@ from bubbleviz.analyses.idle.page import render as idle_page
 from bubbleviz.api import analyze
 from bubbleviz.cli.serving import serving
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phases import COMPUTE, WORK
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.render.text.report import headline_lines
@@ -27,7 +27,7 @@ from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting
-from tests.support.drawn_reports import named, report_of
+from tests.support.drawn_reports import Op, named, report_of
 from tests.support.hostile import HOSTILE
 from tests.support.opened_pages import Open, Opened
 from tests.support.opened_pages import percent as written_percent
@@ -347,6 +347,24 @@ def pixels(own: Opened) -> str:
     own.frame()
     own.frame()
     return str(own.page.evaluate("() => document.querySelector('#timeline canvas').toDataURL()"))
+
+
+def test_operations_of_two_streams_keep_to_their_halves(opened: Open) -> None:
+    first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
+    second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
+    own = opened(report_of([*first, *second]))
+    own.frame()
+
+    seen = own.run(
+        """const { canvas } = timeline, scale = canvas.width / canvas.getBoundingClientRect().width;
+        const at = (ns, share) => [timeline.x(ns) * scale, timeline.top(share) * scale, 1, 1];
+        const colour = (...place) => canvas.getContext("2d").getImageData(...at(...place)).data;
+        const times = [50, 70, 100, 130, 170];
+        return [0.3, 0.7].map((share) => times.map((ns) => `${colour(ns, share)}`));"""
+    )
+    upper, lower = map(set, seen)
+    assert len(upper) == 1
+    assert not upper & lower
 
 
 @pytest.mark.parametrize("lane", ["operations", "communication", "causes", "critical path"])
