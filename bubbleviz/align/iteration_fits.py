@@ -15,12 +15,12 @@ Only lengths of time are compared, each taken on one clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from bubbleviz.align.offsets import DRIFT
-from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.values import dataclass
 
 #: Differences below this are the grain of timestamps, and tell nothing.
@@ -126,19 +126,26 @@ def looks(
     freedom = min(max(one.shape[2] - 1, 0), _WITHIN)
     sides, across = (_apart(one, one), _apart(other, other)), _apart(one, other)
     chances = _chances(*sides)
+
+    def most(squares: Floats, own: list[Floats], freedom: int) -> Floats:
+        of_b = _rare(squares.swapaxes(1, 2), own[1], freedom).swapaxes(1, 2)
+        rare = np.minimum(_rare(squares, own[0], freedom), of_b)
+        return np.asarray(np.nansum(_of_moves(rare, moves), axis=2), np.float64)
+
     level_ns, within = (_of_moves(part, moves) for part in across)
-    most = _rare(
-        _beyond_drift(level_ns, usual_ns) + within,
-        [level**2 + inner for level, inner in sides],
-        1 + freedom,
-    )
-    found = [Look(_levels(level_ns, usual_ns), _means(within), chances, freedom, most)]
+    beyond = _beyond_drift(across[0], usual_ns) + across[1]
+    highest = most(beyond, [level**2 + inner for level, inner in sides], 1 + freedom)
+    found = [Look(_levels(level_ns, usual_ns), _means(within), chances, freedom, highest)]
     if bounds is not None:
         known = np.isfinite(bounds[0]) & np.isfinite(bounds[1])
         middle = sum(np.where(known, side, np.nan) for side in bounds) / 2
         level_ns = np.diff(middle, axis=2)
-        most = _rare(_beyond_drift(level_ns, usual_ns), [level**2 for level, _ in sides], 1)
-        found.append(Look(_levels(level_ns, usual_ns), (), chances, freedom, most))
+        apart_ns = np.full(across[0].shape, np.nan)
+        a_at, b_at, inside = _beside(apart_ns, moves)
+        apart_ns[:, a_at[inside], b_at[inside]] = level_ns[:, inside]
+        beyond = _beyond_drift(apart_ns, usual_ns)
+        highest = most(beyond, [level**2 for level, _ in sides], 1)
+        found.append(Look(_levels(level_ns, usual_ns), (), chances, freedom, highest))
     return found
 
 
@@ -148,34 +155,34 @@ def _beyond_drift(level_ns: Floats, usual_ns: Floats) -> Floats:
     return np.asarray(np.maximum(np.abs(level_ns) - drift_ns, 0.0) ** 2, np.float64)
 
 
-def _rare(squares: Floats, sides: Sequence[Floats], freedom: int) -> Floats:
-    """Return how rarely steps of one rank are as much alike as those of two ranks, in nats.
+def _rare(squares: Floats, own: Floats, freedom: int) -> Floats:
+    """Return how rarely steps of a rank are as much alike as one of them and one of another rank.
 
     Steps are no one distribution: those of training iterations may be equal to the nanosecond, and
-    far from what an evaluation takes. What is closer than any two of one rank are is the rarer the
+    far from what an evaluation takes. So it is asked of each step how many others of its rank are
+    as close to it as that of the other rank. What is closer than all of them is the rarer the
     smaller the volume is in which it lies.
 
     Args:
-        squares: mean squares by which steps of two ranks differ, shape (pairs, moves, steps).
-        sides: by which those of each rank differ, each with each, shape (pairs, steps, steps).
+        squares: mean squares by which steps of two ranks differ, each of one with each of the
+            other, shape (pairs, steps of the rank, steps of the other).
+        own: by which those of the rank differ, each with each, shape (pairs, steps, steps).
         freedom: for how many independent numbers a square stands.
+
+    Returns:
+        Nats, of the shape of squares; NaN where they are.
     """
-    flat = squares.reshape(len(squares), -1)
-    found = np.full(flat.shape, np.inf)
-    for side in sides:
-        own = side[:, np.triu(np.ones(side.shape[1:], bool), 1)]
-        count = _count(own)[:, None]
-        # Of equal ones, those of one rank stand first.
-        order = np.argsort(np.concatenate((own, flat), axis=1), axis=1, kind="stable")
-        closer = np.empty(order.shape, np.int64)
-        np.put_along_axis(closer, order, np.cumsum(order < own.shape[1], axis=1), axis=1)
-        closer = closer[:, own.shape[1] :]
-        least = np.nanmin(own, axis=1, initial=np.inf)[:, None] + _GRAIN_NS**2
-        by_volume = np.log(least / (flat + _GRAIN_NS**2)) * freedom / 2
-        rare = np.log((count + 1) / np.maximum(closer, 1)) + np.where(closer > 0, 0.0, by_volume)
-        found = np.minimum(found, np.where(count > 0, rare, np.inf))
-    found = np.where(np.isnan(flat), 0.0, found)
-    return np.asarray(found.reshape(squares.shape).sum(axis=2), np.float64)
+    own = np.where(np.eye(own.shape[1], dtype=bool), np.nan, own)
+    count = _count(own)[..., None]
+    # Of equal ones, those of the rank stand first.
+    order = np.argsort(np.concatenate((own, squares), axis=2), axis=2, kind="stable")
+    closer = np.empty(order.shape, np.int64)
+    np.put_along_axis(closer, order, np.cumsum(order < own.shape[2], axis=2), axis=2)
+    closer = closer[..., own.shape[2] :]
+    least = np.nanmin(own, axis=2, initial=np.inf)[..., None] + _GRAIN_NS**2
+    by_volume = np.log(least / (squares + _GRAIN_NS**2)) * freedom / 2
+    rare = np.log((count + 1) / np.maximum(closer, 1)) + np.where(closer > 0, 0.0, by_volume)
+    return np.where(np.isnan(squares), np.nan, np.where(count > 0, rare, np.inf))
 
 
 def _levels(level_ns: Floats, usual_ns: Floats) -> tuple[_Means, ...]:
@@ -258,10 +265,16 @@ def _apart(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats]:
 
 def _of_moves(apart: Floats, moves: Ints) -> Floats:
     """Return those of the steps that stand beside each other, shape (pairs, moves, steps)."""
-    own = np.arange(apart.shape[1])
+    own, other, inside = _beside(apart, moves)
+    return np.where(inside, apart[:, own, other], np.nan)
+
+
+def _beside(apart: Floats, moves: Ints) -> tuple[Ints, Ints, Bools]:
+    """Return which steps stand beside each other, shape (moves, steps), and whether both exist."""
+    own = np.broadcast_to(np.arange(apart.shape[1]), (len(moves), apart.shape[1]))
     other = own - moves[:, None]
     inside = (other >= 0) & (other < apart.shape[2])
-    return np.where(inside, apart[:, own, np.where(inside, other, 0)], np.nan)
+    return own, np.where(inside, other, 0), inside
 
 
 def _count(values: Floats) -> Ints:

@@ -71,3 +71,18 @@ def test_iterations_are_cut_for_one_of_several_processes_of_a_host() -> None:
     job = Job(replace(_BIDIRECTIONAL, iterations=6, files="rank"), held)
 
     assert outcome_of(job).kind == "right"
+
+
+_SLOW = Planting(stages=3, servers=2, iterations=8, slow_iteration=3)
+
+
+@pytest.mark.parametrize(
+    "planting",
+    [
+        replace(_SLOW, clock_error_ns=(0, -225 * MS)),
+        replace(_SLOW, clock_error_ns=(0, 90 * MS), schedule="zb-h2"),
+        replace(_SLOW, clock_error_ns=(-257 * MS, 134 * MS), microbatches=1, barrier=True),
+    ],
+)
+def test_one_slow_iteration_among_equal_ones_shows_which_are_the_same(planting: Planting) -> None:
+    assert outcome_of(Job(planting)).kind == "right"
