@@ -111,7 +111,7 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[list[Any]
         kinds: Any = {"kind": 2, "kinds": (59, 60, 61, 62)}
         lengths: Any = {"start": 0, "end": 4}
         times: Any = lengths | {"thread": 0, "threads": tuple(range(-200, 200))}
-        times |= {"shortest": 1, "times": ([-1000, 30], [20, 1000])}
+        times |= {"shortest": 1, "times": ([-1000, 30], [20, 1000], (0, 2) * 400)}
         every_leaf = table(("*",), **kinds, **times)
         if table(("*ward*", "f*x"), **lengths) and every_leaf:
             long_leaves = table(("*",), **kinds, **times)
@@ -123,8 +123,14 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[list[Any]
         os.close(descriptor)
     if numbers is None or None in every:
         return None
-    decoded = [unpacked(rows) for rows in every if rows]
-    return [list(zip(*values.tolist(), texts, strict=True)) for values, texts in decoded]
+    decoded = [unpacked(rows, functions) for rows in every if rows]
+    return [
+        [
+            (*row, None if text < 0 else texts[text])
+            for *row, text in zip(*values.tolist(), number.tolist(), strict=True)
+        ]
+        for values, number, texts in decoded
+    ]
 
 
 def _expected(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

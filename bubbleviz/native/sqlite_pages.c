@@ -1041,6 +1041,50 @@ EXPORTED int64_t bubbleviz_named(const int64_t shape[4], const struct leaves *le
     return status;
 }
 
+/* Numbers of some texts, one behind the other: those that are the same have one number, but for some
+ * of very many that collide.
+ *
+ * length: of each text; -1 for none, which has the number -1.
+ * slots: 0, more than twice as many as there are texts, and a power of two.
+ * found: by number, where the text begins and how long it is.
+ *
+ * Returns how many there are. */
+EXPORTED int64_t bubbleviz_distinct(const uint8_t *texts, const int64_t *length, int64_t rows,
+                                    uint32_t *slots, int64_t slot_count, int64_t *number,
+                                    int64_t (*found)[2])
+{
+    enum { MOST_PROBES = 64 };
+    const uint8_t *text = texts;
+    uint32_t count = 0;
+
+    for (int64_t row = 0; row < rows; row++) {
+        number[row] = -1;
+        if (length[row] < 0)
+            continue;
+        size_t bytes = (size_t)length[row], at = 0;
+        uint64_t hash = bytes, word;
+        for (; at < bytes; at += sizeof word) {
+            word = 0;
+            memcpy(&word, text + at, bytes - at < sizeof word ? bytes - at : sizeof word);
+            hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+            hash ^= hash >> 32;
+        }
+        for (uint64_t probe = 0; number[row] < 0; probe++) {
+            uint32_t *slot = slots + ((hash + probe) & (uint64_t)(slot_count - 1));
+            if (!*slot || probe == MOST_PROBES) {
+                found[count][0] = text - texts, found[count][1] = length[row];
+                number[row] = count++;
+                *slot = count;
+            } else if (found[*slot - 1][1] == length[row] &&
+                       !memcmp(texts + found[*slot - 1][0], text, bytes)) {
+                number[row] = *slot - 1;
+            }
+        }
+        text += bytes;
+    }
+    return count;
+}
+
 EXPORTED void bubbleviz_named_free(const int64_t result[4])
 {
     free((void *)(intptr_t)result[0]);

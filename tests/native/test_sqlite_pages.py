@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,8 +16,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bubbleviz.native.library import ended
-from bubbleviz.sources.sqlite.pages import UNUSUAL, FileShape, NamedRows, Pages, PageTable, unpacked
-from tests.support.compiled import compiled_library
+from bubbleviz.sources.sqlite.pages import (
+    UNUSUAL,
+    FileShape,
+    PackedRows,
+    Pages,
+    PageTable,
+    unpacked,
+)
+from tests.support.compiled import compiled_library, texts_of
+from tests.support.places import CHECKOUT
 
 PAGE = 512
 ROOT = 2
@@ -47,10 +57,15 @@ def _table(path: Path) -> Iterator[PageTable | None]:
         os.close(descriptor)
 
 
-def _decoded(path: Path) -> NamedRows | None:
+def _decoded(path: Path) -> list[tuple[int, str | None]] | None:
     with _table(path) as table:
         rows = None if table is None else table.named(1, ("*",))
-        return unpacked(rows) if rows else None
+        return _rows_of(rows) if rows else None
+
+
+def _rows_of(packed: PackedRows) -> list[tuple[int, str | None]]:
+    rows = unpacked(packed, compiled_library())
+    return list(zip(rows[0][0].tolist(), texts_of(rows), strict=True))
 
 
 def _by_sqlite(path: Path) -> list[tuple[int, str]]:
@@ -136,10 +151,7 @@ def test_what_sqlite_refuses_is_not_decoded(name: str, tmp_path: Path) -> None:
 def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
     path = _file(tmp_path, texts)
 
-    rows = _decoded(path)
-
-    assert rows is not None
-    assert list(zip(rows[0][0].tolist(), rows[1], strict=True)) == _by_sqlite(path)
+    assert _decoded(path) == _by_sqlite(path)
 
 
 #: Texts, and the one that stands in their JSON; None where SQLite must tell.
@@ -165,7 +177,19 @@ def test_what_stands_in_json_of_one_member(tmp_path: Path) -> None:
         rows = table and table.named(1, (), before='{"message":')
 
     assert rows
-    assert unpacked(rows)[1] == (*MEMBERS.values(),)
+    assert [text for _, text in _rows_of(rows)] == [*MEMBERS.values()]
+
+
+@given(st.lists(st.none() | st.text("aé\0", max_size=20)), st.integers(1, 40))
+@example([None], 1)
+@example(["", "a", "a" * 8, "a" * 9, "a" * 8 + "\0"], 3)
+def test_texts_are_numbered(texts: list[str | None], times: int) -> None:
+    raw = [None if text is None else text.encode() for text in texts] * times
+    length = np.array([-1 if text is None else len(text) for text in raw], np.int64)
+    rows = unpacked((length[None], b"".join(filter(None, raw))), compiled_library())
+
+    assert texts_of(rows) == texts * times
+    assert len(rows[2]) == len({*texts} - {None})
 
 
 _PIECES = ("abc", "bcd", "a", "b", "-", "]", "^", "é", "\U0010ffff", "\n")
@@ -227,6 +251,19 @@ def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
 
     rows = _decoded(path)
 
-    assert rows is not None
-    assert rows[1] == ("forward", "forward")
-    assert list(zip(rows[0][0].tolist(), rows[1], strict=True)) == _by_sqlite(path)
+    assert rows == _by_sqlite(path)
+    assert [text for _, text in rows] == ["forward", "forward"]
+
+
+def test_damaged_pages_are_safe_under_sanitizers() -> None:
+    """As ``python scripts/fuzz_pages.py`` does for longer."""
+    compiled_library()
+    done = subprocess.run(
+        [sys.executable, str(CHECKOUT / "scripts/fuzz_pages.py"), "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "files" in done.stdout

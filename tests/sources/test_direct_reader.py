@@ -29,7 +29,7 @@ from bubbleviz.sources.nsys.ranges import event_types
 from bubbleviz.sources.nsys.sqlite_export import SqliteExport, opened
 from bubbleviz.sources.sqlite.queries import EVERY_ROW
 from tests.support.command_line import CommandLine
-from tests.support.compiled import compiled_library
+from tests.support.compiled import compiled_library, texts_of
 from tests.support.edited_databases import change
 from tests.support.places import FIXTURES
 
@@ -118,11 +118,11 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
     direct, decoded = export.direct, None
     if isinstance(direct, DirectReader):
         rows = direct.named(name, selection, [EVERY_ROW])
-        decoded = None if rows is None else (rows[0].tolist(), [*rows[1]])
+        decoded = None if rows is None else (rows[0].tolist(), texts_of(rows))
     export.direct = ""
     try:
-        values, texts = export.named(name, selection)
-        return decoded, (values.tolist(), [*texts])
+        rows = export.named(name, selection)
+        return decoded, (rows[0].tolist(), texts_of(rows))
     except ProfileError as error:
         return decoded, error
     finally:
@@ -132,7 +132,7 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
 def _strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
     rows = _direct(export).named("strings/matching", Selection(globs=globs), [EVERY_ROW])
     assert rows is not None
-    return list(zip(rows[0][0].tolist(), rows[1], strict=True))
+    return list(zip(rows[0][0].tolist(), texts_of(rows), strict=True))
 
 
 def _compare(path: Path) -> int:
@@ -201,7 +201,7 @@ def test_rows_that_touch_one_of_several_times() -> None:
             selection = replace(selection, bounds=(*bounds,))
             found = _direct(export).named("ranges/lasting", selection, [EVERY_ROW])
             assert found is not None
-            assert [*found[1]] == [texts[row] for row in rows]
+            assert texts_of(found) == [texts[row] for row in rows]
             assert found[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bubbleviz.native import library as native
 from bubbleviz.native.library import Library
+from bubbleviz.sources.sqlite.pages import NamedRows
 from scripts.build_native import compile_library
 
 
@@ -28,3 +29,8 @@ def compiled_library() -> Library:
     if built is None:
         pytest.skip(f"the C part cannot be built here: {reason}")
     return built
+
+
+def texts_of(rows: NamedRows) -> list[str | None]:
+    """Return the text of each row, None for NULL."""
+    return [None if number < 0 else rows[2][number] for number in rows[1].tolist()]

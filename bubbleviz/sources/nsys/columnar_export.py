@@ -375,7 +375,7 @@ class ColumnarExport(export.Export):
         if name == "strings/matching":
             return self._reported(name, lambda: self._matching(selection.globs))
         table, columns = queries.QUERIES.plain_columns(name, self.views)
-        parts: list[export.Named] = [(np.empty((len(columns) - 1, 0), np.int64), ())]
+        parts = [export.named(np.empty((len(columns) - 1, 0), np.int64), ())]
 
         def read() -> export.Named:
             for block in self._blocks(table, (*_names(columns), _ROW)):
@@ -418,8 +418,8 @@ class ColumnarExport(export.Export):
             if (_numbers(block, "start") == ABSENT).any():
                 raise self._null_among_ranges()
         if not known:
-            return np.empty((len(columns), 0), np.int64), ()
-        return _values(block, columns), known
+            return export.named(np.empty((len(columns), 0), np.int64), ())
+        return export.named(_values(block, columns), known)
 
     def _matching(self, globs: Sequence[str]) -> export.Named:
         regex = loose_regex(globs)
@@ -431,7 +431,7 @@ class ColumnarExport(export.Export):
             named = zip(ids[rows].tolist(), texts, fitting(globs, texts), strict=True)
             strings.update((number, text) for number, text, fits in named if fits)
         numbers = sorted(strings)
-        return np.array([numbers], np.int64), [strings[n] for n in numbers]
+        return export.named(np.array([numbers], np.int64), [strings[n] for n in numbers])
 
     def _by_id(self, binds: Binds) -> Rows:
         wanted = np.array(json.loads(str(binds["ids"])), np.int64)

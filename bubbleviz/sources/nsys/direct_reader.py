@@ -138,4 +138,4 @@ class DirectReader:
         if rows is None:
             self._leave(query)
             return None
-        return unpacked(rows)
+        return unpacked(rows, table.pages.functions)

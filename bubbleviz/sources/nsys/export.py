@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query
@@ -50,8 +50,9 @@ _SHORT = 1 << 13
 #: How many parts of columns more than threads may be read before the first of them is used.
 _AHEAD = 2
 
-#: Integers of some rows, shape (columns, rows), and a text of each; None for NULL.
-Named: TypeAlias = tuple[Ints, Sequence[str | None]]
+#: Integers of some rows, shape (columns, rows), the number of the text of each, -1 for NULL, and
+#: texts by number; some may be the same.
+Named: TypeAlias = tuple[Ints, Ints, Sequence[str]]
 _RowsT = TypeVar("_RowsT")
 _MadeT = TypeVar("_MadeT")
 #: Reads what follows of a table: numbers of rows, and these; None where there is nothing left.
@@ -92,8 +93,19 @@ def joined(parts: Sequence[Named]) -> Named:
     """Return parts, of which there is one at least, as one."""
     if len(parts) == 1:
         return parts[0]
-    values = np.concatenate([values for values, _ in parts], axis=1)
-    return values, [text for _, texts in parts for text in texts]
+    every = [text for _, _, texts in parts for text in texts]
+    before = np.cumsum([0, *(len(texts) for _, _, texts in parts)])
+    number = [
+        np.where(own < 0, own, own + at) for (_, own, _), at in zip(parts, before, strict=False)
+    ]
+    return np.concatenate([part[0] for part in parts], axis=1), np.concatenate(number), every
+
+
+def named(values: Ints, texts: Iterable[object]) -> Named:
+    """Return integers of some rows with the text of each; None for NULL."""
+    numbers: dict[str, int] = {}
+    number = [NONE if t is None else numbers.setdefault(str(t), len(numbers)) for t in texts]
+    return values, np.array(number, np.int64), [*numbers]
 
 
 class Export(ABC):
@@ -234,8 +246,8 @@ class Export(ABC):
         """Return the registered strings that fit a pattern, by id."""
         if not globs:
             return {}
-        (ids,), texts = self.named("strings/matching", Selection(globs=globs))
-        return dict(zip(ids.tolist(), map(str, texts), strict=True))
+        (ids,), number, texts = self.named("strings/matching", Selection(globs=globs))
+        return {i: texts[own] for i, own in zip(ids.tolist(), number.tolist(), strict=True)}
 
     def bounds(self, name: str) -> tuple[int, int]:
         """Return the first and the last row number that a query gives; (0, -1) of no rows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.model.values import dataclass
@@ -57,25 +56,42 @@ def sample_names(
     of_piece = most if whole else most // _SAMPLES
     step = most if whole else (last - first) // _SAMPLES
     pieces = [(at, min(at + of_piece - 1, last)) for at in range(first, last + 1, step)]
-    found = []
+    blocks = []
     if pieces:
-        values, texts = export.named("ranges/sample", Selection(event_types(export)), pieces)
-        found = _texts(export, [(values[1], texts)])
-    counts = Counter(text for text in found if text is not None)
-    fits = fitting(globs, counts)
-    return {name: counts[name] for name, fit in zip(counts, fits, strict=True) if fit}
+        values, *texts = export.named("ranges/sample", Selection(event_types(export)), pieces)
+        blocks = [(values[1], *texts)]
+    name_id, names = _names(blocks, export.texts)
+    counts = np.bincount(name_id[name_id >= 0], minlength=len(names)).tolist()
+    fits = fitting(globs, names)
+    return {name: own for name, own, fit in zip(names, counts, fits, strict=True) if fit}
 
 
-def _texts(export: Export, named: Sequence[tuple[Ints, Sequence[str | None]]]) -> list[str | None]:
-    """Return the texts of blocks of rows, in one list; where there is none, that of the number."""
-    ids = np.concatenate([np.empty(0, np.int64), *(text_id for text_id, _ in named)])
-    texts = [text for _, block in named for text in block]
-    unnamed = np.array([text is None for text in texts], bool) & (ids != ABSENT)
-    names = export.texts(distinct(ids[unnamed]))
-    return [
-        names.get(number) if text is None else text
-        for number, text in zip(ids.tolist(), texts, strict=True)
+def _names(
+    blocks: Sequence[tuple[Ints, Ints, Sequence[str]]], strings: Callable[[Ints], Mapping[int, str]]
+) -> tuple[Ints, list[str]]:
+    """Return the number of the name of each row, -1 for none, and the names, each once.
+
+    Args:
+        blocks: of some rows the number of the registered string, of the text, and texts; the string
+            names a row without a text.
+        strings: gives registered strings by number.
+    """
+    numbers: dict[str, int] = {}
+    parts, text_ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for text_id, number, texts in blocks:
+        own = [numbers.setdefault(text, len(numbers)) for text in texts]
+        parts.append(np.array([*own, NONE], np.int64)[number])
+        text_ids.append(text_id)
+    name_id = np.concatenate(parts)
+    rest = np.flatnonzero(name_id == NONE)
+    text_id = np.concatenate(text_ids)[rest]
+    ids = distinct(text_id)
+    known = strings(ids[ids != ABSENT])
+    of_ids = [
+        numbers.setdefault(known[i], len(numbers)) if i in known else NONE for i in ids.tolist()
     ]
+    name_id[rest] = np.array(of_ids, np.int64)[found_in(ids, text_id)]
+    return name_id, [*numbers]
 
 
 @dataclass(frozen=True)
@@ -116,18 +132,14 @@ def read_ranges(
     Raises:
         ProfileError: the file is damaged, or holds text where a number belongs.
     """
-    kinds, numbers = event_types(export), dict[str, int]()
+    kinds = event_types(export)
     selection = Selection(kinds, names.globs, tuple(sorted(names.strings)))
-    blocks = [np.empty((6, 0), np.int64)]
-    for values, own in export.named_stream("ranges/named", selection):
-        texts = (
-            names.strings[number] if text is None else text
-            for text, number in zip(own, values[5].tolist(), strict=True)
-        )
-        # Only rows that passed the patterns come here.
-        name_id = [numbers.setdefault(str(text), len(numbers)) for text in texts]
-        blocks.append(np.vstack((values[:5], np.array(name_id, np.int64))))
-    start_ns, end_ns, kind, thread, end_thread, name_id = np.concatenate(blocks, axis=1)
+    blocks = [*export.named_stream("ranges/named", selection)]
+    # Only rows that passed the patterns come here.
+    texts = [(values[5], *of_rows) for values, *of_rows in blocks]
+    name_id, own_names = _names(texts, lambda _: names.strings)
+    columns = [np.empty((6, 0), np.int64), *(block[0] for block in blocks)]
+    start_ns, end_ns, kind, thread, end_thread, _ = np.concatenate(columns, axis=1)
     cut = end_ns == ABSENT
     keep = possible(start_ns, np.where(cut, start_ns, end_ns))
     if cut.any():
@@ -142,7 +154,7 @@ def read_ranges(
         start_end=np.isin(kind, (kinds[1], kinds[3])),
         cut=cut,
         name_id=name_id,
-        names=tuple(numbers),
+        names=tuple(own_names),
     )
     return (ranges, 0) if keep is None else (ranges.take(keep), int((~keep).sum()))
 
@@ -190,13 +202,14 @@ class LongRanges:
             else:
                 blocks = self.export.named_stream(name, selection)
         parts, named = [np.empty((3, 0), np.int64)], []
-        for values, texts in blocks:
+        for values, number, texts in blocks:
             before = np.searchsorted(times[1], values[0], side="right")
             inside = np.flatnonzero(before < np.searchsorted(times[0], values[1]))
             parts.append(values[[0, 1, 3]][:, inside])
-            named.append((values[5, inside], [texts[at] for at in inside.tolist()]))
+            named.append((values[5, inside], number[inside], texts))
         start_ns, end_ns, thread = np.concatenate(parts, axis=1)
-        names: dict[str, int] = {}
-        known = _texts(self.export, named)
-        name_id = np.array([names.setdefault(t or "", len(names)) for t in known], np.int64)
+        name_id, names = _names(named, self.export.texts)
+        if (name_id == NONE).any():
+            name_id[name_id == NONE] = len(names)
+            names.append("")
         return plain_ranges(start_ns, end_ns, thread, name_id, tuple(names))

@@ -157,7 +157,7 @@ class SqliteExport(export.Export):
             "last": last,
         }
         asked = query(name)
-        nothing = np.empty((len(asked.columns) - 1, 0), np.int64), ()
+        nothing = export.named(np.empty((len(asked.columns) - 1, 0), np.int64), ())
         batch = self.database.batch(asked, {given: binds[given] for given in asked.parameters})
         if batch is None:
             return nothing
@@ -176,7 +176,7 @@ class SqliteExport(export.Export):
             if not needed:
                 return nothing
             raise text_among_ranges from error
-        return values, tuple(None if t is None else str(t) for t in texts)
+        return export.named(values, texts)
 
 
 @contextmanager

@@ -39,10 +39,11 @@ _UNTIMED = (None, NONE, NONE, NONE)
 #: What NULL in a column reads as: an unusual value, the missing one, or that if no value of the
 #: file is equal to it.
 UNUSUAL, MISSING, DISTINCT = range(3)
-#: Integers of some rows, shape (columns, rows), and a text of each: U+FFFD for what is not UTF-8,
-#: None for NULL.
-NamedRows: TypeAlias = tuple[Ints, tuple[str | None, ...]]
-#: The same with the lengths of texts, -1 for NULL, as a last column; and these one behind another.
+#: Integers of some rows, shape (columns, rows), the number of the text of each, -1 for NULL, and
+#: texts by number, of which few are the same: U+FFFD for what is not UTF-8.
+NamedRows: TypeAlias = tuple[Ints, Ints, Sequence[str]]
+#: Such integers, with the lengths of texts, -1 for NULL, as a last column; and texts one behind
+#: another.
 PackedRows: TypeAlias = tuple[Ints, bytes]
 
 
@@ -215,13 +216,19 @@ class PageTable:
         return np.concatenate(blocks, axis=1), b"".join(texts)
 
 
-def unpacked(rows: PackedRows) -> NamedRows:
-    """Return rows with their texts as strings."""
+def unpacked(rows: PackedRows, functions: native.Library) -> NamedRows:
+    """Return rows with their texts as strings, each once."""
     columns, texts = rows
-    end = np.cumsum(np.maximum(columns[-1], 0)).tolist()
-    return columns[:-1], tuple(
-        None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
-        for to, bytes_ in zip(end, columns[-1].tolist(), strict=True)
+    count = columns.shape[1]
+    slots = np.zeros(1 << (2 * count).bit_length(), np.uint32)
+    number, found = np.empty(count, np.int64), np.empty((count, 2), np.int64)
+    packed = np.frombuffer(texts, np.uint8)
+    room = slots, len(slots), number, found
+    count = functions.call("distinct", packed, columns[-1], count, *room)
+    return (
+        columns[:-1],
+        number,
+        [texts[at : at + size].decode("utf-8", "replace") for at, size in found[:count].tolist()],
     )
 
 
