@@ -53,10 +53,13 @@ def refuse_strange(taker: Callable[..., object], given: Mapping[str, object]) ->
             continue
         known = f"see help(bubbleviz.{taker.__name__})"
         # What the command line takes as a text is a value of a class here.
-        classes = [own for own in get_args(hints[name]) if isinstance(own, type)]
-        values_of = [own.__name__ for own in classes if is_dataclass(own)]
-        if isinstance(value, str) and _SIZES.fullmatch(value) and len(values_of) == 1:
-            known = f"give bubbleviz.{values_of[0]}({value.replace(',', ', ')})"
+        within = get_args(hints[name])
+        classes: list[Any] = [c for c in within if isinstance(c, type) and is_dataclass(c)]
+        if isinstance(value, str) and len(classes) == 1:
+            known = f"see help(bubbleviz.{classes[0].__name__})"
+            sizes = {size.partition("=")[0] for size in value.split(",")}
+            if _SIZES.fullmatch(value) and sizes <= signature(classes[0]).parameters.keys():
+                known = f"give bubbleviz.{classes[0].__name__}({value.replace(',', ', ')})"
         raise UsageError(
             f"{name}={value!r:.60}: not of the type {parameters[name].annotation}; {known}"
         )

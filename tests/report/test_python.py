@@ -109,6 +109,7 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8]), "not of the type int"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", align="y"), "align 'y': not one of"),
         (lambda *_: bubbleviz.analyze("x", parallel="pp=4"), "; give bubbleviz.Parallel(pp=4)"),  # type: ignore[arg-type]  # as people do
+        (lambda *_: bubbleviz.analyze("x", parallel="qq=4"), "; see help(bubbleviz.Parallel)"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze({1, 2}), "paths={1, 2}: not of the type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory=7), "memory=7: not of the type bool"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory=np.ones(2)), "not of the type bool"),  # type: ignore[arg-type]  # as people do
