@@ -70,7 +70,8 @@ class Evidence:
         backward: whether it ran any backward.
         optimizer: whether it ran an Optimizer.
         step_cut: whether the end of the capture cut that.
-        bare: how many passes have a backward, or a W of a microbatch, and no F before it.
+        without_forward: how many passes have a backward, or a W of a microbatch, and no F before
+            it.
     """
 
     present: Bools
@@ -84,10 +85,10 @@ class Evidence:
     backward: Bools
     optimizer: Bools
     step_cut: Bools
-    bare: Ints
+    without_forward: Ints
 
     @property
-    def begun(self) -> Bools:
+    def holds_beginning(self) -> Bools:
         """Whether the capture holds the beginning of the rank's part.
 
         An iteration that begins with another than the smallest microbatch holds whole passes up to
@@ -103,10 +104,10 @@ class Evidence:
         as_many = self.microbatches == self.microbatches.max(initial=NONE)
         stepped = _earlier(self.optimizer)
         begins = self.begins | (self.closed & (stepped | as_many))
-        bare = np.where(begins & self.backward, self.bare, 0)
+        lacking = np.where(begins & self.backward, self.without_forward, 0)
         # What at least two iterations lack, the names leave out: the second largest number.
-        usual = np.sort(bare, axis=0)[-2] if len(bare) > 1 else 0
-        return np.asarray(begins & (stepped | (self.bare <= usual)), bool)
+        usual = np.sort(lacking, axis=0)[-2] if len(lacking) > 1 else 0
+        return np.asarray(begins & (stepped | (self.without_forward <= usual)), bool)
 
     @property
     def later(self) -> Bools:
@@ -132,13 +133,13 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
     everyone = present[trains].any(axis=0)
     all_present = np.asarray((present == everyone).all(axis=1)) | ~trains.any()
     # Whether all ranks of an iteration ran the same microbatches.
-    most = np.where(present, ran.ran, np.iinfo(np.int64).min).max(axis=1, initial=NONE)
-    same = ((ran.ran == most[:, None]) | ~present).all(axis=1) & present.any(axis=1)
+    largest = np.where(present, ran.ran, np.iinfo(np.int64).min).max(axis=1, initial=NONE)
+    same = ((ran.ran == largest[:, None]) | ~present).all(axis=1) & present.any(axis=1)
     # Whether the capture holds each rank's part of each training iteration. Where ranges never mark
     # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
     # one ended.
     ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
-    whole = (ran.begun & ~ran.cut & (ran.settled | ended)) | ~present
+    whole = (ran.holds_beginning & ~ran.cut & (ran.settled | ended)) | ~present
     # Whether every rank ran its Optimizer, of those that do in most training iterations.
     steps = (ran.optimizer & present)[trains].sum(axis=0)
     stepping = 2 * steps > present[trains].sum(axis=0)
@@ -168,7 +169,7 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
         ),
         missing=np.where((kind == TRAINING)[:, None], ran.lacks, 0),
         unmatched=trains & unmatched.any(axis=1),
-        alike=same & (present & (ran.bare == 0)).all(axis=1),
+        alike=same & (present & (ran.without_forward == 0)).all(axis=1),
     )
 
 
@@ -205,12 +206,12 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     microbatches, ran = _forwards(operations.microbatch[rows], cell[rows], present.size)
     # A stage whose input needs no gradient runs its whole backward in W.
     backward = any_of(spanned & (gradient | (phase == Phase.W)))
-    unsettled, bare, late = _unpaired(operations, cell, forward)
-    bare = np.bincount(bare, minlength=present.size)
+    unsettled, without_forward, late = _unpaired(operations, cell, forward)
+    without_forward = np.bincount(without_forward, minlength=present.size)
     lacks = np.where(backward, 0, 2)
     begins = _begins(operations, cell, present.size)
     begins[late] = False
-    closed = ~begins & (bare == 0)
+    closed = ~begins & (without_forward == 0)
     if closed.any():
         step = np.flatnonzero(optimizer)
         first_step, _ = intervals.group_extents(cell[step], present.size, step, step)
@@ -228,7 +229,7 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
         backward=any_of(among(phase, (*BACKWARD, Phase.FB))),
         optimizer=any_of(optimizer),
         step_cut=any_of(cut & optimizer),
-        bare=bare.reshape(shape).T,
+        without_forward=without_forward.reshape(shape).T,
     )
 
 
@@ -289,7 +290,7 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
     first, last = intervals.group_extents(code[forwards], len(passes), forwards, forwards)
     back, returned = intervals.group_extents(of_backward, len(passes), backwards, backwards)
     differentiated, paid = returned >= 0, np.zeros(len(passes), bool)
-    begun = (last >= 0) & ((first <= back) | ~differentiated)
+    in_order = (last >= 0) & ((first <= back) | ~differentiated)
     weights, owes = phase == Phase.W, phase == Phase.B
     if weights.any():
         # A W without a microbatch clears all of its chunk, one without a chunk all there are.
@@ -301,9 +302,9 @@ def _unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools
         chunk_cleared[of_chunk[clears]] = True
         cell_cleared[cell[clears & (chunk == NONE)]] = True
         owes &= ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
-    bare, late = ((differentiated | paid) & ~begun), (last >= 0) & ~begun
+    without_forward, late = ((differentiated | paid) & ~in_order), (last >= 0) & ~in_order
     owner = keys[0][passes.first]
-    return owes | (forward & ~differentiated[code]), owner[bare], owner[late]
+    return owes | (forward & ~differentiated[code]), owner[without_forward], owner[late]
 
 
 # Operations that a rank lacks: a backward without its forward, a microbatch that other stages ran.
@@ -368,9 +369,9 @@ def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
     if len(known) < len(rows):
         rows, cell, microbatch, chunk = rows[known], cell[known], microbatch[known], chunk[known]
     passes = groups_of(cell, microbatch, chunk, operations.sequence[rows])
-    begun = np.zeros(len(passes), bool)
-    begun[passes.of_row[:forwards]] = True
-    rank = operations.rank[rows[passes.first[~begun]]]
+    has_forward = np.zeros(len(passes), bool)
+    has_forward[passes.of_row[:forwards]] = True
+    rank = operations.rank[rows[passes.first[~has_forward]]]
     return np.bincount(rank, minlength=ranks) + 2 * _absent(
         pipeline, cell[passes.first], microbatch[passes.first]
     )
