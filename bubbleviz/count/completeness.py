@@ -158,7 +158,9 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
         alike = all_present & same
         settled = alike | (np.arange(count) < count - 1) | ~trains.any()
         kind = np.where(trains | ~settled, TRAINING, EVALUATION)
-        complete = np.where(trains, all_present & whole.all(axis=1), alike & ~ran.cut.any(axis=1))
+        # Of forwards alone a capture may lack the first ones of a rank.
+        forward = (~ran.cut & (ran.begins | _earlier(present))) | ~present
+        complete = np.where(trains, all_present & whole.all(axis=1), alike & forward.all(axis=1))
     return IterationStatuses(
         kind=tuple(kind.tolist()),
         complete=complete,
@@ -244,7 +246,8 @@ def _forwards(microbatch: Ints, cell: Ints, cells: int) -> tuple[Ints, Ints]:
     cell, microbatch = distinct_rows(cell, microbatch)
     count = np.bincount(cell, minlength=cells)
     # Numbers of several add up; mixed, equal sums are of equal sets.
-    mixed = microbatch.astype(np.uint64) * np.uint64(_MIX)
+    # One of 0 would add nothing.
+    mixed = (microbatch + 1).astype(np.uint64) * np.uint64(_MIX)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(_MIX)
     ran = intervals.group_sum(cell, cells, (mixed >> np.uint64(16)).astype(np.int64))
     count[cell[microbatch == NONE]] = NONE

@@ -201,6 +201,7 @@ def _families(
 #                          │
 #                          └ F0 is held already: the iteration ended at the Optimizer before it
 #
+# A capture that begins inside an iteration repeats forwards from its own first on: see ``_bounds``.
 # Frameworks that give every microbatch the same name hold "the same forward" all the time; there
 # an iteration ends at an Optimizer that a forward follows.
 
@@ -343,7 +344,7 @@ def _by_marks(ranges: HostOrder, constant: bool) -> Ints:
     for start in distinct(last[~marked]).tolist():
         rows = np.flatnonzero(~marked & (last == start))
         loose = ranges.take(rows)
-        bounds = _after_optimizers(loose) if constant else _at_repetitions(loose)
+        bounds = _after_optimizers(loose) if constant else _bounds(loose)
         place[rows] = _segments(bounds, len(rows)) + 1
     return groups_of(number, place).of_row
 
@@ -353,6 +354,52 @@ def _after_optimizers(ranges: HostOrder) -> Ints:
     forwards, ends = np.flatnonzero(ranges.forward), np.flatnonzero(ranges.optimizer)
     last = np.searchsorted(ends, forwards) - 1
     return distinct(ends[last[last >= 0]]) + 1 if len(ends) else np.empty(0, np.int64)
+
+
+def _bounds(ranges: HostOrder) -> Ints:
+    """Return where iterations begin: at repeated forwards, or at an F of the first microbatch.
+
+    A capture that begins inside an iteration without an Optimizer repeats forwards from its own
+    first on. What it begins with is apart where that puts fewer operations into a wrong iteration,
+    and leaves as many whole ones::
+
+        ranges       F2 B2 F3 B3 F0 F1 B0 F2 B1 F3 B2 B3 F0 F1 B0 ...
+        repeated     ├─────────────────┤├───────────────────┤├───
+        first        ├─────────┤├─────────────────────┤├─────────
+    """
+    repeated, at = _at_repetitions(ranges), np.flatnonzero(ranges.counted)
+    forwards = np.flatnonzero(ranges.forward & ~_continues(ranges))
+    key, number = ranges.key[forwards], ranges.microbatch[forwards]
+    starts = distinct(key[number == number.min(initial=len(ranges))])
+    if len(starts) == 0 or (at[0] == forwards[0] and key[0] == starts[0] == starts[-1]):
+        return repeated
+    before, ends = np.append(NONE, forwards), np.flatnonzero(ranges.optimizer)
+    found = []
+    for start in starts.tolist():  # one for each chunk
+        first = forwards[key == start]
+        # After an Optimizer behind the forward before.
+        last = np.append(NONE, ends)[np.searchsorted(ends, first)]
+        begin = np.where(last > before[np.searchsorted(forwards, first)], last + 1, first)
+        found.append(begin[begin > at[0]])
+    return min(*found, repeated, key=lambda bounds: _flaws(ranges, forwards, bounds))
+
+
+def _flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
+    """Return how many operations bounds put into a wrong iteration, and less whole iterations.
+
+    Wrong are a backward apart from its forward, and a forward behind another one of its key.
+    """
+    segment = _segments(bounds, len(ranges))
+    rows = np.flatnonzero(ranges.counted)
+    rows = rows[np.argsort(ranges.key[rows], kind="stable")]
+    last = np.maximum.accumulate(np.where(ranges.forward[rows], np.arange(len(rows)), 0))
+    of = rows[last]
+    paired = ~ranges.forward[rows] & ranges.forward[of] & (ranges.key[of] == ranges.key[rows])
+    wrong = np.count_nonzero(paired & (segment[of] != segment[rows]))
+    held, key = segment[forwards], ranges.key[forwards]
+    wrong += np.count_nonzero(occurrences((held, key)))
+    whole = np.bincount(held) == len(distinct(key))
+    return int(wrong), -int(np.count_nonzero(whole))
 
 
 def _at_repetitions(ranges: HostOrder) -> Ints:

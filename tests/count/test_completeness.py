@@ -141,12 +141,15 @@ def test_what_a_cut_leaves_is_no_whole_iteration_with_the_next_ones_forwards(
 
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("after_ns", [900_000, 1_700_000, 2_200_000, 3_300_000])
-def test_iterations_in_which_a_forward_follows_its_backward_are_not_whole(
+def test_iterations_of_both_directions_are_whole_behind_one_that_is_cut(
     after_ns: int, stages: int, tmp_path: Path
 ) -> None:
     planting = Planting(schedule="dualpipe", stages=stages, iterations=4, optimizer_ns=-1)
     report = recorded(tmp_path, replace(planting, communication=False), after_ns)
-    assert not any(own.complete for own in report.iterations)
+    true = plant(planting, tmp_path / "whole").iterations[-1].bubble_ratio["schedule"]
+    first, *others = report.iterations
+    assert not first.complete
+    assert [own.ratios["schedule"].value for own in others] == [pytest.approx(true, abs=1e-6)] * 3
 
 
 @pytest.mark.parametrize(
@@ -171,6 +174,30 @@ def test_passes_on_both_sides_of_an_optimizer_are_no_whole_iteration(tmp_path: P
     report = recorded(tmp_path, Planting(stages=1), 17_900_000, 36_300_000)
     assert [i.microbatches for i in report.iterations] == [6]
     assert not any(i.complete for i in report.iterations)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "chimera"])
+@pytest.mark.parametrize("after_ns", range(1_000_000, 20_000_000, 3_000_000))
+def test_iterations_behind_one_that_a_capture_cuts_are_whole(
+    after_ns: int, schedule: str, tmp_path: Path
+) -> None:
+    planting = Planting(schedule=schedule, microbatches=8, iterations=4, optimizer_ns=-1)
+    report = recorded(tmp_path, planting, after_ns)
+    true = plant(planting, tmp_path / "whole").iterations[-1].bubble_ratio["schedule"]
+    known = [i.ratios["schedule"].value for i in report.iterations if i.averaged]
+    assert len(known) >= 2
+    assert known == [pytest.approx(true, abs=1e-6)] * len(known)
+
+
+@pytest.mark.parametrize("optimizer_ns", [-1, 0, 500_000])
+@pytest.mark.parametrize("after_ns", range(1_000_000, 9_000_000, 3_000_000))
+def test_a_capture_that_begins_in_an_evaluation_cuts_it_alone(
+    after_ns: int, optimizer_ns: int, tmp_path: Path
+) -> None:
+    planting = Planting(schedule="zb-h1", evaluation_at=0, iterations=3, optimizer_ns=optimizer_ns)
+    first, *others = recorded(tmp_path, planting, after_ns).iterations
+    assert (first.kind, first.complete) == ("evaluation", False)
+    assert [(own.kind, own.averaged) for own in others] == [("training", True)] * 2
 
 
 # Operations that some ranks lack: counted, the ratio marked and bounded; none where all ran.

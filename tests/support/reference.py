@@ -464,6 +464,60 @@ def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
 
 
 def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
+    """An iteration ends where a forward repeats, or begins at an F of the first microbatch.
+
+    Which of them is what puts least into a wrong iteration, and leaves most whole ones; and that
+    repeats where a rank begins with the only F of the first microbatch.
+    """
+
+    def identity(place: int) -> tuple[tuple[int, ...], ...]:
+        n = entries[place].named
+        return n.chunks or (-1,), n.sequences or (-1,), n.microbatches or (-1,)
+
+    def flaws(numbers: Sequence[int]) -> tuple[int, int]:
+        wrong = sum(
+            any(numbers[j] == numbers[i] and identity(j) == identity(i) for j in forwards[:n])
+            for n, i in enumerate(forwards)
+        )
+        for place in counted:
+            of = [i for i in counted if i < place and identity(i) == identity(place)]
+            of = [i for i in of if entries[i].is_forward]
+            wrong += bool(
+                of and not entries[place].is_forward and numbers[of[-1]] != numbers[place]
+            )
+        held = Counter(numbers[i] for i in forwards)
+        return wrong, -sum(count == len(set(map(identity, forwards))) for count in held.values())
+
+    counted = [i for i, e in enumerate(entries) if e.named.phase in COUNTED]
+    forwards = [
+        i
+        for n, i in enumerate(counted)
+        if entries[i].is_forward
+        and not (
+            n
+            and entries[counted[n - 1]].key == entries[i].key
+            and not any(e.is_step for e in entries[counted[n - 1] : i])
+        )
+    ]
+    smallest = min((identity(i)[2] for i in forwards), default=())
+    starts = sorted({identity(i) for i in forwards if identity(i)[2] == smallest})
+    repeated = iterations_by_repetition(entries)
+    if not starts or (counted[0] == forwards[0] and [identity(forwards[0])] == starts):
+        return repeated
+    ways = []
+    for start in starts:
+        begins = [0]
+        for n, place in enumerate(forwards):
+            between = range(forwards[n - 1] if n else 0, place)
+            steps = [i for i in between if entries[i].is_step]
+            begin = steps[-1] + 1 if steps else place
+            if identity(place) == start and begin > counted[0]:
+                begins.append(begin)
+        ways.append(_numbers(begins, len(entries)))
+    return min(*ways, repeated, key=flaws)
+
+
+def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
     """An iteration ends where a forward comes whose key it already holds.
 
     Namely after the last Optimizer before that forward, or right before the forward where the
