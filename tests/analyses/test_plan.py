@@ -169,6 +169,19 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
         assert plan_run(rest).workload == plan_run(whole).workload
 
 
+def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
+    """None begins before all of another has begun."""
+    ran = Planting(
+        schedule="interleaved-1f1b", microbatches=8, replicas=2, iterations=3, jitter=0.1
+    )
+    report = analysed(replace(ran, transfer_ns=100_000, slow_stage=2, slow_factor=1.4))
+    file = tmp_path / "report.json"
+    file.write_bytes(json_document.render(report, View()).encode())
+
+    assert report.headline == "period"
+    assert of_saved(str(file)).overlaps == of_report(report, "run").overlaps
+
+
 def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -> None:
     """The makespans of zb-h1 and zb-h2 are equal; the next iteration of zb-h2 begins earlier."""
     ran = Planting(stages=8, microbatches=16, schedule="zb-h2", iterations=3)

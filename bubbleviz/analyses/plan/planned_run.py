@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bubbleviz.count.count import OVERLAP_SHARE
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import dataclass, replace
@@ -70,8 +70,7 @@ def of_saved(path: str) -> MeasuredRun:
     document = read_document(path)
     columns = restored(path, document).tables["operations"]
     kernels = any(profile.get("kernels") for profile in document["profiles"])
-    trains = [iteration.get("kind") == TRAINING for iteration in document["iterations"]]
-    overlaps = document["headline"] == OVERLAPPING and _overlapping(columns, trains)
+    overlaps = document["headline"] == OVERLAPPING and _overlapping(document["iterations"])
     shown = document["typical_iteration"], overlaps, kernels
     return _measured(path, read_pipeline(path), columns, *shown)
 
@@ -122,21 +121,21 @@ def _measured(
     )
 
 
-def _overlapping(columns: Mapping[str, Ints], trains: Sequence[bool]) -> bool:
-    """Return whether training iterations overlap, and not only an evaluation.
+def _overlapping(iterations: Sequence[Mapping[str, Any]]) -> bool:
+    """Return what ``training_overlaps`` does, of iterations of a JSON report.
 
-    Where no operations are listed, they may.
-
-    Args:
-        columns: of operations.
-        trains: of each iteration, whether it trains.
+    Where no ranks are listed, they may overlap.
     """
-    start_ns, iteration = columns["start_ns"], columns["iteration"]
-    works = np.isin(columns["phase"], WORK) & (start_ns >= 0) & (iteration >= 0)
-    begun_ns = start_ns[works]
-    first_ns, last_ns = group_extents(iteration[works], len(trains), begun_ns, begun_ns)
-    ran = np.flatnonzero(np.array(trains, bool) & (first_ns <= last_ns))
-    return len(ran) == 0 or bool((first_ns[ran[1:]] < last_ns[ran[:-1]]).any())
+    shares = []
+    for at, iteration in enumerate(iterations):
+        beside = iterations[max(at - 1, 0) : at + 2]
+        if iteration["averaged"] and all(other.get("kind") == TRAINING for other in beside):
+            name = "stage" if iteration.get("clocks_contradict") else "schedule"
+            windows = [rank["windows"] for rank in iteration["ranks"] or ()]
+            name = name if all(name in own for own in windows) else "stage"
+            known = [own[name] for own in windows if own.get(name, {}).get("window_ns")]
+            shares += [own["overlap_ns"] / own["window_ns"] for own in known]
+    return max(shares, default=1.0) > OVERLAP_SHARE
 
 
 def order_that_ran(
