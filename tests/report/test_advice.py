@@ -38,6 +38,13 @@ def test_a_change_is_weighed_against_more_microbatches(slow_factor: float, begin
     assert str(first_thing(report)).startswith(beginning)
 
 
+def test_layers_move_off_no_stage_that_holds_less_than_the_mean() -> None:
+    uneven = Planting(microbatches=8, jitter=0.002, slow_stage=2, slow_factor=1.4)
+    report = analysed(replace(uneven, slow_rank=3, slow_rank_factor=1.04))
+
+    assert str(first_thing(report)).startswith("Move layers off stage 2 (")
+
+
 @pytest.mark.parametrize(("names", "advised"), [("numbered", True), ("constant", False)])
 def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
     names: str, *, advised: bool

@@ -184,6 +184,8 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
     size = np.bincount(effects.stage_of_compute, minlength=len(effects.stage_kind))
     roles = np.array([kind.role for kind in work.kinds], np.int64)[effects.stage_kind]
     out = effects.stands_out(effects.stage_effect, size) & plays(roles, COMPUTING)
+    # One that is slower than most may hold less than the mean, which it would get.
+    out &= effects.stage_share > 1
 
     def fault(kind: str, name: str, stages: list[int]) -> Fault:
         slow = out & np.isin(effects.stage_number, stages)
