@@ -155,11 +155,10 @@ def unmarked(
         in_parts: which of them are several ranges.
         named: ranks of which names tell iterations apart.
     """
-    # A backward of one microbatch is often in parts, one a layer.
-    forward = among(operations.phase, (Phase.F, Phase.FB)) & ~unnumbered
-    again = operations.rank[forward & (in_parts | (operations.occurrence > 0))]
+    counted = among(operations.phase, COUNTED) & ~unnumbered
+    again = operations.rank[counted & (in_parts | (operations.occurrence > 0))]
     if len(again):
-        numbers = distinct_rows(operations.rank, operations.microbatch, chosen=forward)
+        numbers = distinct_rows(operations.rank, operations.microbatch, chosen=counted)
         several = numbers[0, 1:][np.diff(numbers[0]) == 0]
         steps = operations.rank[operations.phase == Phase.OPTIMIZER]
         again = without(again, np.concatenate((several, steps, named)))

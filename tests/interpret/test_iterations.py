@@ -242,14 +242,6 @@ def test_one_microbatch_and_named_iterations_are_told_apart(
     assert all(iteration.complete for iteration in report.iterations)
 
 
-def test_one_microbatch_may_have_its_backward_in_several_ranges(tmp_path: Path) -> None:
-    host = Host().run(*("PP:0F0", "PP:0B0", "PP:0B0") * 3)
-    report = bubbleviz.analyze(host.write(tmp_path))
-
-    assert ITERATIONS_UNMARKED not in report.restrictions
-    assert [iteration.microbatches for iteration in report.iterations] == [1, 1, 1]
-
-
 # Names of serving frameworks, in exports of nsys and in traces of PyTorch's profiler.
 
 
