@@ -31,6 +31,8 @@ _FEW, _MANY = 3, 6
 _WITHIN = 4
 #: What the choice of the best of some ways to look at the same numbers takes off.
 _LOOKS = math.log(2)
+#: What one step that is unlike all others of its rank is evidence by how close it comes, at most.
+_ODD_STEP = 3.0
 #: Evidence of a fit, and of all that it consists of, in nats, at most.
 _MOST = 60.0
 #: Means of values, and of how many each; 0 where there is no such mean.
@@ -127,14 +129,14 @@ def looks(
     sides, across = (_apart(one, one), _apart(other, other)), _apart(one, other)
     chances = _chances(*sides)
 
-    def most(squares: Floats, own: list[Floats], freedom: int) -> Floats:
+    def highest_of(squares: Floats, own: list[Floats], freedom: int) -> Floats:
         of_b = _rare(squares.swapaxes(1, 2), own[1], freedom).swapaxes(1, 2)
         rare = np.minimum(_rare(squares, own[0], freedom), of_b)
         return np.asarray(np.nansum(_of_moves(rare, moves), axis=2), np.float64)
 
     level_ns, within = (_of_moves(part, moves) for part in across)
     beyond = _beyond_drift(across[0], usual_ns) + across[1]
-    highest = most(beyond, [level**2 + inner for level, inner in sides], 1 + freedom)
+    highest = highest_of(beyond, [level**2 + inner for level, inner in sides], 1 + freedom)
     found = [Look(_levels(level_ns, usual_ns), _means(within), chances, freedom, highest)]
     if bounds is not None:
         known = np.isfinite(bounds[0]) & np.isfinite(bounds[1])
@@ -144,7 +146,7 @@ def looks(
         a_at, b_at, inside = _beside(apart_ns, moves)
         apart_ns[:, a_at[inside], b_at[inside]] = level_ns[:, inside]
         beyond = _beyond_drift(apart_ns, usual_ns)
-        highest = most(beyond, [level**2 for level, _ in sides], 1)
+        highest = highest_of(beyond, [level**2 for level, _ in sides], 1)
         found.append(Look(_levels(level_ns, usual_ns), (), chances, freedom, highest))
     return found
 
@@ -181,6 +183,10 @@ def _rare(squares: Floats, own: Floats, freedom: int) -> Floats:
     closer = closer[..., own.shape[2] :]
     least = np.nanmin(own, axis=2, initial=np.inf)[..., None] + _GRAIN_NS**2
     by_volume = np.log(least / (squares + _GRAIN_NS**2)) * freedom / 2
+    # A step unlike all others says little about how others like it vary: any two steps do.
+    any_two = least.min(axis=1, keepdims=True, initial=np.inf)
+    usual = np.log(any_two / (squares + _GRAIN_NS**2)) * freedom / 2
+    by_volume = np.maximum(usual, np.minimum(by_volume, _ODD_STEP))
     rare = np.log((count + 1) / np.maximum(closer, 1)) + np.where(closer > 0, 0.0, by_volume)
     return np.where(np.isnan(squares), np.nan, np.where(count > 0, rare, np.inf))
 
