@@ -1041,11 +1041,11 @@ EXPORTED int64_t bubbleviz_named(const int64_t shape[4], const struct leaves *le
     return status;
 }
 
-/* Numbers of some texts, one behind the other: those that are the same have one number, but for some
- * of very many that collide.
+/* Numbers of some texts, one behind the other: those that are the same have one number, unless very
+ * many have one hash.
  *
  * length: of each text; -1 for none, which has the number -1.
- * slots: 0, more than twice as many as there are texts, and a power of two.
+ * slots: all 0, more than there are texts, and as many as a power of two from 2 on.
  * found: by number, where the text begins and how long it is.
  *
  * Returns how many there are. */
@@ -1056,6 +1056,7 @@ EXPORTED int64_t bubbleviz_distinct(const uint8_t *texts, const int64_t *length,
     enum { MOST_PROBES = 64 };
     const uint8_t *text = texts;
     uint32_t count = 0;
+    int shift = __builtin_clzll((uint64_t)slot_count) + 1;
 
     for (int64_t row = 0; row < rows; row++) {
         number[row] = -1;
@@ -1070,7 +1071,8 @@ EXPORTED int64_t bubbleviz_distinct(const uint8_t *texts, const int64_t *length,
             hash ^= hash >> 32;
         }
         for (uint64_t probe = 0; number[row] < 0; probe++) {
-            uint32_t *slot = slots + ((hash + probe) & (uint64_t)(slot_count - 1));
+            /* The high bits depend on all bytes of a word. */
+            uint32_t *slot = slots + (((hash >> shift) + probe) & (uint64_t)(slot_count - 1));
             if (!*slot || probe == MOST_PROBES) {
                 found[count][0] = text - texts, found[count][1] = length[row];
                 number[row] = count++;

@@ -192,6 +192,14 @@ def test_texts_are_numbered(texts: list[str | None], times: int) -> None:
     assert len(rows[2]) == len({*texts} - {None})
 
 
+@pytest.mark.parametrize("form", ["fwd_mb{:02}", "forward_step {}", "F{}.0.0", "layers.{}.fwd"])
+def test_names_that_differ_by_their_numbers_are_given_once(form: str) -> None:
+    raw = [form.format(number % 200).encode() for number in range(30_000)]
+    length = np.array([len(text) for text in raw], np.int64)
+
+    assert len(unpacked((length[None], b"".join(raw)), compiled_library())[2]) == 200
+
+
 _PIECES = ("abc", "bcd", "a", "b", "-", "]", "^", "é", "\U0010ffff", "\n")
 _NAMES = st.lists(st.sampled_from(_PIECES), max_size=6).map("".join)
 _WILD = (*_PIECES, "*", "*", "?", "[", "[a-c]", "[^b", "[c-a", "[]-a]", "[^]", "[é-]")

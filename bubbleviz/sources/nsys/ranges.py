@@ -209,7 +209,11 @@ class LongRanges:
             named.append((values[5, inside], number[inside], texts))
         start_ns, end_ns, thread = np.concatenate(parts, axis=1)
         name_id, names = _names(named, self.export.texts)
-        if (name_id == NONE).any():
-            name_id[name_id == NONE] = len(names)
-            names.append("")
-        return plain_ranges(start_ns, end_ns, thread, name_id, tuple(names))
+        names.append("")
+        name_id[name_id == NONE] = names.index("")
+        # Readers give more or fewer texts of other rows: names come by their first row.
+        used, first, of_row = np.unique(name_id, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        of_used = np.argsort(order)
+        kept = tuple(names[number] for number in used[order].tolist())
+        return plain_ranges(start_ns, end_ns, thread, of_used[of_row], kept)

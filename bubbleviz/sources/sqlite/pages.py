@@ -220,16 +220,13 @@ def unpacked(rows: PackedRows, functions: native.Library) -> NamedRows:
     """Return rows with their texts as strings, each once."""
     columns, texts = rows
     count = columns.shape[1]
-    slots = np.zeros(1 << (2 * count).bit_length(), np.uint32)
+    slots = np.zeros(2 << (2 * count).bit_length(), np.uint32)
     number, found = np.empty(count, np.int64), np.empty((count, 2), np.int64)
     packed = np.frombuffer(texts, np.uint8)
     room = slots, len(slots), number, found
-    count = functions.call("distinct", packed, columns[-1], count, *room)
-    return (
-        columns[:-1],
-        number,
-        [texts[at : at + size].decode("utf-8", "replace") for at, size in found[:count].tolist()],
-    )
+    bounds = found[: functions.call("distinct", packed, columns[-1], count, *room)].tolist()
+    each = [texts[at : at + size].decode("utf-8", "replace") for at, size in bounds]
+    return columns[:-1], number, each
 
 
 @dataclass(frozen=True)
