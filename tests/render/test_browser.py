@@ -349,17 +349,20 @@ def pixels(own: Opened) -> str:
     return str(own.page.evaluate("() => document.querySelector('#timeline canvas').toDataURL()"))
 
 
-def test_operations_of_two_streams_keep_to_their_halves(opened: Open) -> None:
+@pytest.mark.parametrize("from_ns", [0, 61])
+def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Open) -> None:
     first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
     second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
     own = opened(report_of([*first, *second]))
+    # What begins before the view counts as well.
+    own.run(f"timeline.show({from_ns}, 180); return null")
     own.frame()
 
     seen = own.run(
         """const { canvas } = timeline, scale = canvas.width / canvas.getBoundingClientRect().width;
         const at = (ns, share) => [timeline.x(ns) * scale, timeline.top(share) * scale, 1, 1];
         const colour = (...place) => canvas.getContext("2d").getImageData(...at(...place)).data;
-        const times = [50, 70, 100, 130, 170];
+        const times = [70, 100, 130, 170];
         return [0.3, 0.7].map((share) => times.map((ns) => `${colour(ns, share)}`));"""
     )
     upper, lower = map(set, seen)

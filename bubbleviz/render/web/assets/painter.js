@@ -193,7 +193,6 @@ class Painter {
     const { paint } = run.operations;
     const numbers = numbered && (bottom - top) / this.at.scale >= 10;
     const middle = Math.round((top + bottom) / 2);
-    let [reach, upper, lower] = [-Infinity, -Infinity, -Infinity];
     for (let i = low; i < high; i += 1) {
       const row = lane.operation[i];
       const start = lane.startNs[i];
@@ -201,19 +200,14 @@ class Painter {
       const left = this.pixel(start);
       let right = Math.max(this.pixel(end), left + 1);
       if (right - left > 4 * this.at.scale) right -= 1;
-      // One that runs beside an earlier one has the half that is free first.
-      const beside = Math.min(reach, end) - start > 0.1 * (end - start);
-      const onTop = beside && upper < lower && upper <= start;
-      const [from, until] = beside ? (onTop ? [top, middle] : [middle, bottom]) : [top, bottom];
-      if (beside && !onTop) lower = Math.max(lower, end);
-      else upper = Math.max(upper, end);
+      const half = lane.half[i];
+      const [from, until] = [half === 2 ? middle : top, half === 1 ? middle : bottom];
       const faded = chain.size && !chain.has(row);
       this.paintBands(paint[row], left, right, from, until, faded);
-      if (numbers && !beside && !faded && !this.cramped && left >= 0 && right <= this.raster.wide && run.operations.microbatch[row] >= 0) {
+      if (numbers && !half && !faded && !this.cramped && left >= 0 && right <= this.raster.wide && run.operations.microbatch[row] >= 0) {
         this.cramped = right - left < LEAST_NUMBERED * this.at.scale;
         this.texts.push([row, left, right, from, bottom]);
       }
-      reach = Math.max(reach, end);
     }
   }
 

@@ -28,10 +28,16 @@ class Lane {
     this.bounds = boundsOf(rank, ranks);
     // The latest end so far: it never falls, though intervals of several streams overlap.
     this.reachNs = new Float64Array(this.rows);
+    // One that runs beside an earlier one has the half that is free first: 1 upper, 2 lower.
+    this.half = new Uint8Array(this.rows);
     for (let r = 0; r < ranks; r += 1) {
-      let reach = -Infinity;
+      let [reach, upper] = [-Infinity, -Infinity];
       for (let i = this.bounds[r]; i < this.bounds[r + 1]; i += 1) {
-        reach = Math.max(reach, this.endNs[i]);
+        const [start, end] = [startNs[i], this.endNs[i]];
+        const beside = Math.min(reach, end) - start > 0.1 * (end - start);
+        if (beside) this.half[i] = upper <= start ? 1 : 2;
+        if (this.half[i] < 2) upper = Math.max(upper, end);
+        reach = Math.max(reach, end);
         this.reachNs[i] = reach;
       }
     }
