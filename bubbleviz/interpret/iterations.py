@@ -360,8 +360,8 @@ def _bounds(ranges: HostOrder) -> Ints:
     """Return where iterations begin: at repeated forwards, or at an F of the first microbatch.
 
     A capture that begins inside an iteration without an Optimizer repeats forwards from its own
-    first on. What it begins with is apart where that puts fewer operations into a wrong iteration,
-    and leaves as many whole ones::
+    first on. Of both ways, that counts which misplaces fewer operations, then that which leaves
+    more whole iterations; in a tie the first microbatch begins one::
 
         ranges       F2 B2 F3 B3 F0 F1 B0 F2 B1 F3 B2 B3 F0 F1 B0 ...
         repeated     ├─────────────────┤├───────────────────┤├───
@@ -370,8 +370,10 @@ def _bounds(ranges: HostOrder) -> Ints:
     repeated, at = _at_repetitions(ranges), np.flatnonzero(ranges.counted)
     forwards = np.flatnonzero(ranges.forward & ~_continues(ranges))
     key, number = ranges.key[forwards], ranges.microbatch[forwards]
-    starts = distinct(key[number == number.min(initial=len(ranges))])
-    if len(starts) == 0 or (at[0] == forwards[0] and key[0] == starts[0] == starts[-1]):
+    if len(forwards) == 0:
+        return repeated
+    starts = distinct(key[number == number.min()])
+    if at[0] == forwards[0] and key[0] == starts[0] == starts[-1]:
         return repeated
     before, ends = np.append(NONE, forwards), np.flatnonzero(ranges.optimizer)
     found = []
@@ -385,9 +387,9 @@ def _bounds(ranges: HostOrder) -> Ints:
 
 
 def _flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
-    """Return how many operations bounds put into a wrong iteration, and less whole iterations.
+    """Return how many operations bounds misplace, and minus how many iterations are whole.
 
-    Wrong are a backward apart from its forward, and a forward behind another one of its key.
+    Misplaced are a backward apart from its forward, and a forward behind another one of its key.
     """
     segment = _segments(bounds, len(ranges))
     rows = np.flatnonzero(ranges.counted)
