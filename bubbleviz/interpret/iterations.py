@@ -367,11 +367,11 @@ def _bounds(ranges: HostOrder) -> Ints:
         repeated     ├─────────────────┤├───────────────────┤├───
         first        ├─────────┤├─────────────────────┤├─────────
     """
-    repeated, at = _at_repetitions(ranges), np.flatnonzero(ranges.counted)
     forwards = np.flatnonzero(ranges.forward & ~_continues(ranges))
-    key, number = ranges.key[forwards], ranges.microbatch[forwards]
     if len(forwards) == 0:
-        return repeated
+        return forwards
+    repeated, at = _at_repetitions(ranges, forwards), np.flatnonzero(ranges.counted)
+    key, number = ranges.key[forwards], ranges.microbatch[forwards]
     starts = distinct(key[number == number.min()])
     if at[0] == forwards[0] and key[0] == starts[0] == starts[-1]:
         return repeated
@@ -404,16 +404,13 @@ def _flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
     return int(wrong), -int(np.count_nonzero(whole))
 
 
-def _at_repetitions(ranges: HostOrder) -> Ints:
+def _at_repetitions(ranges: HostOrder, forwards: Ints) -> Ints:
     """Return where iterations begin, by the rule of the repeated forward.
 
     ``repeat[i]`` is the first forward from i on whose key some forward from i on already had;
     one step of the loop is one iteration.
     """
-    forwards = np.flatnonzero(ranges.forward & ~_continues(ranges))
     ends = np.flatnonzero(ranges.optimizer)
-    if len(forwards) == 0:
-        return np.empty(0, np.int64)
     repeat = _first_repetitions(ranges.key[forwards])
     bounds = []
     # A capture that begins after the last forward of an iteration: its rest is one of its own.

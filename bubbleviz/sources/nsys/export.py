@@ -23,6 +23,7 @@ import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query
@@ -103,9 +104,9 @@ def joined(parts: Sequence[Named]) -> Named:
 
 def named(values: Ints, texts: Iterable[object]) -> Named:
     """Return integers of some rows with the text of each; None for NULL."""
-    numbers: dict[str, int] = {}
-    number = [NONE if t is None else numbers.setdefault(str(t), len(numbers)) for t in texts]
-    return values, np.array(number, np.int64), [*numbers]
+    numbering = Numbering[str]()
+    number = [NONE if text is None else numbering.number(str(text)) for text in texts]
+    return values, np.array(number, np.int64), numbering.values
 
 
 class Export(ABC):

@@ -10,7 +10,7 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, found_in
+from bubbleviz.model.grouping import Numbering, distinct, found_in
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.model.values import dataclass
 from bubbleviz.sources.in_memory import plain_ranges
@@ -68,7 +68,7 @@ def sample_names(
 
 def _names(
     blocks: Sequence[tuple[Ints, Ints, Sequence[str]]], strings: Callable[[Ints], Mapping[int, str]]
-) -> tuple[Ints, list[str]]:
+) -> tuple[Ints, tuple[str, ...]]:
     """Return the number of the name of each row, -1 for none, and the names, each once.
 
     Args:
@@ -76,22 +76,19 @@ def _names(
             names a row without a text.
         strings: gives registered strings by number.
     """
-    numbers: dict[str, int] = {}
+    numbering = Numbering[str]()
     parts, text_ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for text_id, number, texts in blocks:
-        own = [numbers.setdefault(text, len(numbers)) for text in texts]
-        parts.append(np.array([*own, NONE], np.int64)[number])
+        parts.append(np.append(numbering.numbers(texts), NONE)[number])
         text_ids.append(text_id)
     name_id = np.concatenate(parts)
     rest = np.flatnonzero(name_id == NONE)
     text_id = np.concatenate(text_ids)[rest]
     ids = distinct(text_id)
     known = strings(ids[ids != ABSENT])
-    of_ids = [
-        numbers.setdefault(known[i], len(numbers)) if i in known else NONE for i in ids.tolist()
-    ]
+    of_ids = [numbering.number(known[i]) if i in known else NONE for i in ids.tolist()]
     name_id[rest] = np.array(of_ids, np.int64)[found_in(ids, text_id)]
-    return name_id, [*numbers]
+    return name_id, numbering.values
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ def read_ranges(
         start_end=np.isin(kind, (kinds[1], kinds[3])),
         cut=cut,
         name_id=name_id,
-        names=tuple(own_names),
+        names=own_names,
     )
     return (ranges, 0) if keep is None else (ranges.take(keep), int((~keep).sum()))
 
@@ -209,11 +206,10 @@ class LongRanges:
             named.append((values[5, inside], number[inside], texts))
         start_ns, end_ns, thread = np.concatenate(parts, axis=1)
         name_id, names = _names(named, self.export.texts)
-        names.append("")
-        name_id[name_id == NONE] = names.index("")
         # Readers give more or fewer texts of other rows: names come by their first row.
-        used, first, of_row = np.unique(name_id, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        of_used = np.argsort(order)
-        kept = tuple(names[number] for number in used[order].tolist())
-        return plain_ranges(start_ns, end_ns, thread, of_used[of_row], kept)
+        known, first = np.unique(name_id, return_index=True)
+        known, used = known[np.argsort(first)], Numbering[str]()
+        # Of none, whose number is -1, the name is the last one.
+        number = np.empty(len(names) + 1, np.int64)
+        number[known] = used.numbers(map((*names, "").__getitem__, known.tolist()))
+        return plain_ranges(start_ns, end_ns, thread, number[name_id], used.values)
