@@ -3,13 +3,14 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.command_line import CommandLine
+from tests.support.needs import NEEDS
 from tests.support.places import FIXTURES
 
 # A busy machine is slow, which is no defect: no example has a deadline. Tests whose examples take
@@ -29,6 +30,56 @@ if threading.current_thread() is threading.main_thread():
 # What is printed fits the width that the environment gives, which workers of pytest-xdist set.
 for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
     os.environ.pop(name, None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--nothing-missing",
+        action="store_true",
+        help="fail tests whose files or programs are missing instead of skipping them",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that open a page in a browser, so that ``-m browser`` selects them."""
+    for item in items:
+        if {"browser", "firefox"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("browser")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs something this machine lacks, or fail it if nothing may be missing."""
+    needs = [need for name, need in NEEDS.items() if item.get_closest_marker(name)]
+    for need in needs:
+        if need.is_met():
+            continue
+        if item.config.getoption("--nothing-missing"):
+            pytest.fail(need.sentence, pytrace=False)
+        pytest.skip(need.sentence)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Under ``--nothing-missing``, fail a test that has a need and skips itself all the same."""
+    report = yield
+    has_need = any(item.get_closest_marker(name) for name in NEEDS)
+    if report.skipped and has_need and item.config.getoption("--nothing-missing"):
+        report.outcome = "failed"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Under ``--nothing-missing``, fail a module that is skipped as a whole."""
+    report = yield
+    if report.skipped and collector.config.getoption("--nothing-missing"):
+        report.outcome = "failed"
+    return report
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -56,11 +56,11 @@ class NotInstalledError(Exception):
     """pip could not install it, or it cannot be imported; the text says why."""
 
 
-def _megatron(version: str) -> Environment:
+def _megatron(version: str, *more: tuple[str, ...]) -> Environment:
     # Its wheels ask for a newer Python than their code needs, and for much that pipelines do not.
     core = ("--no-deps", "--ignore-requires-python", f"megatron-core=={version}")
     needs = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
-    return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), needs, core))
+    return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), needs, core, *more))
 
 
 def _torch(version: str) -> Environment:
@@ -75,7 +75,9 @@ def _deepspeed(version: str) -> Environment:
 
 
 ENVIRONMENTS = (
-    *map(_megatron, ("0.19.2", "0.18.2", "0.16.1", "0.13.1", "0.10.0", "0.8.0", "0.5.0")),
+    # Tests run plans in this one, so it has bubbleviz and what bubbleviz needs.
+    _megatron("0.19.2", ("--editable", str(ROOT))),
+    *map(_megatron, ("0.18.2", "0.16.1", "0.13.1", "0.10.0", "0.8.0", "0.5.0")),
     *map(_torch, ("2.14.1", "2.13.0", "2.10.0", "2.8.0", "2.6.0", "2.5.1")),
     *map(_deepspeed, ("0.19.8", "0.17.6", "0.14.5")),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import RANKS_MISSING
 from bubbleviz.report.view import View
 from tests.planting import Planting
+from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.planted_runs import analysed
 from tests.support.report_texts import text_of
@@ -179,10 +179,8 @@ def test_both_ends_of_a_bidirectional_pipeline_may_receive(schedule: str) -> Non
     assert RANKS_MISSING not in report.restrictions
 
 
+@pytest.mark.real_files
 def test_two_ranks_of_a_real_run_of_128_show_no_pipeline(tmp_path: Path) -> None:
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if not data:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no real traces here")
     convention = tmp_path / "mine.toml"
     convention.write_text(
         'name = "mine"\n'
@@ -194,7 +192,7 @@ def test_two_ranks_of_a_real_run_of_128_show_no_pipeline(tmp_path: Path) -> None
     )
 
     report = bubbleviz.analyze(
-        sorted(Path(data, "kineto").glob("hta_sampled_rank-*")), convention=convention, what_if=True
+        sorted(real_file("kineto").glob("hta_sampled_rank-*")), convention=convention, what_if=True
     )
 
     # All-to-alls join the two ranks into one stage; of the others nothing is known.

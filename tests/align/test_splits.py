@@ -16,6 +16,8 @@ from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
 from tests.support.planted_runs import analysed
 
+pytestmark = pytest.mark.thorough
+
 PIPELINES = Planting(
     stages=4, microbatches=8, replicas=3, iterations=3, barrier=True, jitter=0.03, transfer_ns=20000
 )

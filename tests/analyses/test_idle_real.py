@@ -2,76 +2,84 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps
 from bubbleviz.errors import NothingToAnalyseError
 from tests.support.idle_runs import add_up, only
+from tests.support.needs import real_file
 
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))
-real = pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder")
+pytestmark = pytest.mark.real_files
 
 
-@real
-@pytest.mark.parametrize("file", sorted(DATA.glob("nsys/*.sqlite")), ids=lambda file: file.stem)
-def test_every_real_export_with_work_adds_up(file: Path) -> None:
-    if file.stem in {
-        *("dynamicvit_no_kernels", "jacc_cg_trace_no_kernels", "yoon_poolformer_no_kernels")
-    }:
+WITHOUT_KERNELS = (
+    "dynamicvit_no_kernels",
+    "jacc_cg_trace_no_kernels",
+    "yoon_poolformer_no_kernels",
+)
+
+
+def test_every_real_export_with_work_adds_up() -> None:
+    files = sorted(real_file("nsys").glob("*.sqlite"))
+    with_work = [file for file in files if file.stem not in WITHOUT_KERNELS]
+    assert len(with_work) >= 14
+    for file in with_work:
+        report = bubbleviz.idle(file)
+
+        for rank in report.ranks:
+            add_up(rank)
+            waiting_ns = sum(part.idle_ns for part in rank.activities if part.activity == "waiting")
+            assert sum(wait.idle_ns for wait in rank.waits) <= waiting_ns, file
+        as_json(report, 5)
+        csv_of_gaps(report)
+
+
+def test_real_exports_without_kernels_are_refused() -> None:
+    for name in WITHOUT_KERNELS:
         with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
-            bubbleviz.idle(file)
-        return
-
-    report = bubbleviz.idle(file)
-
-    for rank in report.ranks:
-        add_up(rank)
-        waiting_ns = sum(part.idle_ns for part in rank.activities if part.activity == "waiting")
-        assert sum(wait.idle_ns for wait in rank.waits) <= waiting_ns
-    as_json(report, 5)
-    csv_of_gaps(report)
+            bubbleviz.idle(real_file(f"nsys/{name}.sqlite"))
 
 
-@real
-@pytest.mark.parametrize(
-    ("name", "calls", "works"),
-    [
+def test_what_hosts_of_real_exports_waited_for(subtests: pytest.Subtests) -> None:
+    for name, calls, works in [
         # Versions of 2022 to 2025, whose numbers for the kinds of waits differ.
         ("rodinia_report3", ["cudaThreadSynchronize"], {"Fan1", "Fan2"}),
         ("nsightful_power_iteration", ["cudaStreamSynchronize"], {"copy or memset"}),
         ("gomory_report10", ["cudaDeviceSynchronize", "cudaEventSynchronize"], None),
         ("pipit_cloverleaf", ["cudaDeviceSynchronize"], None),
-    ],
+    ]:
+        with subtests.test(name=name):
+            rank = only(bubbleviz.idle(real_file(f"nsys/{name}.sqlite")))
+
+            # All of their waiting is known: each call waits for one stream, or the only device.
+            (waiting,) = (part for part in rank.activities if part.activity == "waiting")
+            assert sum(wait.idle_ns for wait in rank.waits) == waiting.idle_ns
+            assert {wait.waiting for wait in rank.waits} == {f"host, {call}" for call in calls}
+            assert {wait.stream for wait in rank.waits} == {"stream 7"}
+            assert works is None or {wait.work.partition("(")[0] for wait in rank.waits} == works
+
+
+JAX = (
+    "jax_cpu4.trace.json.gz",
+    "jax_cpu4.xplane.pb",
+    "tracelens_jax08_attention.trace_viewer.json.gz",
+    "tracelens_jax08_attention.xplane.pb",
 )
-def test_what_hosts_of_real_exports_waited_for(
-    name: str, calls: list[str], works: set[str] | None
-) -> None:
-    rank = only(bubbleviz.idle(DATA / "nsys" / f"{name}.sqlite"))
-
-    # All of their waiting is known: each call waits for one stream, or the only device.
-    (waiting,) = (part for part in rank.activities if part.activity == "waiting")
-    assert sum(wait.idle_ns for wait in rank.waits) == waiting.idle_ns
-    assert {wait.waiting for wait in rank.waits} == {f"host, {call}" for call in calls}
-    assert {wait.stream for wait in rank.waits} == {"stream 7"}
-    assert works is None or {wait.work.partition("(")[0] for wait in rank.waits} == works
 
 
-@real
-@pytest.mark.parametrize("file", sorted(DATA.glob("jax/*")), ids=lambda file: file.name)
-def test_real_traces_of_jax_add_up(file: Path) -> None:
-    report = bubbleviz.idle(file)
+def test_real_traces_of_jax_add_up(subtests: pytest.Subtests) -> None:
+    for name in JAX:
+        with subtests.test(name=name):
+            report = bubbleviz.idle(real_file(f"jax/{name}"))
 
-    for rank in report.ranks:
-        add_up(rank)
-    if file.name.startswith("jax_cpu4"):
-        steps = [step.name for step in report.ranks[0].steps if step.name is not None]
-        assert steps == ["train#step_num=0#", "train#step_num=1#", "train#step_num=2#"]
-        told = {part.activity for rank in report.ranks for part in rank.activities}
-        assert {"waiting", "operators", "host: train"} <= told
+            for rank in report.ranks:
+                add_up(rank)
+            if name.startswith("jax_cpu4"):
+                steps = [step.name for step in report.ranks[0].steps if step.name is not None]
+                assert steps == ["train#step_num=0#", "train#step_num=1#", "train#step_num=2#"]
+                told = {part.activity for rank in report.ranks for part in rank.activities}
+                assert {"waiting", "operators", "host: train"} <= told
 
 
 #: What HolisticTraceAnalysis 0.5.0 tells of PyTorch traces, in microseconds, with
@@ -86,28 +94,27 @@ HTA = {
 }
 
 
-@real
-@pytest.mark.parametrize("name", list(HTA))
-def test_idle_compute_and_overlap_are_those_of_hta(name: str) -> None:
-    idle, compute, span, overlap = HTA[name]
+def test_idle_compute_and_overlap_are_those_of_hta(subtests: pytest.Subtests) -> None:
+    for name, published in HTA.items():
+        with subtests.test(name=name):
+            idle, compute, span, overlap = published
 
-    own = only(bubbleviz.idle(DATA / "kineto" / f"{name}.json.gz"))
+            own = only(bubbleviz.idle(real_file(f"kineto/{name}.json.gz")))
 
-    # What HTA calls non-compute is communication and copies that no compute hides.
-    other_ns = own.exposed_communication_ns + own.exposed_copy_ns
-    told = (own.idle_ns, own.compute_ns, own.span_ns, other_ns)
-    assert [ns / 1000 for ns in told] == pytest.approx(
-        [idle, compute, span, span - compute - idle], abs=0.06
-    )
-    if overlap is None:
-        assert own.overlap is None
-    else:
-        assert 100 * (own.overlap or 0) == pytest.approx(overlap, abs=0.005)
+            # What HTA calls non-compute is communication and copies that no compute hides.
+            other_ns = own.exposed_communication_ns + own.exposed_copy_ns
+            told = (own.idle_ns, own.compute_ns, own.span_ns, other_ns)
+            assert [ns / 1000 for ns in told] == pytest.approx(
+                [idle, compute, span, span - compute - idle], abs=0.06
+            )
+            if overlap is None:
+                assert own.overlap is None
+            else:
+                assert 100 * (own.overlap or 0) == pytest.approx(overlap, abs=0.005)
 
 
-@real
 def test_all_to_alls_in_kernels_named_after_sends_are_no_sends() -> None:
     """Records tell what ``ncclKernel_SendRecv`` carries out: here there is no pipeline at all."""
-    report = bubbleviz.idle(DATA / "kineto" / "hta_sampled_rank-0.json.gz")
+    report = bubbleviz.idle(real_file("kineto/hta_sampled_rank-0.json.gz"))
     assert only(report).exposed_communication_ns > 0
     assert only(report).exposed_point_to_point_ns == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -25,12 +24,11 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 from tests.support.command_line import CommandLine
 from tests.support.nccl_event_files import Op, Plugin, Step, line
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
+from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_profiles import gpu as gpu_planes
 from tests.support.xla_profiles import written
 
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", ""))
-real = pytest.mark.skipif("BUBBLEVIZ_DATA" not in os.environ, reason="BUBBLEVIZ_DATA is not set")
 IDLE = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 1, 6_000)
 
 
@@ -350,9 +348,9 @@ def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandL
 # Real files
 
 
-@real
+@pytest.mark.real_files
 def test_ranks_of_a_real_ring_waited_for_the_last() -> None:
-    found = measure_communication(DATA / "nccl" / "pha-z_sendrecv_v5.jsonlines")
+    found = measure_communication(real_file("nccl/pha-z_sendrecv_v5.jsonlines"))
 
     # Rank 0 began last, 13.3 ms after rank 3; none of the kernels was seen to end.
     assert columns(found, "rank", "peer", "bytes", "waiting_ns") == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.analyses.nccl.outputs import Total, as_json, csv_of_operations, sections, totals_of
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.collectives import Group
+from tests.support.needs import real_file
 
 Events = list[dict[str, Any]]
 KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -307,39 +307,41 @@ def test_whatever_a_trace_says_of_collectives_it_is_read(
 # Real traces
 
 
-DATA = os.environ.get("BUBBLEVIZ_DATA")
 SIZES = {"Float": 4, "Long": 8, "BFloat16": 2}
 NAMES = {"allreduce": "AllReduce", "broadcast": "Broadcast"}
 
 
-@pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set")
-@pytest.mark.parametrize(
-    ("name", "ranks"),
-    [("hta_nccl_data.json.gz", 2), ("tracelens_resnet_act_checkpoint.json.gz", 8)],
-)
-def test_real_traces_tell_what_a_plain_reader_finds(name: str, ranks: int) -> None:
-    path = Path(str(DATA)) / "kineto" / name
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    count: Counter[str] = Counter()
-    size: Counter[str] = Counter()
-    time: Counter[str] = Counter()
-    for event in events:
-        args = event.get("args", {})
-        if event.get("cat") == "kernel" and "Collective name" in args:
-            own = NAMES[args["Collective name"]]
-            count[own] += 1
-            size[own] += args["In msg nelems"] * SIZES[args["dtype"]]
-            time[own] += round(event["dur"] * 1000)
+@pytest.mark.real_files
+def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -> None:
+    for name, ranks in [
+        ("hta_nccl_data.json.gz", 2),
+        ("tracelens_resnet_act_checkpoint.json.gz", 8),
+    ]:
+        with subtests.test(name=name):
+            path = real_file(f"kineto/{name}")
+            events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+            count: Counter[str] = Counter()
+            size: Counter[str] = Counter()
+            time: Counter[str] = Counter()
+            for event in events:
+                args = event.get("args", {})
+                if event.get("cat") == "kernel" and "Collective name" in args:
+                    own = NAMES[args["Collective name"]]
+                    count[own] += 1
+                    size[own] += args["In msg nelems"] * SIZES[args["dtype"]]
+                    time[own] += round(event["dur"] * 1000)
 
-    found = measure_communication(str(path))
+            found = measure_communication(str(path))
 
-    totals = [total for total in totals_of(found) if total.communicator is not None]
-    assert {total.name: total.operations for total in totals} == dict(count)
-    assert {total.name: total.bytes for total in totals} == dict(size)
-    for total in totals:
-        assert total.ranks == ranks
-        assert total.algorithm_gbps == pytest.approx(size[total.name] / time[total.name], rel=1e-3)
-    assert [group.ranks for group in groups(found)] == [tuple(range(ranks))]
+            totals = [total for total in totals_of(found) if total.communicator is not None]
+            assert {total.name: total.operations for total in totals} == dict(count)
+            assert {total.name: total.bytes for total in totals} == dict(size)
+            for total in totals:
+                assert total.ranks == ranks
+                assert total.algorithm_gbps == pytest.approx(
+                    size[total.name] / time[total.name], rel=1e-3
+                )
+            assert [group.ranks for group in groups(found)] == [tuple(range(ranks))]
 
 
 @pytest.mark.parametrize("start_us", [0, -5_000_000_000])

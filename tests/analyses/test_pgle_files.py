@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle.files import FORMATS, read_costs, written_costs
 from bubbleviz.errors import InputError
+from tests.support.needs import real_file
 
 HOSTILE = {
     'a" cost_us: 1 } costs { name: "b': 1.0,
@@ -98,11 +98,9 @@ def test_any_bytes_are_read_or_refused(content: bytes, suffix: str) -> None:
             assert all(cost_us >= 0 for cost_us in read_costs(str(file)).values())
 
 
+@pytest.mark.real_files
 def test_a_published_file_is_read_and_written_again(tmp_path: Path) -> None:
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if not data:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no real files here")
-    file = Path(data) / "pgle" / "bf16_pgle_16vm.pbtxt"
+    file = real_file("pgle/bf16_pgle_16vm.pbtxt")
 
     costs = read_costs(str(file))
 

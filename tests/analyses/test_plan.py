@@ -29,6 +29,8 @@ from tests.planting import Planting, plant
 from tests.support.places import CHECKOUT
 from tests.support.planted_runs import analysed
 
+pytestmark = pytest.mark.thorough
+
 
 def workload(placement: tuple[int, ...], microbatches: int) -> Workload:
     devices = max(placement) + 1

@@ -627,6 +627,7 @@ print(*recorder.lines, sep="\\n")
 """
 
 
+@pytest.mark.frameworks
 def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
     raised = ["Optimizer", "raised"]
     assert ran("-c", _OPTIMIZERS).splitlines() == [
@@ -674,6 +675,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_steps_of_pytorch_are_recorded_and_train_the_same(kind: str, tmp_path: Path) -> None:
     script, folder = tmp_path / "train.py", tmp_path / "run"

@@ -13,19 +13,13 @@ import pytest
 
 from scripts.frameworks.__main__ import run
 from scripts.frameworks.cases import QUICK, Case
-from scripts.frameworks.environments import ENVIRONMENTS, NotInstalledError, python_of
+from tests.support.pytorch import python_with_torch
 
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    """Return a Python with the newest Megatron-Core, and the PyTorch that comes with it."""
-    try:
-        return python_of(ENVIRONMENTS[0])
-    except NotInstalledError as error:
-        pytest.skip(f"{ENVIRONMENTS[0].name} cannot be installed: {error}")
+pytestmark = pytest.mark.frameworks
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.framework}, {case.name}")
-def test_a_framework_is_named_as_it_ran(case: Case, python: Path, tmp_path: Path) -> None:
+def test_a_framework_is_named_as_it_ran(case: Case, tmp_path: Path) -> None:
+    python = Path(python_with_torch())
     # Times that were measured are held to no limit: other tests keep ranks from their cores.
     assert run(python, case, tmp_path / "run", wider=math.inf).wrong == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from bubbleviz.interpret.record import forget
 from bubbleviz.progress import Watch
 from bubbleviz.sources.kineto import profile as kineto_profile
 from tests.support.command_line import CommandLine
+from tests.support.needs import real_file
 from tests.support.places import FIXTURES
 
-DATA = os.environ.get("BUBBLEVIZ_DATA")
 ONE = str(FIXTURES / "1f1b")
 
 
@@ -134,15 +133,12 @@ def test_the_path_is_hidden_where_names_are(cli: CommandLine) -> None:
     assert "1f1b/node0" not in cli(ONE, "--anonymous")[2]
 
 
-@pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set: no real profiles")
-@pytest.mark.parametrize(
-    ("path", "command"),
-    [
-        ("nsys/nsys-ai_mock.sqlite", "idle"),
-        ("kineto/hta_nccl_data.json.gz", "idle"),
-        ("jax/jax_cpu4.xplane.pb", "idle"),
-        ("nccl", "nccl"),
-    ],
-)
-def test_real_files(path: str, command: str) -> None:
-    assert first_look([f"{DATA}/{path}"])[0] == command
+@pytest.mark.real_files
+def test_real_files() -> None:
+    expected = {
+        "nsys/nsys-ai_mock.sqlite": "idle",
+        "kineto/hta_nccl_data.json.gz": "idle",
+        "jax/jax_cpu4.xplane.pb": "idle",
+        "nccl": "nccl",
+    }
+    assert {path: first_look([str(real_file(path))])[0] for path in expected} == expected

@@ -14,6 +14,8 @@ from tests.support.idle_runs import planted
 from tests.support.nccl_runs import ring
 from tests.support.places import CHECKOUT
 
+pytestmark = pytest.mark.thorough
+
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "analyze": lambda _: ["analyze", "fixtures/zb-v"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
 
-DATA = os.environ.get("BUBBLEVIZ_DATA")
 #: Of each kind of refusal one: all take a minute.
 FILES = (
     "kineto/hta_sampled_rank-1.json.gz",  # sends and receives without a pipeline
@@ -58,29 +57,32 @@ def test_a_refusal_names_what_runs(
     assert followed(str(profile(tmp_path, work, calls, [R(0, 90, name)])), cli) == [command]
 
 
-@pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set: no real profiles")
-@pytest.mark.parametrize("file", FILES)
-def test_real_profiles(file: str, cli: CommandLine) -> None:
-    path = f"{DATA}/{file}"
-    named = followed(path, cli)
-    assert named
-    # What the commands themselves say leads on, too.
-    for command in {*named, "inspect"}:
-        code, out, err = cli(command, path)
-        if code == 0:
-            run_named(out + err, path, cli)
+@pytest.mark.real_files
+def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
+    for file in FILES:
+        with subtests.test(file=file):
+            path = str(real_file(file))
+            named = followed(path, cli)
+            assert named
+            # What the commands themselves say leads on, too.
+            for command in {*named, "inspect"}:
+                code, out, err = cli(command, path)
+                if code == 0:
+                    run_named(out + err, path, cli)
 
 
 # Runs of JAX on CPUs: a host is called a host, and no advice is for GPUs.
 
 
-@pytest.mark.skipif(DATA is None, reason="BUBBLEVIZ_DATA is not set")
-@pytest.mark.parametrize("suffix", ["xplane.pb", "trace.json.gz"])
-@pytest.mark.parametrize("command", ["idle", "pgle", "analyze"])
-def test_no_advice_for_gpus(command: str, suffix: str, cli: CommandLine) -> None:
-    assert DATA is not None
-    _, printed, complained = cli(command, str(Path(DATA, "jax", f"jax_cpu4.{suffix}")))
-    shown = " ".join((printed + complained).split())
-    for word in ("GPU ms", "--xla_gpu", "ProfilerActivity", "idle or pgle"):
-        assert word not in shown
-    assert {"idle": "jax.devices()", "pgle": "CPU ms", "analyze": "a CPU run"}[command] in shown
+@pytest.mark.real_files
+def test_no_advice_for_gpus(cli: CommandLine, subtests: pytest.Subtests) -> None:
+    for suffix in ["xplane.pb", "trace.json.gz"]:
+        for command in ["idle", "pgle", "analyze"]:
+            with subtests.test(command=command, suffix=suffix):
+                _, printed, complained = cli(command, str(real_file(f"jax/jax_cpu4.{suffix}")))
+                shown = " ".join((printed + complained).split())
+                for word in ("GPU ms", "--xla_gpu", "ProfilerActivity", "idle or pgle"):
+                    assert word not in shown
+                assert {"idle": "jax.devices()", "pgle": "CPU ms", "analyze": "a CPU run"}[
+                    command
+                ] in shown

@@ -15,6 +15,8 @@ from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -50,6 +50,7 @@ def test_only_the_address_itself_is_answered() -> None:
     assert found == [(200, b"page"), *[(404, b"")] * 4]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("source", "number"),
     [("profiles", signal.SIGINT), ("report", signal.SIGTERM), ("report", signal.SIGHUP)],

@@ -23,6 +23,8 @@ from tests.support.places import EXAMPLE
 from tests.support.planted_runs import analysed
 from tests.support.report_texts import text_of
 
+pytestmark = pytest.mark.thorough
+
 UNMATCHED = "iterations in which a forward has no backward of its number"
 CUT = "iterations cut by the capture"
 

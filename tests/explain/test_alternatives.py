@@ -31,6 +31,8 @@ from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import analysed
 
+pytestmark = pytest.mark.thorough
+
 SVG = "{http://www.w3.org/2000/svg}"
 SPLIT = Planting(schedule="zb-h1", microbatches=12, backward_ns=1_200_000, weight_ns=700_000)
 FUSED = Planting(transfer_ns=100_000)

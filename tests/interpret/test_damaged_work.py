@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 import sqlite3
 from collections.abc import Iterable
@@ -28,6 +27,7 @@ from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.readers import reader_of
+from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 from tests.support.torch_traces import traces_of
@@ -75,9 +75,9 @@ def _linked(path: Path) -> tuple[Limitation, ...]:
         return link(file.read(("*",), partial=True), no_ranges()).limitations
 
 
-@pytest.mark.skipif("BUBBLEVIZ_DATA" not in os.environ, reason="BUBBLEVIZ_DATA is not set")
+@pytest.mark.real_files
 def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
-    data = Path(os.environ["BUBBLEVIZ_DATA"])
+    data = real_file("")
     paths = [
         path
         for path in (*data.glob("nsys/*.sqlite"), *data.glob("kineto/*.gz"))

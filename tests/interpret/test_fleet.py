@@ -270,6 +270,7 @@ def test_timings_name_steps_and_rows(jobs: str, many: Path, cli: CommandLine) ->
     assert calls.endswith("rows")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("afresh", [False, True])
 def test_a_signal_ends_all_at_once(
@@ -456,6 +457,7 @@ class Losing(Noted):
             self._lose(self._processes.pop())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "after"), [("killed", 0), pytest.param("frozen", 1, marks=needs_stopping)]
 )
@@ -495,6 +497,7 @@ run_recordings.record = record
 """
 
 
+@pytest.mark.thorough
 def test_of_files_read_together_only_what_kills_workers_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,6 +523,7 @@ def _deadly(number: int) -> int:
     return 2 * number
 
 
+@pytest.mark.thorough
 def test_parts_that_workers_die_of_are_done_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -597,6 +601,7 @@ def _server(answer: bytes | None) -> tuple[socket.socket, threading.Thread]:
     return listening, thread
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "answer",
     [
@@ -643,6 +648,7 @@ UNFIT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", UNFIT)
 def test_a_worker_with_another_bubbleviz_is_an_error(
     name: str, scheduler: Path, many: Path, capfd: pytest.CaptureFixture[str]
@@ -658,6 +664,7 @@ def test_a_worker_with_another_bubbleviz_is_an_error(
     assert "install the same version everywhere" in err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["absent", "old"])
 def test_a_scheduler_with_another_bubbleviz_is_an_error(
     name: str, many: Path, tmp_path: Path
@@ -669,6 +676,7 @@ def test_a_scheduler_with_another_bubbleviz_is_an_error(
         bubbleviz.analyze(many, dask=str(file))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=needs_stopping)])
 def test_where_no_worker_is_left_is_an_error(how: str, scheduler: Path, many: Path) -> None:
     with workers(scheduler, 2) as running:
@@ -677,6 +685,7 @@ def test_where_no_worker_is_left_is_an_error(how: str, scheduler: Path, many: Pa
             bubbleviz.analyze(many, dask=str(scheduler), progress=losing)
 
 
+@pytest.mark.thorough
 @needs_stopping
 def test_a_frozen_scheduler_is_an_error(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
@@ -687,6 +696,7 @@ def test_a_frozen_scheduler_is_an_error(many: Path, tmp_path: Path) -> None:
             bubbleviz.analyze(many, dask=str(file))
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_dies_prints_one_sentence(many: Path, tmp_path: Path) -> None:
     """In a process of its own, as what Dask logs may come as late as at its end."""
     file, output = tmp_path / "scheduler.json", tmp_path / "r.json"

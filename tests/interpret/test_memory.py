@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import bubbleviz
 from bubbleviz.interpret.memory import limitations_of_memory, memory_use
@@ -133,6 +134,7 @@ def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
     assert "a.sqlite: " in limitation.reason
 
 
+@pytest.mark.frameworks
 def test_memory_events_of_pytorch_itself(tmp_path: Path) -> None:
     file = tmp_path / "rank0.pt.trace.json"
     subprocess.run(

@@ -263,6 +263,7 @@ def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
     assert [text for _, text in rows] == ["forward", "forward"]
 
 
+@pytest.mark.thorough
 def test_damaged_pages_are_safe_under_sanitizers() -> None:
     """As ``python scripts/fuzz_pages.py`` does for longer."""
     compiled_library()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from bubbleviz.report.report import Report
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "60"))
 SETTINGS = settings(
     max_examples=EXAMPLES,

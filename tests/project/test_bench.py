@@ -86,6 +86,7 @@ def test_rows_lie_as_in_real_exports(tmp_path: Path) -> None:
         assert not rows("SELECT 1 FROM NVTX_EVENTS WHERE textId NOT IN (SELECT id FROM StringIds)")
 
 
+@pytest.mark.thorough
 def test_all_of_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--tiny", "--kinds", "deep", "--markdown", "--jobs", "1", "--peer-limit", "5"]
 

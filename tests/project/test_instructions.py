@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,17 +9,14 @@ import pytest
 
 from scripts.counting import __main__ as command
 from scripts.counting.budget import Budget, read_budget, verdict
-from scripts.counting.counts import CountingError, count, environment, obstacle
+from scripts.counting.counts import CountingError, count, environment
 
 BUDGET = Budget(("here",), {"read": 100_000_000, "name": 2_000_000})
 
 
+@pytest.mark.valgrind
 def test_every_stage_is_within_its_budget() -> None:
     """Renew the budget with scripts/instructions --renew, and say why in the commit."""
-    if reason := obstacle():
-        if os.environ.get("BUBBLEVIZ_VALGRIND") == "needed":
-            pytest.fail(reason)
-        pytest.skip(reason)
     budget, here = read_budget(), environment()
 
     complaints = budget.complaints(count(), here)

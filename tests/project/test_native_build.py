@@ -80,6 +80,7 @@ def test_a_pure_wheel_can_be_asked_for(build: Build, monkeypatch: pytest.MonkeyP
     assert build() == ({"force_include": {}}, [])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("platform", ["", "macosx_11_0_arm64"])
 def test_a_wheel_with_the_c_part_is_of_its_platform(
     platform: str, build: Build, monkeypatch: pytest.MonkeyPatch

@@ -1,18 +1,13 @@
-"""The interactive report in a real browser: what people do with it, and what they read there.
-
-Debian's Chromium is driven headless. Where it is not installed the tests are skipped, but for
-``BUBBLEVIZ_BROWSER=needed``, as in CI.
-"""
+"""The interactive report in a real browser: what people do with it, and what they read there."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Dialog
 
 from bubbleviz.analyses.idle import idle as measured
 from bubbleviz.analyses.idle.page import render as idle_page
@@ -33,6 +28,9 @@ from tests.support.opened_pages import Open, Opened
 from tests.support.opened_pages import percent as written_percent
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import analysed
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog
 
 REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
 SMALL = REPORTS["1f1b"]

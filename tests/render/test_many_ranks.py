@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from playwright.sync_api import Locator, expect
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.render import json_document as json
@@ -23,6 +23,9 @@ from tests.planting import Planting
 from tests.render.test_page_reading import violations
 from tests.support.opened_pages import Open, Opened
 from tests.support.planted_runs import analysed
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, LocatorAssertions
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,13 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run of more than three ranks be one of many, each pipeline a shard."""
     monkeypatch.setattr(rank_means, "MANY_RANKS", 3)
     monkeypatch.setattr(shards, "_FEWEST_RANKS", 1)
+
+
+def expect_locator(locator: Locator) -> LocatorAssertions:
+    """Return Playwright's assertions on a locator, which wait until they hold."""
+    from playwright.sync_api import expect
+
+    return expect(locator)
 
 
 def title_of(opened: Opened) -> Locator:
@@ -122,17 +132,17 @@ def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
         canvas.press(key)
     assert own.page.locator("#live").inner_text().startswith("pipeline 2, stage 1; bubble ratio")
     canvas.press("Enter")
-    expect(title_of(own)).to_have_text("Timeline: Pipeline 2")
+    expect_locator(title_of(own)).to_have_text("Timeline: Pipeline 2")
     assert own.run("return timeline.rows.map((row) => row.rank)") == [8, 9, 10, 11]
     assert own.page.locator("#ranks tbody tr").count() == 4
 
     own.page.fill("#overview-pipeline", "0")
     own.page.locator("#overview-pipeline").press("Enter")
-    expect(title_of(own)).to_have_text("Timeline: Pipeline 0")
+    expect_locator(title_of(own)).to_have_text("Timeline: Pipeline 0")
 
     x, y = own.run("return many_ranks.overview.corner(1, 2)")
     canvas.click(position={"x": x + 2, "y": y + 2})
-    expect(title_of(own)).to_have_text("Timeline: Pipeline 1")
+    expect_locator(title_of(own)).to_have_text("Timeline: Pipeline 1")
 
 
 @pytest.mark.usefixtures("few")
@@ -153,7 +163,7 @@ def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
 
     assert first.inner_text().startswith("node0 GPU 7 (pipeline order 6), stage 2")
     first.get_by_role("button").click()
-    expect(title_of(own)).to_have_text("Timeline: Pipeline 1")
+    expect_locator(title_of(own)).to_have_text("Timeline: Pipeline 1")
 
 
 @pytest.mark.usefixtures("few")

@@ -17,13 +17,12 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.browsers import Firefox
 from tests.support.drawn_reports import Op, report_of
-from tests.support.opened_pages import PARTS_OF_PAGE, Open, Opened, installed, percent, significant
+from tests.support.opened_pages import PARTS_OF_PAGE, Open, Opened, percent, significant
 from tests.support.places import FIXTURES
 
 SMALL = analyze(FIXTURES / "1f1b")
 INTERLEAVED = analyze(FIXTURES / "zb-v")
 #: axe-core, which the package carries.
-AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
 RULES = "{ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] }"
 VIOLATIONS = f"""const found = await axe.run(document, {RULES});
 return found.violations.map((own) => own.id + ': ' + own.nodes.map((node) => node.html).join(' '));
@@ -36,7 +35,8 @@ timeline.setWindow(run.workSpan(0));"""
 
 
 def violations(own: Opened) -> list[str]:
-    own.page.evaluate(AXE)
+    axe = files("axe_playwright_python").joinpath("axe.min.js")
+    own.page.evaluate(axe.read_text("utf-8"))
     return list(own.run(VIOLATIONS))
 
 
@@ -262,7 +262,6 @@ def test_a_frame_costs_its_pixels_and_not_its_operations(share: float, opened: O
 @pytest.fixture(scope="module")
 def firefox() -> Iterator[Firefox]:
     """Start Firefox once, as wide as Chromium's pages."""
-    installed("firefox-esr")
     with Firefox(1280) as started:
         yield started
 

@@ -19,6 +19,8 @@ from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE, analysed
 
+pytestmark = pytest.mark.thorough
+
 RENDERERS = {kind: renderer_named(kind) for kind in ("csv", "parquet")}
 MORE = {
     "replicas": replace(BASE, replicas=2, servers=2),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of
 from tests.support.command_line import CommandLine
+from tests.support.needs import reference_file
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 #: Names and least microbatches a stage of schedules whose plans have one direction.
@@ -91,11 +91,9 @@ def test_ranks_take_turns(lines: list[str]) -> None:
     assert texts(lowered(schedule_named("1f1b").plan(len(lines), 2, 1))) == lines
 
 
+@pytest.mark.real_files
 def test_a_file_that_pytorch_lowered_is_lowered_alike() -> None:
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if data is None:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no reference files")
-    file = Path(data).parent / "reference/torch_csv/ZBVZeroBubble.2ranks.4mb.comms.csv"
+    file = reference_file("torch_csv/ZBVZeroBubble.2ranks.4mb.comms.csv")
     theirs = torch_csv.read(file.read_text(encoding="utf-8"), "theirs")
 
     assert theirs == lowered(theirs.plan)

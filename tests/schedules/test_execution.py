@@ -1,7 +1,4 @@
-"""Plans run by PyTorch on gloo: they load, train and give the gradients of the whole model.
-
-Where PyTorch is not installed, BUBBLEVIZ_TORCH names a Python that has it beside bubbleviz.
-"""
+"""Plans run by PyTorch on gloo: they load, train and give the gradients of the whole model."""
 
 from __future__ import annotations
 
@@ -13,20 +10,13 @@ import pytest
 from tests.support.places import CHECKOUT
 from tests.support.pytorch import python_with_torch
 
+pytestmark = pytest.mark.frameworks
+
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of the repository with PyTorch, or skip."""
-    python = python_with_torch()
-    has_all = subprocess.run(
-        [python, "-c", "import bubbleviz.cli.app, numpy, rich, sqlalchemy"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        check=False,
-    )
-    if has_all.returncode:
-        pytest.skip(f"{python} lacks what bubbleviz needs; run its pip install -e .")
+    """Run a script of the repository with PyTorch."""
     return subprocess.run(
-        [python, "-m", module, *arguments],
+        [python_with_torch(), "-m", module, *arguments],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,

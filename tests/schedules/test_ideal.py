@@ -17,7 +17,8 @@ from bubbleviz.schedules.ideal import ideal
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import StageTimes
 from tests.support.command_line import CommandLine
-from tests.support.published_orders import WITH_ORDER, numbers, reference
+from tests.support.published_orders import WITH_ORDER
+from tests.support.published_rates import PUBLISHED_RUNS, STAGES
 
 EQUAL = StageTimes((1.0,), (1.0,), (1.0,))
 #: What a call needs beside a schedule.
@@ -29,18 +30,15 @@ SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
     [("1F1B", "1f1b"), ("ZB-H1", "zb-h1"), ("ZB-H2", "zb-h2"), ("1F1B-I", "1f1b-i")],
 )
 def test_the_command_gives_the_rates_of_the_paper(theirs: str, name: str, cli: CommandLine) -> None:
-    rows = [row for row in reference("zero_bubble_table5.csv") if row["schedule"] == theirs]
-
-    assert len(rows) == 6
-    for row in rows:
-        p, m, v, *us = numbers(row, "p", "m", "chunks_1f1bi", "tf_us", "tb_us", "tw_us", "tcomm_us")
-        tf, tb, tw, tcomm = (str(one / 1000) for one in us)
+    for run in PUBLISHED_RUNS:
+        tf, tb, tw, tcomm = (str(us / 1000) for us in run.times_us)
         times = ("--tf", tf, "--tb", tb, "--tw", tw, "--tcomm", tcomm)
-        chunks = ("--chunks", str(v)) if name == "1f1b-i" else ()
-        options = ("--schedule", name, "-p", str(p), "-m", str(m), *times, *chunks)
+        chunks = ("--chunks", str(run.chunks)) if name == "1f1b-i" else ()
+        sizes = ("-p", str(STAGES), "-m", str(run.microbatches))
+        options = ("--schedule", name, *sizes, *times, *chunks)
         found = cli.json("simulate", *options, "--json", "-")
 
-        assert found["bubble_ratio"]["stage"] == pytest.approx(float(row["bubble_rate"]), abs=5e-5)
+        assert found["bubble_ratio"]["stage"] == pytest.approx(run.rates[theirs], abs=5e-5)
         if name == "1f1b-i":
             assert found["bubble_ratio"]["schedule"] is found["makespan_ms"] is None
             assert found["peak_activations"] is found["memory"] is None

@@ -161,6 +161,7 @@ def test_the_recurrence_is_the_simulator(
         assert simulated(plan, layers, found_best.layout, limit) == (wanted, True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("zb-h1", 1), ("zb-v", 2)])
 def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
+from tests.support.needs import reference_file
 from tests.support.published_orders import ONE_WAY
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
@@ -29,26 +29,22 @@ def read(text: str) -> Plan:
     return torch_csv.read(text, "plan.csv").plan
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
+@pytest.mark.real_files
+def test_files_that_pytorch_wrote_are_the_schedules(subtests: pytest.Subtests) -> None:
+    for file, name in [
         ("DualPipeV.2ranks.4mb.csv", "dualpipev"),
         ("Interleaved1F1B.2ranks.4mb.csv", "interleaved-1f1b"),
         ("ZBVZeroBubble.2ranks.4mb.csv", "zb-v"),
         ("ZBVZeroBubble.2ranks.4mb.comms.csv", "zb-v"),
-    ],
-)
-def test_files_that_pytorch_wrote_are_the_schedules(file: str, name: str) -> None:
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if data is None:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no reference files")
-    found = read_file(str(Path(data).parent / "reference" / "torch_csv" / file)).plan
-    wanted = schedule_named(name).plan(2, 4, 2)
+    ]:
+        with subtests.test(file=file):
+            found = read_file(str(reference_file(f"torch_csv/{file}"))).plan
+            wanted = schedule_named(name).plan(2, 4, 2)
 
-    assert found.name == file
-    assert (found.orders, found.placement) == (wanted.orders, wanted.placement)
-    assert (found.chunks, found.microbatches) == (2, 4)
-    assert found.together == wanted.together
+            assert found.name == file
+            assert (found.orders, found.placement) == (wanted.orders, wanted.placement)
+            assert (found.chunks, found.microbatches) == (2, 4)
+            assert found.together == wanted.together
 
 
 @settings(max_examples=60)

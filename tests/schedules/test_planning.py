@@ -22,6 +22,8 @@ from bubbleviz.schedules.search.problem import Codes, lower_bound, plan_of, prob
 from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of, peak_memory
 from tests.support.published_orders import Row, numbers, reference
 
+pytestmark = pytest.mark.thorough
+
 QUIET = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -316,16 +318,20 @@ def workload_of(row: Row) -> Workload:
     return workload(placement, m, (tf, tb, tw), tcomm * v, float(row["peak_act_until_W"]))
 
 
-@pytest.mark.parametrize("name", PLACED)
-def test_no_published_order_is_shorter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.real_files
+def test_no_published_order_is_shorter(
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
     """A few of each, in a fraction of the time that a user's plan takes."""
-    monkeypatch.setattr("bubbleviz.schedules.planning._MOST_TIMED", 10_000_000)
-    rows = [row for row in reference("schedules.csv") if row["schedule"] == name]
-    rows = [row for row in rows if row["makespan_us"] and row["p"] == "4"]
+    for name in PLACED:
+        with subtests.test(name=name):
+            monkeypatch.setattr("bubbleviz.schedules.planning._MOST_TIMED", 10_000_000)
+            rows = [row for row in reference("schedules.csv") if row["schedule"] == name]
+            rows = [row for row in rows if row["makespan_us"] and row["p"] == "4"]
 
-    assert rows
-    for row in rows[:: max(1, len(rows) // 2)]:
-        found = best_plan(workload_of(row), split=True, prove=False)
-        length_us = found.best.makespan_ns / float(row["chunks"])
-        assert length_us <= float(row["makespan_us"]) + 0.01, row["function"]
-        assert found.bound_ns / float(row["chunks"]) <= length_us + 0.01
+            assert rows
+            for row in rows[:: max(1, len(rows) // 2)]:
+                found = best_plan(workload_of(row), split=True, prove=False)
+                length_us = found.best.makespan_ns / float(row["chunks"])
+                assert length_us <= float(row["makespan_us"]) + 0.01, row["function"]
+                assert found.bound_ns / float(row["chunks"]) <= length_us + 0.01

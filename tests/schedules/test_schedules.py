@@ -90,6 +90,7 @@ def test_sizes_that_a_schedule_does_not_allow(name: str, sizes: tuple[int, int, 
         schedule_named(name).plan(*sizes)
 
 
+@pytest.mark.real_files
 def test_listed_orders_take_the_published_time() -> None:
     rows = [row for row in reference("schedules.csv") if row["order"] and "(" not in row["order"]]
 
@@ -110,6 +111,7 @@ def test_listed_orders_take_the_published_time() -> None:
         assert simulation.schedule_ratio == pytest.approx(published, abs=1e-6)
 
 
+@pytest.mark.real_files
 def test_our_orders_take_the_published_time() -> None:
     rows = [row for row in reference("schedules.csv") if row["schedule"] in OURS]
 

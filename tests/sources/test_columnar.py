@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -22,8 +21,11 @@ from tests.sources.test_raw_reports import put_nsys
 from tests.support.columnar_exports import ARROW, FORMS, Form, columnar
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of, rebuilt
+from tests.support.needs import real_file
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import FULL
+
+pytestmark = pytest.mark.thorough
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
 #: What inspect says of the reader, and labels, which have the file's name where no host is known.
@@ -59,13 +61,6 @@ def outcome(
     return code, out, err
 
 
-def data() -> Path:
-    folder = os.environ.get("BUBBLEVIZ_DATA")
-    if not folder:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no real exports here")
-    return Path(folder) / "nsys"
-
-
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("full")
@@ -80,12 +75,13 @@ def test_reports_of_a_planted_run_are_equal(
     compared(full, tmp_path, FORMS[form], capsys)
 
 
+@pytest.mark.real_files
 @pytest.mark.parametrize("form", ["parquet, narrow columns, small row groups", "arrow"])
 def test_reports_of_real_exports_are_equal(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Half of them in each form."""
-    for original in sorted(data().glob("*.sqlite"))[form == "arrow" :: 2]:
+    for original in sorted(real_file("nsys").glob("*.sqlite"))[form == "arrow" :: 2]:
         # Sentences are cut at a length, so that paths must be equally long.
         compared(Path(shutil.copy(original, tmp_path)), tmp_path, FORMS[form], capsys)
 

@@ -26,6 +26,8 @@ from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.processes import processes_of
 from tests.support.rocm_profiles import write_rocpd, write_rpd
 
+pytestmark = pytest.mark.thorough
+
 NVTX, KERNEL = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME, MEMCPY = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
 

@@ -31,6 +31,7 @@ from bubbleviz.sources.sqlite.queries import EVERY_ROW
 from tests.support.command_line import CommandLine
 from tests.support.compiled import compiled_library, texts_of
 from tests.support.edited_databases import change
+from tests.support.needs import real_file
 from tests.support.places import FIXTURES
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -168,11 +169,9 @@ def test_examples(path: Path) -> None:
     assert _compare(path) == ALL
 
 
+@pytest.mark.real_files
 def test_real_exports() -> None:
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if not data:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no real exports here")
-    decoded = [_compare(path) for path in sorted((Path(data) / "nsys").glob("*.sqlite"))]
+    decoded = [_compare(path) for path in sorted(real_file("nsys").glob("*.sqlite"))]
     assert len(decoded) >= 17
     # Some are too old to hold what is needed, or one table; most are plain.
     assert sum(bool(count) for count in decoded) >= 14

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from bubbleviz.sources.readers import reader_of
 from bubbleviz.sources.trace_events import times_ns
 from tests.planting import Planting, plant
 from tests.support import xla_profiles
+from tests.support.needs import real_file
 from tests.support.processes import HIP
 from tests.support.torch_traces import traces_of
 
@@ -316,8 +316,6 @@ def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
     assert profile.activities.ranks.tolist() == [[call[0] >> 24, 0]]
 
 
-DATA = os.environ.get("BUBBLEVIZ_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set")
 #: Kernels, copies and memsets, calls, annotations and operators of each file.
 REAL = {
     "hta_nccl_data.json.gz": (2700, 1074, 8740, 42 + 14346),
@@ -328,27 +326,30 @@ REAL = {
 }
 
 
-@needs_data
-@pytest.mark.parametrize("name", REAL)
-def test_real_traces_hold_what_a_plain_reader_finds(name: str) -> None:
-    path = Path(str(DATA)) / "kineto" / name
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    plain = [e for e in events if e.get("ph") == "X" and e.get("cat") == "kernel"]
+@pytest.mark.real_files
+def test_real_traces_hold_what_a_plain_reader_finds(subtests: pytest.Subtests) -> None:
+    for name, counts in REAL.items():
+        with subtests.test(name=name):
+            path = real_file(f"kineto/{name}")
+            events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+            plain = [e for e in events if e.get("ph") == "X" and e.get("cat") == "kernel"]
 
-    profile = _read(path)
+            profile = _read(path)
 
-    kernels, copies, calls, ranges = REAL[name]
-    assert profile.activities.kernels == kernels == len(plain)
-    assert len(profile.activities) == kernels + copies
-    assert sum(map(len, profile.calls.blocks())) == calls
-    assert len(profile.ranges) == ranges
-    kernel = profile.activities.take(slice(0, kernels))
-    assert (kernel.end_ns - kernel.start_ns).tolist() == [round(e["dur"] * 1000) for e in plain]
-    base = min(e["ts"] for e in plain)
-    assert (kernel.start_ns - kernel.start_ns.min()).tolist() == pytest.approx(
-        [(e["ts"] - base) * 1000 for e in plain], abs=300
-    )
-    assert [kernel.names[i] for i in kernel.name_id.tolist()] == [e["name"] for e in plain]
+            kernels, copies, calls, ranges = counts
+            assert profile.activities.kernels == kernels == len(plain)
+            assert len(profile.activities) == kernels + copies
+            assert sum(map(len, profile.calls.blocks())) == calls
+            assert len(profile.ranges) == ranges
+            kernel = profile.activities.take(slice(0, kernels))
+            assert (kernel.end_ns - kernel.start_ns).tolist() == [
+                round(e["dur"] * 1000) for e in plain
+            ]
+            base = min(e["ts"] for e in plain)
+            assert (kernel.start_ns - kernel.start_ns.min()).tolist() == pytest.approx(
+                [(e["ts"] - base) * 1000 for e in plain], abs=300
+            )
+            assert [kernel.names[i] for i in kernel.name_id.tolist()] == [e["name"] for e in plain]
 
 
 #: How HolisticTraceAnalysis's own test data names its passes.
@@ -369,11 +370,11 @@ phase = "Optimizer"
 """
 
 
-@needs_data
+@pytest.mark.real_files
 def test_backward_kernels_of_a_real_trace_are_found_across_threads(tmp_path: Path) -> None:
     naming = tmp_path / "hta.toml"
     naming.write_text(HTA_NAMES)
-    path = Path(str(DATA)) / "kineto" / "hta_ns_resolution.json.gz"
+    path = real_file("kineto/hta_ns_resolution.json.gz")
 
     report = bubbleviz.analyze(path, convention=naming)
 

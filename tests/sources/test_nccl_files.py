@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationK
 from bubbleviz.sources.nccl.formats import BLOCK, EventObject, EventObjects, format_of, read_events
 from bubbleviz.sources.readers import reader_of
 from tests.support.nccl_event_files import Op, Plugin, Step, line, proxy_file
+from tests.support.needs import real_file
 
 HASH = 0xFEEDFACECAFEBEEF
 SEND = Step(("SendGpuWait", "SendPeerWait", "SendWait"), (60_000, 61_000, 64_000, 69_000))
@@ -367,12 +367,10 @@ def test_analysis_names_the_command_that_reads_them(tmp_path: Path, text: str) -
 
 # Real files
 
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "data")) / "nccl"
 
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder with nccl/")
+@pytest.mark.real_files
 def test_the_trace_of_nccls_readme() -> None:
-    file = read_events(str(DATA / "nccl_readme_v5.jsonlines"))
+    file = read_events(str(real_file("nccl/nccl_readme_v5.jsonlines")))
     events = file.events
 
     assert (sum(count for _, count in file.seen), file.unreadable) == (43, 0)
@@ -412,9 +410,9 @@ def test_a_damaged_time_of_a_gpu_is_left_out_and_counted(
     assert not np.isin(file.bridges.row, starts).any()
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder with nccl/")
+@pytest.mark.real_files
 def test_a_real_ring_of_sends_and_receives() -> None:
-    file = read_events(str(DATA / "pha-z_sendrecv_v5.jsonlines"))
+    file = read_events(str(real_file("nccl/pha-z_sendrecv_v5.jsonlines")))
     events = file.events
 
     # Six lines were shortened by hand, and tell no phase.

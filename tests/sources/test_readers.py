@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources import readers
 from bubbleviz.sources.readers import reader_of
 from tests.support.columnar_exports import columnar
+from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.operation_tables import tables_in, traced
 from tests.support.processes import Process, processes_of
@@ -83,6 +83,7 @@ def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> No
     assert reader_of(str(path)).name == "kineto"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KNOWN)
 def test_damaged_bytes_end_in_a_report_or_a_sentence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -214,7 +215,6 @@ def test_a_table_has_no_kernels_and_names_the_command_that_reads_it(
         file.read((), partial=partial)
 
 
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))
 OF_FOLDER = {
     "kineto/*.json.gz": "kineto",
     "jax/*.xplane.pb": "xplane",
@@ -224,13 +224,15 @@ OF_FOLDER = {
 }
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder")
-@pytest.mark.parametrize("pattern", OF_FOLDER)
-def test_one_reader_claims_each_real_file(pattern: str) -> None:
-    found = sorted(DATA.glob(pattern))
+@pytest.mark.real_files
+def test_one_reader_claims_each_real_file() -> None:
+    for pattern, reader in OF_FOLDER.items():
+        files = sorted(real_file("").glob(pattern))
 
-    assert found
-    assert [claimed_by(path) for path in found] == [[OF_FOLDER[pattern]]] * len(found)
+        assert files, pattern
+        assert {str(file): claimed_by(file) for file in files} == {
+            str(file): [reader] for file in files
+        }
 
 
 def test_planes_that_are_gzipped_are_to_be_unpacked(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """Real exports of many versions: each is analysed, or refused in the sentence that fits it.
 
-They are not part of the project; the folder that holds them is named by ``BUBBLEVIZ_DATA``.
+They are not part of the project; ``BUBBLEVIZ_DATA`` names the folder that contains them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from tests.support.command_line import CommandLine
+from tests.support.needs import real_file
 
 #: Beginnings of the sentences in which ``analyze`` refuses.
 NO_KERNELS = "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx"
@@ -68,54 +68,56 @@ EXPECTED = {
 }
 
 
+pytestmark = pytest.mark.real_files
+
+
 @pytest.fixture(scope="module")
 def exports() -> Path:
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if not data:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no real exports here")
-    return Path(data) / "nsys"
+    return real_file("nsys")
 
 
 def content(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("name", EXPECTED)
 def test_analyze_says_what_is_missing(
-    exports: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
-    path, before = exports / f"{name}.sqlite", content(exports)
-    outputs = [f"--{kind}={tmp_path / kind}" for kind in ("svg", "csv", "json", "text")]
-    code = main(["analyze", str(path), *outputs])
-    printed = capsys.readouterr()
+    for name, expected in EXPECTED.items():
+        with subtests.test(name=name):
+            path, before = exports / f"{name}.sqlite", content(exports)
+            outputs = [f"--{kind}={tmp_path / kind}" for kind in ("svg", "csv", "json", "text")]
+            code = main(["analyze", str(path), *outputs])
+            printed = capsys.readouterr()
 
-    assert (code, printed.out) == (1, "")
-    assert printed.err.startswith(f"bubbleviz: {path}: {EXPECTED[name].refusal}")
-    assert printed.err.count("\n") == 1
-    assert len(printed.err) < 1000
-    assert all(re.sub("[0-9]+", "#", shown) in printed.err for shown in EXPECTED[name].names)
-    assert list(tmp_path.iterdir()) == []
-    assert content(exports) == before
+            assert (code, printed.out) == (1, "")
+            assert printed.err.startswith(f"bubbleviz: {path}: {expected.refusal}")
+            assert printed.err.count("\n") == 1
+            assert len(printed.err) < 1000
+            assert all(re.sub("[0-9]+", "#", shown) in printed.err for shown in expected.names)
+            assert list(tmp_path.iterdir()) == []
+            assert content(exports) == before
 
 
-@pytest.mark.parametrize("name", EXPECTED)
 def test_inspect_shows_what_is_there(
-    exports: Path, name: str, capsys: pytest.CaptureFixture[str]
+    exports: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
-    expected, before = EXPECTED[name], content(exports)
-    code = main(["inspect", str(exports / f"{name}.sqlite"), "-v"])
-    printed = capsys.readouterr()
-    kernels = "no table" if expected.kernels is None else f"{expected.kernels:,}"
+    for name, expected in EXPECTED.items():
+        with subtests.test(name=name):
+            before = content(exports)
+            code = main(["inspect", str(exports / f"{name}.sqlite"), "-v"])
+            printed = capsys.readouterr()
+            kernels = "no table" if expected.kernels is None else f"{expected.kernels:,}"
 
-    assert (code, printed.err) == (0, "")
-    assert f"schema {expected.version}\n" in printed.out
-    assert re.search(rf"^ +kernels +{kernels}$", printed.out, re.MULTILINE)
-    assert "analyze cannot compute bubble ratios" in printed.out
-    assert all(re.sub("[0-9]+", "#", shown) in printed.out for shown in expected.names)
-    assert name != "nsys-ai_healthy_1pct" or "globalPid" in printed.out
-    for word in ("LD_LIBRARY_PATH", "TOKEN", "PASSWORD", "--trace", "/home/", "HOME="):
-        assert word not in printed.out.replace(str(exports), "")
-    assert content(exports) == before
+            assert (code, printed.err) == (0, "")
+            assert f"schema {expected.version}\n" in printed.out
+            assert re.search(rf"^ +kernels +{kernels}$", printed.out, re.MULTILINE)
+            assert "analyze cannot compute bubble ratios" in printed.out
+            assert all(re.sub("[0-9]+", "#", shown) in printed.out for shown in expected.names)
+            assert name != "nsys-ai_healthy_1pct" or "globalPid" in printed.out
+            for word in ("LD_LIBRARY_PATH", "TOKEN", "PASSWORD", "--trace", "/home/", "HOME="):
+                assert word not in printed.out.replace(str(exports), "")
+            assert content(exports) == before
 
 
 def test_a_folder_of_unusable_exports_is_refused_in_one_sentence(

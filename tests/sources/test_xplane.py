@@ -23,13 +23,12 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import Profile
 from bubbleviz.sources.paths import find_profiles
 from tests.support.command_line import CommandLine
+from tests.support.needs import real_file
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type, trace_json
 from tests.support.xla_profiles import (
-    DATA,
     LENGTH,
     MICROBATCHES,
-    REAL,
     STAGES,
     STEPS,
     T_B,
@@ -282,9 +281,9 @@ def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
     }
 
 
-@REAL
+@pytest.mark.real_files
 def test_a_real_run_on_a_gpu() -> None:
-    found = profile(DATA / "tracelens_jax08_attention.xplane.pb")
+    found = profile(real_file("jax/tracelens_jax08_attention.xplane.pb"))
     lines = slow_reading(Path(found.source.path))
     streams = [total for (_, line), total in lines.items() if line.startswith("Stream")]
     length_ns = found.activities.end_ns - found.activities.start_ns
@@ -298,9 +297,9 @@ def test_a_real_run_on_a_gpu() -> None:
     assert modules == recorded == 81
 
 
-@REAL
+@pytest.mark.real_files
 def test_a_real_run_on_cpus() -> None:
-    found = profile(DATA / "jax_cpu4.xplane.pb")
+    found = profile(real_file("jax/jax_cpu4.xplane.pb"))
 
     assert found.activities.ranks.tolist() == [[4279, device] for device in range(4)]
     assert Counter(np.array(found.activities.names)[found.activities.name_id].tolist()) == {
@@ -315,7 +314,7 @@ def test_a_real_run_on_cpus() -> None:
     with pytest.raises(
         errors.NothingToAnalyseError, match=r"no range names forward .* no device plane"
     ):
-        bubbleviz.analyze(DATA / "jax_cpu4.xplane.pb")
+        bubbleviz.analyze(real_file("jax/jax_cpu4.xplane.pb"))
 
 
 @pytest.mark.parametrize("kind", [tpu, gpu], ids=["TPU", "GPU"])
@@ -387,10 +386,11 @@ def test_both_formats_of_a_planted_run_give_one_report(planes: list[P], tmp_path
     assert costs[0] == costs[1]
 
 
-@REAL
+@pytest.mark.real_files
 @pytest.mark.parametrize("name", PAIRS)
 def test_both_formats_of_a_real_run_agree(name: str) -> None:
-    xplane, json_trace = profile(DATA / f"{name}.xplane.pb"), profile(DATA / PAIRS[name])
+    xplane = profile(real_file(f"jax/{name}.xplane.pb"))
+    json_trace = profile(real_file(f"jax/{PAIRS[name]}"))
     ours, theirs = rows(xplane), rows(json_trace)
 
     # What is cut to nanoseconds there is rounded here.

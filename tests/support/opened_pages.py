@@ -1,42 +1,32 @@
 """The interactive report, opened in a browser for a test.
 
-Debian's browsers are driven headless. Where one is not installed its tests are skipped, but for
-``BUBBLEVIZ_BROWSER=needed``, as in CI.
+Debian's browsers are driven headless. Playwright is imported when the first page is opened, so that
+tests can be collected without it.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import floor, log10
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.browsers import CHROMIUM_OPTIONS
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
 #: What scripts of tests have at hand.
 PARTS_OF_PAGE = """const { run, timeline, charts, parts, significant, percent } = await bubbleviz;
 const { many: many_ranks, shards } = await bubbleviz;
 """
-
-
-def installed(program: str) -> str:
-    """Return where a browser is; without it, the test is skipped, or fails where it is needed."""
-    found = shutil.which(program)
-    if found is None:
-        message = f"{program} is not installed: scripts/programs installs it as root on Debian"
-        if os.environ.get("BUBBLEVIZ_BROWSER") == "needed":
-            pytest.fail(message)
-        pytest.skip(message)
-    return found
 
 
 def significant(number: float, decimals: int = 12) -> str:
@@ -88,7 +78,9 @@ class Opened:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Start Chromium once; each page has a context of its own."""
-    program = installed("chromium")
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium")
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=list(CHROMIUM_OPTIONS))
         yield started

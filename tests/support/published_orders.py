@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 from functools import cache
-from pathlib import Path
-
-import pytest
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, PlannedOperation
+from tests.support.needs import reference_file
 
 LETTERS = {"F": Phase.F, "I": Phase.B, "W": Phase.W, "B": Phase.BW}
 
@@ -41,11 +38,8 @@ Row = dict[str, str]
 
 @cache
 def reference(name: str) -> list[Row]:
-    """Return the rows of a reference table, which lies beside the data folder."""
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if data is None:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no reference tables")
-    with (Path(data).parent / "reference" / name).open(encoding="utf-8") as lines:
+    """Return the rows of a published table, in a test marked ``real_files``."""
+    with reference_file(name).open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
 

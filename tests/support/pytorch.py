@@ -1,25 +1,21 @@
-"""PyTorch is too large to be installed for tests: it is used where there is one."""
+"""A Python that has PyTorch and Megatron-Core, for the tests marked ``frameworks``."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
+from scripts.frameworks.environments import ENVIRONMENTS, python_of
 from tests.support.places import CHECKOUT
 
 
 def python_with_torch() -> str:
-    """Return a Python that has PyTorch, or skip."""
-    if named := os.environ.get("BUBBLEVIZ_TORCH"):
-        return named
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("no PyTorch here; BUBBLEVIZ_TORCH=/path/to/python names one that has it")
-    return sys.executable
+    """Return a Python with the newest Megatron-Core and its PyTorch, installed on first use.
+
+    Raises:
+        NotInstalledError: The package index cannot be reached.
+    """
+    return str(python_of(ENVIRONMENTS[0]))
 
 
 def ran(*arguments: str | Path) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from bubbleviz import errors
 from bubbleviz.model.profile import Profile, Ranges
@@ -16,16 +13,12 @@ from bubbleviz.report.report import Report
 from bubbleviz.sources.readers import reader_of
 from tests.support.xla_files import E, L, P, space
 
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "jax"
-
 FORWARD, BACKWARD = (
     "jit(step)/jvp(layer)/dot_general",
     "jit(step)/transpose(jvp(layer))/dot_general",
 )
 STAGES, MICROBATCHES, STEPS = 4, 6, 3
 T_F, T_B, T_SEND = 10_000, 20_000, 1_000
-
-REAL = pytest.mark.skipif(not DATA.is_dir(), reason="needs real profiles (BUBBLEVIZ_DATA)")
 
 
 def op(name: str, start: float, end: float, **stats: int | str) -> E:

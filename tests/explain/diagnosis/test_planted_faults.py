@@ -20,6 +20,8 @@ from bubbleviz.report.report import Report
 from tests.planting import Planting
 from tests.support.planted_runs import analysed
 
+pytestmark = pytest.mark.thorough
+
 BASE = Planting(
     stages=4, replicas=4, iterations=4, servers=2, barrier=True, jitter=0.02, transfer_ns=20_000
 )

@@ -16,6 +16,8 @@ import bubbleviz
 from bubbleviz.report.advice import Advice, advice_of, first_thing
 from tests.support.pipeline_jobs import Job, SimulatedJob, simulated
 
+pytestmark = pytest.mark.thorough
+
 LENGTHS = (0.5, 1, 2, 0.7, 1.2, 3, 1, 0.6)
 QUIET = Job(replicas=1, iterations=4, noise=0.0, phase=(10, 10, 10), transfer=0.0)
 #: Stages, microbatches and what is uneven, and the most that can be saved: Lin et al., arXiv

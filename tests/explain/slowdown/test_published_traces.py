@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from contextlib import chdir
 from functools import cache
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -18,9 +16,9 @@ import bubbleviz
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.report.report import Report
 from tests.support.documented_files import GUIDES
+from tests.support.needs import real_file
 
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "straggler"
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs real traces (BUBBLEVIZ_DATA)")
+pytestmark = pytest.mark.real_files
 NAMES = ("AR", "ST")
 #: What follows what is seen from the times of a table alone, which the published analyzer knows.
 CLOSE = 2e-4
@@ -32,7 +30,7 @@ def report_of(name: str) -> Report:
     examples = re.findall(r"```python\n(.*?)```", (GUIDES / "tables.md").read_text(), re.DOTALL)
     (example,) = (own for own in examples if "trace.parquet" in own)
     with TemporaryDirectory() as folder, chdir(folder):
-        shutil.copy(DATA / f"trace-{name}.parquet", "trace.parquet")
+        shutil.copy(real_file(f"straggler/trace-{name}.parquet"), "trace.parquet")
         exec(compile(example, "tables", "exec"), {})
         return bubbleviz.analyze("operations.parquet")
 
@@ -44,7 +42,7 @@ def slowdowns(name: str) -> Slowdowns:
 
 
 def published(what: str, name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((DATA / f"{what}-{name}.json").read_text())
+    result: dict[str, Any] = json.loads(real_file(f"straggler/{what}-{name}.json").read_text())
     return result
 
 

@@ -1,0 +1,77 @@
+"""What some tests need besides the test environment: real files, browsers, valgrind.
+
+A test declares a need by a marker of the same name, such as ``@pytest.mark.real_files``. It is
+skipped where the need is missing, always with the sentence given here, or fails under
+``--nothing-missing``, which CI uses.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.counting.counts import obstacle
+
+
+@dataclass(frozen=True)
+class Need:
+    """A program or a folder that not every machine has.
+
+    Attributes:
+        sentence: What is needed, and how to provide it.
+        is_met: Whether it is present on this machine.
+    """
+
+    sentence: str
+    is_met: Callable[[], bool]
+
+
+def data_folder() -> Path | None:
+    """Return the folder of real files, or None if ``BUBBLEVIZ_DATA`` names no folder."""
+    name = os.environ.get("BUBBLEVIZ_DATA")
+    if not name or not Path(name).is_dir():
+        return None
+    return Path(name)
+
+
+def real_file(name: str) -> Path:
+    """Return the path of a real file or folder, in a test marked ``real_files``.
+
+    Args:
+        name: Path relative to the data folder, such as ``nsys/rodinia_report3.sqlite``.
+    """
+    folder = data_folder()
+    assert folder is not None, "mark this test with @pytest.mark.real_files"
+    return folder / name
+
+
+def reference_file(name: str) -> Path:
+    """Return the path of a published table, in a test marked ``real_files``."""
+    return real_file("..").resolve() / "reference" / name
+
+
+def has_browsers() -> bool:
+    """Return whether Chromium, Firefox and the package that drives Chromium are installed."""
+    has_programs = all(shutil.which(name) for name in ("chromium", "firefox-esr"))
+    return has_programs and importlib.util.find_spec("playwright") is not None
+
+
+#: Needs by marker name.
+NEEDS: Mapping[str, Need] = {
+    "real_files": Need(
+        "needs real profiles: set BUBBLEVIZ_DATA to the folder that contains them",
+        lambda: data_folder() is not None,
+    ),
+    "browser": Need(
+        "needs Chromium, Firefox and Playwright: scripts/programs installs them on Debian",
+        has_browsers,
+    ),
+    "valgrind": Need(
+        "needs valgrind and a C compiler: scripts/programs installs valgrind on Debian",
+        lambda: not obstacle(),
+    ),
+}
