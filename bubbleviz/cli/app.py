@@ -41,7 +41,7 @@ _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate"
 #: The commands, in the order of ``--help``, each with its panel and the words of an example; the
 #: function of each is in the module of ``bubbleviz.cli.commands`` that has its name.
 _COMMANDS = {
-    "analyze": (_MEASURE, "node*.sqlite -o bubbles.svg"),
+    "analyze": (_MEASURE, "*.sqlite --svg out.svg"),
     "inspect": (_MEASURE, "node0.sqlite"),
     "idle": (_MEASURE, "trace.json.gz"),
     "view": (_MEASURE, "node*.sqlite"),

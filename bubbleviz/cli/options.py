@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -268,17 +268,21 @@ def _formats(
 
 
 def command(
-    files: Mapping[str, str] | None = None, endings: Mapping[str, str] | None = None
+    files: Mapping[str, str] | None = None,
+    endings: Mapping[str, str] | None = None,
+    documented: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return what makes a function a command, with options that typer reads from its signature.
 
     A parameter that is a dataclass becomes one option for each of its fields. ``outputs`` (see
-    :class:`Outputs`) becomes ``-o``, ``--force`` and ``--quiet``, and an option for each format,
-    which help leaves out: the suffix of a file says the same. Every command has ``--anonymous``.
+    :class:`Outputs`) becomes ``-o``, ``--force`` and ``--quiet``, and one option per format. Help
+    lists only the ``documented`` ones, because ``-o`` with a suffix does the same. Every command
+    has ``--anonymous``.
 
     Args:
         files: the formats that the command writes, with their lines in ``--help``.
         endings: formats of the command alone by the endings of their files.
+        documented: Names of the formats whose own option is listed in help.
     """
     formats = {name: name.replace("-", "_") for name in files or ()}
 
@@ -315,7 +319,8 @@ def command(
                     _keyword("output", list[str] | None, _output(files or {}, endings))
                 )
                 for name, summary in (files or {}).items():
-                    file = option("FILE", summary, "Outputs", f"--{name}", hidden=True)
+                    is_hidden = name not in documented
+                    file = option("FILE", summary, "Outputs", f"--{name}", hidden=is_hidden)
                     parameters.append(_keyword(formats[name], str | None, file))
                 parameters.append(_keyword("force", bool, FORCE))
                 parameters.append(_keyword("quiet", bool, QUIET))

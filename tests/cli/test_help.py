@@ -40,6 +40,15 @@ def test_options_are_grouped_by_what_one_wants(cli: CommandLine) -> None:
     assert len(titles) == len({*titles})
 
 
+def test_analyze_lists_the_options_of_the_common_formats(cli: CommandLine) -> None:
+    lines = helped(cli, "analyze")
+
+    for name in ("svg", "json", "csv", "html"):
+        assert [line for line in lines if line.startswith(f"│ --{name} ")]
+    assert not [line for line in lines if line.startswith("│ --parquet")]
+    assert " Example: bubbleviz analyze *.sqlite --svg out.svg" in "".join(lines)
+
+
 def test_the_list_of_commands_names_them_all(cli: CommandLine) -> None:
     text = cli.printed("-h")
 

@@ -1,6 +1,7 @@
-"""Files are written by ``-o``, which help lists: messages and guides name no other way.
+"""Messages and guides name only the options for outputs that help lists.
 
-Each format has an option of its own, too, which help leaves out. It takes ``-``, standard output.
+Files are written by ``-o FILE`` or, in ``analyze``, by ``--svg``, ``--json``, ``--csv`` and
+``--html``. The options of other formats are hidden; they exist for ``-``, standard output.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import pytest
 from bubbleviz.render.formats import renderers
 from tests.support.places import CHECKOUT
 
-HIDDEN = re.compile(rf"--(?:{'|'.join(own.name for own in renderers())})(?![\w-])(?! -(?:\W|$))")
+DOCUMENTED = {"svg", "json", "csv", "html"}
+HIDDEN_NAMES = [own.name for own in renderers() if own.name not in DOCUMENTED]
+HIDDEN = re.compile(rf"--(?:{'|'.join(HIDDEN_NAMES)})(?![\w-])(?! -(?:\W|$))")
 PACKAGE = CHECKOUT / "bubbleviz"
 #: The guide that tells of these options.
 TOLD = {"outputs.md"}

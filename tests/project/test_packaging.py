@@ -348,12 +348,12 @@ def test_the_variant_that_reads_most_is_taken() -> None:
     assert "kernels" not in NSYS_QUERIES.views_of(schema)
 
 
-def test_every_output_format_is_a_suffix_in_help_and_no_option(
+def test_every_output_format_is_a_suffix_in_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = " ".join(helped(capsys, "analyze").replace("│", "").split())
     found = renderers.renderers()
 
-    assert "--json" not in text
+    assert "--parquet" not in text
     assert len({renderer.name for renderer in found}) == len(found)
     assert all(f"{own.suffixes[0]}, " in text.replace(")", ", ") and own.summary for own in found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from tests.support.opened_pages import Open, Opened
 from tests.support.planted_runs import analysed
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, LocatorAssertions
+    from playwright.sync_api import Locator
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_FEWEST_RANKS", 1)
 
 
-def expect_locator(locator: Locator) -> LocatorAssertions:
+def expect_locator(locator: Locator) -> Any:
     """Return Playwright's assertions on a locator, which wait until they hold."""
     from playwright.sync_api import expect
 

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
 
-@options.command({renderer.name: renderer.summary for renderer in renderers()})
+#: Formats with an option of their own in help, next to ``-o FILE``.
+_DOCUMENTED_FORMATS = ("svg", "json", "csv", "html")
+
+
+@options.command(
+    {renderer.name: renderer.summary for renderer in renderers()}, documented=_DOCUMENTED_FORMATS
+)
 def analyze(
     profiles: list[str] = options.RUN_PROFILES,
     *,
