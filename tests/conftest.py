@@ -63,10 +63,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Under ``--nothing-missing``, fail a test that has a need and skips itself all the same."""
+    """Under ``--nothing-missing``, fail a test that is skipped, whatever skipped it."""
     report = yield
-    has_need = any(item.get_closest_marker(name) for name in NEEDS)
-    if report.skipped and has_need and item.config.getoption("--nothing-missing"):
+    is_expected_failure = hasattr(report, "wasxfail")
+    is_skip = report.skipped and not is_expected_failure
+    if is_skip and item.config.getoption("--nothing-missing"):
         report.outcome = "failed"
     return report
 

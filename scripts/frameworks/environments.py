@@ -56,11 +56,11 @@ class NotInstalledError(Exception):
     """pip could not install it, or it cannot be imported; the text says why."""
 
 
-def _megatron(version: str, *more: tuple[str, ...]) -> Environment:
+def _megatron(version: str, *extra_installs: tuple[str, ...]) -> Environment:
     # Its wheels ask for a newer Python than their code needs, and for much that pipelines do not.
     core = ("--no-deps", "--ignore-requires-python", f"megatron-core=={version}")
     needs = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
-    return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), needs, core, *more))
+    return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), needs, core, *extra_installs))
 
 
 def _torch(version: str) -> Environment:
@@ -75,7 +75,7 @@ def _deepspeed(version: str) -> Environment:
 
 
 ENVIRONMENTS = (
-    # Tests run plans in this one, so it has bubbleviz and what bubbleviz needs.
+    # The tests marked frameworks run plans in this environment, so bubbleviz is installed too.
     _megatron("0.19.2", ("--editable", str(ROOT))),
     *map(_megatron, ("0.18.2", "0.16.1", "0.13.1", "0.10.0", "0.8.0", "0.5.0")),
     *map(_torch, ("2.14.1", "2.13.0", "2.10.0", "2.8.0", "2.6.0", "2.5.1")),
@@ -101,7 +101,10 @@ def _made(environment: Environment) -> Path:
     folder = FOLDER / environment.name.lower().replace(" ", "-")
     wanted = "\n".join(" ".join(install) for install in environment.installs)
     python, made = folder / "bin" / "python", folder / "installed"
-    if made.is_file() and made.read_text(encoding="utf-8") == wanted:
+    # The dependencies of an editable install change with the project.
+    changed_s = (ROOT / "pyproject.toml").stat().st_mtime
+    is_current = made.is_file() and made.stat().st_mtime >= changed_s
+    if is_current and made.read_text(encoding="utf-8") == wanted:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     _run(sys.executable, "-m", "venv", folder)

@@ -20,19 +20,21 @@ WITHOUT_KERNELS = (
 )
 
 
-def test_every_real_export_with_work_adds_up() -> None:
+def test_every_real_export_with_work_adds_up(subtests: pytest.Subtests) -> None:
     files = sorted(real_file("nsys").glob("*.sqlite"))
     with_work = [file for file in files if file.stem not in WITHOUT_KERNELS]
     assert len(with_work) >= 14
     for file in with_work:
-        report = bubbleviz.idle(file)
+        with subtests.test(file=file.name):
+            report = bubbleviz.idle(file)
 
-        for rank in report.ranks:
-            add_up(rank)
-            waiting_ns = sum(part.idle_ns for part in rank.activities if part.activity == "waiting")
-            assert sum(wait.idle_ns for wait in rank.waits) <= waiting_ns, file
-        as_json(report, 5)
-        csv_of_gaps(report)
+            for rank in report.ranks:
+                add_up(rank)
+                waiting = [part for part in rank.activities if part.activity == "waiting"]
+                waiting_ns = sum(part.idle_ns for part in waiting)
+                assert sum(wait.idle_ns for wait in rank.waits) <= waiting_ns
+            as_json(report, 5)
+            csv_of_gaps(report)
 
 
 def test_real_exports_without_kernels_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Tests that need files or programs: skipped in one sentence, or failed where nothing may miss."""
+"""A missing need skips a test in one sentence, or fails it under ``--nothing-missing``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import pytest
 
 from tests.support.needs import NEEDS
 from tests.support.places import CHECKOUT
+
+pytestmark = pytest.mark.thorough
+
+#: Variables that the planted run must not inherit.
+LEFT_OUT = ("BUBBLEVIZ_DATA", "PYTEST_ADDOPTS")
 
 
 def run_pytest(
@@ -29,7 +34,7 @@ def run_pytest(
     """
     module = folder / "test_planted.py"
     module.write_text(f"import pytest\n\n{source}", encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name != "BUBBLEVIZ_DATA"}
+    environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
     if data is not None:
         environment["BUBBLEVIZ_DATA"] = str(data)
     settings = ("-c", str(CHECKOUT / "pyproject.toml"), "--rootdir", str(CHECKOUT))
@@ -65,7 +70,7 @@ def test_a_missing_need_skips_with_its_sentence(tmp_path: Path) -> None:
     ],
     ids=["test", "module"],
 )
-def test_where_nothing_may_be_missing_a_skip_is_a_failure(source: str, tmp_path: Path) -> None:
+def test_a_skip_fails_under_nothing_missing(source: str, tmp_path: Path) -> None:
     code, printed = run_pytest(tmp_path, source, "--nothing-missing")
 
     assert code != 0, printed
@@ -85,7 +90,19 @@ def test_where_nothing_may_be_missing_a_skip_is_a_failure(source: str, tmp_path:
 def test_a_mistake_during_collection_fails(source: str, tmp_path: Path) -> None:
     code, printed = run_pytest(tmp_path, source)
 
-    assert code != 0, printed
+    assert code == pytest.ExitCode.INTERRUPTED, printed
+    assert "1 error" in printed
+
+
+def test_pages_in_a_browser_can_be_left_out(tmp_path: Path) -> None:
+    source = (
+        "@pytest.fixture\ndef browser() -> None:\n    pass\n\n"
+        "def test_page(browser: None) -> None:\n    pass\n\ndef test_other() -> None:\n    pass\n"
+    )
+    code, printed = run_pytest(tmp_path, source, "-m", "not browser")
+
+    assert code == 0, printed
+    assert "1 passed, 1 deselected" in printed
 
 
 def test_a_test_with_a_need_may_not_skip_itself(tmp_path: Path) -> None:

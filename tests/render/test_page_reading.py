@@ -22,7 +22,7 @@ from tests.support.places import FIXTURES
 
 SMALL = analyze(FIXTURES / "1f1b")
 INTERLEAVED = analyze(FIXTURES / "zb-v")
-#: axe-core, which the package carries.
+#: Rules of axe-core that a page must satisfy.
 RULES = "{ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] }"
 VIOLATIONS = f"""const found = await axe.run(document, {RULES});
 return found.violations.map((own) => own.id + ': ' + own.nodes.map((node) => node.html).join(' '));

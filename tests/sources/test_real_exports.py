@@ -85,8 +85,10 @@ def test_analyze_says_what_is_missing(
 ) -> None:
     for name, expected in EXPECTED.items():
         with subtests.test(name=name):
+            folder = tmp_path / name
+            folder.mkdir()
             path, before = exports / f"{name}.sqlite", content(exports)
-            outputs = [f"--{kind}={tmp_path / kind}" for kind in ("svg", "csv", "json", "text")]
+            outputs = [f"--{kind}={folder / kind}" for kind in ("svg", "csv", "json", "text")]
             code = main(["analyze", str(path), *outputs])
             printed = capsys.readouterr()
 
@@ -95,7 +97,7 @@ def test_analyze_says_what_is_missing(
             assert printed.err.count("\n") == 1
             assert len(printed.err) < 1000
             assert all(re.sub("[0-9]+", "#", shown) in printed.err for shown in expected.names)
-            assert list(tmp_path.iterdir()) == []
+            assert list(folder.iterdir()) == []
             assert content(exports) == before
 
 

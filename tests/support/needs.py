@@ -1,7 +1,7 @@
 """What some tests need besides the test environment: real files, browsers, valgrind.
 
-A test declares a need by a marker of the same name, such as ``@pytest.mark.real_files``. It is
-skipped where the need is missing, always with the sentence given here, or fails under
+A test declares a need by a marker of the same name, such as ``@pytest.mark.real_files``. If the
+need is not met, the test is skipped with :attr:`Need.sentence`, or fails under
 ``--nothing-missing``, which CI uses.
 """
 
@@ -35,7 +35,7 @@ def data_folder() -> Path | None:
     name = os.environ.get("BUBBLEVIZ_DATA")
     if not name or not Path(name).is_dir():
         return None
-    return Path(name)
+    return Path(name).resolve()
 
 
 def real_file(name: str) -> Path:
@@ -50,14 +50,16 @@ def real_file(name: str) -> Path:
 
 
 def reference_file(name: str) -> Path:
-    """Return the path of a published table, in a test marked ``real_files``."""
-    return real_file("..").resolve() / "reference" / name
+    """Return the path of a file in ``reference/``, which lies next to the data folder."""
+    return real_file("").parent / "reference" / name
 
 
 def has_browsers() -> bool:
-    """Return whether Chromium, Firefox and the package that drives Chromium are installed."""
-    has_programs = all(shutil.which(name) for name in ("chromium", "firefox-esr"))
-    return has_programs and importlib.util.find_spec("playwright") is not None
+    """Return whether Chromium, Firefox and the packages that drive and check them are installed."""
+    has_firefox = shutil.which("firefox-esr") or shutil.which("firefox")
+    packages = ("playwright", "axe_playwright_python")
+    has_packages = all(importlib.util.find_spec(name) for name in packages)
+    return bool(shutil.which("chromium") and has_firefox and has_packages)
 
 
 #: Needs by marker name.
@@ -67,11 +69,11 @@ NEEDS: Mapping[str, Need] = {
         lambda: data_folder() is not None,
     ),
     "browser": Need(
-        "needs Chromium, Firefox and Playwright: scripts/programs installs them on Debian",
+        "needs Chromium, Firefox and Playwright: run scripts/programs (on Debian) and scripts/check",
         has_browsers,
     ),
     "valgrind": Need(
-        "needs valgrind and a C compiler: scripts/programs installs valgrind on Debian",
+        "needs valgrind and a C compiler: run scripts/programs (on Debian)",
         lambda: not obstacle(),
     ),
 }

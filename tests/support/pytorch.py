@@ -13,7 +13,7 @@ def python_with_torch() -> str:
     """Return a Python with the newest Megatron-Core and its PyTorch, installed on first use.
 
     Raises:
-        NotInstalledError: The package index cannot be reached.
+        NotInstalledError: pip could not install the environment.
     """
     return str(python_of(ENVIRONMENTS[0]))
 
