@@ -69,7 +69,7 @@ NEEDS: Mapping[str, Need] = {
         lambda: data_folder() is not None,
     ),
     "browser": Need(
-        "needs Chromium, Firefox and Playwright: run scripts/programs (on Debian) and scripts/check",
+        "needs Chromium, Firefox, Playwright: run scripts/programs (on Debian) and scripts/check",
         has_browsers,
     ),
     "valgrind": Need(
