@@ -330,54 +330,33 @@ def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> No
 
 
 @pytest.mark.real_files
-def test_exposed_equals_a_plain_count_of_real_kernels(
-    tmp_path: Path, subtests: pytest.Subtests
-) -> None:
-    for name in ["hta_nccl_data", "hta_sampled_rank-0"]:
-        with subtests.test(name=name):
-            path = real_file(f"kineto/{name}.json.gz")
-            convention = tmp_path / "mine.toml"
-            pattern = "[[pattern]]\nglob = '## {0} ##'\nmatch = '^## {0} ##$'\nphase = \"{1}\"\n"
-            patterns = [
-                pattern.format(word, phase)
-                for word, phase in (
-                    ("forward", "F"),
-                    ("backward", "BW"),
-                    ("optimizer", "Optimizer"),
-                )
-            ]
-            convention.write_text('name = "mine"\n\n' + "\n".join(patterns))
-            report = bubbleviz.analyze(path, convention=convention)
-            events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-            kernels = [e for e in events if e.get("cat") == "kernel"]
-            kinds = (
-                "kernel",
-                "gpu_memcpy",
-                "gpu_memset",
-                "cuda_runtime",
-                "cpu_op",
-                "user_annotation",
-            )
-            base_us = min(e["ts"] for e in events if e.get("cat") in kinds)
-            spans = [
-                (
-                    round((e["ts"] - base_us) * 1000),
-                    round((e["ts"] - base_us + e["dur"]) * 1000),
-                    e["name"],
-                )
-                for e in kernels
-            ]
-            told = report.explanation.communication
-            for iteration in report.iterations:
-                rows = report.operations.iteration == iteration.index
-                rows &= (report.operations.phase <= 3) & (report.operations.has_span == 1)
-                low = int(report.operations.start_ns[rows].min())
-                high = int(report.operations.end_ns[rows].max())
-                inside = [
-                    (max(a, low), min(b, high), n) for a, b, n in spans if b > low and a < high
-                ]
-                communication = union([(a, b) for a, b, n in inside if n.startswith("nccl")])
-                compute = union([(a, b) for a, b, n in inside if not n.startswith("nccl")])
-                counted = length(minus(communication, compute))
-                assert counted > 0
-                assert abs(int(told.exposed_ns[iteration.index, 0]) - counted) <= 2_000
+@pytest.mark.parametrize("name", ["hta_nccl_data", "hta_sampled_rank-0"])
+def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str) -> None:
+    path = real_file(f"kineto/{name}.json.gz")
+    convention = tmp_path / "mine.toml"
+    patterns = [
+        f"[[pattern]]\nglob = '## {word} ##'\nmatch = '^## {word} ##$'\nphase = \"{phase}\"\n"
+        for word, phase in (("forward", "F"), ("backward", "BW"), ("optimizer", "Optimizer"))
+    ]
+    convention.write_text('name = "mine"\n\n' + "\n".join(patterns))
+    report = bubbleviz.analyze(path, convention=convention)
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    kernels = [e for e in events if e.get("cat") == "kernel"]
+    kinds = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cpu_op", "user_annotation")
+    base_us = min(e["ts"] for e in events if e.get("cat") in kinds)
+    spans = [
+        (round((e["ts"] - base_us) * 1000), round((e["ts"] - base_us + e["dur"]) * 1000), e["name"])
+        for e in kernels
+    ]
+    told = report.explanation.communication
+    for iteration in report.iterations:
+        rows = report.operations.iteration == iteration.index
+        rows &= (report.operations.phase <= 3) & (report.operations.has_span == 1)
+        low = int(report.operations.start_ns[rows].min())
+        high = int(report.operations.end_ns[rows].max())
+        inside = [(max(a, low), min(b, high), n) for a, b, n in spans if b > low and a < high]
+        communication = union([(a, b) for a, b, n in inside if n.startswith("nccl")])
+        compute = union([(a, b) for a, b, n in inside if not n.startswith("nccl")])
+        counted = length(minus(communication, compute))
+        assert counted > 0
+        assert abs(int(told.exposed_ns[iteration.index, 0]) - counted) <= 2_000
