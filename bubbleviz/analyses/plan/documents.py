@@ -1,4 +1,4 @@
-"""Documents: a planned run as JSON, as files that runtimes read, and as a picture."""
+"""Documents: a planned run as JSON, as files that PyTorch reads, and as a picture."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.analyses.plan.planned_run import PlannedRun
-from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, memory_sizes
-from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted, document_text, json_text, one_line, percent
+from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.communication import lowered, torch_csv
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from bubbleviz.report.view import View
 
 
-SCHEMA, _ZERO_BUBBLE = "bubbleviz.plan/1", "bubbleviz.zero-bubble/1"
+SCHEMA = "bubbleviz.plan/1"
 
 
 def as_json(planned: PlannedRun) -> str:
@@ -120,73 +118,6 @@ def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
     ]
 
 
-def as_zero_bubble(planned: PlannedRun) -> str:
-    """Return the best order as JSON for zero-bubble, in place of those of its own schedulers.
-
-    ``local_order`` holds for each stage the fields of a ``ScheduledNode``, ``config`` those of a
-    ``GraphConfig`` that its passes use, times in microseconds
-    (sail-sg/zero-bubble-pipeline-parallelism, commit 01537449,
-    megatron/core/pipeline_parallel/zerobubble/scheduler/graph.py and passes.py).
-
-    Raises:
-        UsageError: some backwards are whole and others split, which its passes do not link.
-    """
-    plan, workload = planned.best.best.plan, planned.workload
-    phases = {op.phase for order in plan.orders for op in order}
-    if {Phase.BW, Phase.W} <= phases:
-        raise UsageError(
-            "zero-bubble runs the backward whole everywhere or split everywhere, and this order "
-            "has both; give --backward split, or fused"
-        )
-    return json_text(
-        {
-            "schema": _ZERO_BUBBLE,
-            "config": _config(workload, fused=Phase.BW in phases),
-            "local_order": [
-                [
-                    {
-                        "type": op.phase.label,
-                        "stage": device,
-                        "microbatch": op.microbatch,
-                        "chunk": plan.chunk_of(op.virtual_stage),
-                        "seq_split_idx": 0,
-                        "layer_group_idx": op.virtual_stage,
-                    }
-                    for op in order
-                ]
-                for device, order in enumerate(plan.orders)
-            ],
-        }
-    )
-
-
-def _config(workload: Workload, *, fused: bool) -> dict[str, Any]:
-    devices = range(workload.devices)
-
-    def mean_us(times_ns: tuple[int, ...], device: int) -> float:
-        stages = workload.stages_of(device)
-        return sum(times_ns[s] for s in stages) / len(stages) / 1e3
-
-    weight_ns = workload.weight_ns
-    backward_ns = workload.backward_ns
-    if fused:
-        pairs = zip(workload.fused_ns, weight_ns, strict=True)
-        backward_ns = tuple(whole - weight for whole, weight in pairs)
-    transfers = [ns for ns in (*workload.down_ns, *workload.up_ns) if ns]
-    return {
-        "n_stages": workload.devices,
-        "n_micro": workload.microbatches,
-        "max_chunks": workload.chunks,
-        "cost_f": [mean_us(workload.forward_ns, device) for device in devices],
-        "cost_b": [mean_us(backward_ns, device) for device in devices],
-        "cost_w": [mean_us(weight_ns, device) for device in devices],
-        "cost_comm": sum(transfers) / len(transfers) / 1e3 if transfers else 0.0,
-        "mem_f": [],
-        "mem_b": [],
-        "mem_w": [],
-    }
-
-
 def as_svg(planned: PlannedRun, view: View) -> str:
     """Return the picture of the best order, in the style of a view."""
     from bubbleviz.render.picture.legend import picture
@@ -237,7 +168,6 @@ RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
     "csv": lambda planned, _: torch_csv.write(planned.best.best.plan),
     "comms": lambda planned, _: torch_csv.write(planned.communication[0]),
-    "zero-bubble": lambda planned, _: as_zero_bubble(planned),
     "memory-plot": lambda planned, _: _as_memory_plot(planned),
     "svg": as_svg,
     "pdf": lambda planned, view: as_pdf(as_svg(planned, view)),

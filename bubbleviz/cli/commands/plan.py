@@ -10,12 +10,11 @@ from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.model.choices import BACKWARDS, one_of
 from bubbleviz.model.private_names import anonymous
 
-_ZERO_BUBBLE = {"zero-bubble": "order for zero-bubble's runtime (.zb.json)"}
-_ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble", ".memory.svg": "memory-plot"}
+_ENDINGS = {".comms.csv": "comms", ".memory.svg": "memory-plot"}
 
 
 @options.command(
-    {**options.JSON, **options.ORDER, **options.LOWERED, **_ZERO_BUBBLE, **options.PICTURE_FILES},
+    {**options.JSON, **options.ORDER, **options.LOWERED, **options.PICTURE_FILES},
     _ENDINGS,
 )
 def plan(
