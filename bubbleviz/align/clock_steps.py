@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from bubbleviz.align import offsets
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.values import dataclass
 
 #: Parts of an iteration that are bounded each for itself.
 _PARTS = (1, 4, 16)

@@ -12,6 +12,7 @@ rank stands beside each of another's, one *move* after the other::
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
-from bubbleviz.model.values import dataclass
 
 #: So many events of an iteration are compared, spread evenly over all.
 _EVENTS = 64

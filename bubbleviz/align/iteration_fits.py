@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.align.offsets import DRIFT
 from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.values import dataclass
 
 #: Differences below this are the grain of timestamps, and tell nothing.
 _GRAIN_NS = 200.0

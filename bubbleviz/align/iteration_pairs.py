@@ -8,6 +8,7 @@ they do not, the pairing is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, run_kind
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import dataclass
 
 #: With so many pairs of ranks two machines are tried.
 _TRIES = 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -18,7 +19,6 @@ from bubbleviz.model.operations import BusyIntervals, RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import ToldClock
-from bubbleviz.model.values import dataclass, fields, replace
 
 #: The columns of operations that depend on the clock.
 TIMES = (

@@ -18,13 +18,13 @@ offset satisfies the bounds.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined, scattered
 from bubbleviz.model.grouping import first_of_each, sorted_rows
-from bubbleviz.model.values import dataclass
 
 #: By how much two clocks may drift apart, each half of it against a common mean.
 DRIFT = 50e-6

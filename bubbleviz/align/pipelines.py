@@ -10,6 +10,7 @@ apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from bubbleviz.model.columns import NONE, Ints, Table, scattered
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import counted, natural_key
-from bubbleviz.model.values import dataclass, replace
 
 #: More ranks than any run has.
 _MOST_RANKS = 1_000_000

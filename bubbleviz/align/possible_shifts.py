@@ -8,6 +8,7 @@ as many iterations and events are one table, so that what is asked of them is as
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from bubbleviz.align.histories import CommonEvents, Histories, batches, moved
 from bubbleviz.align.iteration_fits import Look, looks, median
 from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.values import dataclass
 
 #: UTC clocks are seldom off by more, and may be off by seconds: so much speaks against that.
 _UTC_NS, _UTC = 1e8, 4.0

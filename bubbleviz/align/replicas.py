@@ -16,6 +16,7 @@ microbatch to microbatch, so no offset suits them, though each wait by itself ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -35,7 +36,6 @@ from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS
-from bubbleviz.model.values import dataclass
 
 #: Less than any time, and as far below what a sum of two of them can hold.
 _LONG_AGO = -(1 << 61)

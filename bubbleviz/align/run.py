@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -39,7 +40,6 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import natural_key, some_of
-from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.native.library import give_memory_back
 
 #: Ranks that a limitation names; it counts all.

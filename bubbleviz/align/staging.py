@@ -8,6 +8,7 @@ the waiting times on each rank's own clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,7 +26,6 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import TRANSFERS, Phase
 from bubbleviz.model.texts import counted, listed, some_of
-from bubbleviz.model.values import dataclass, replace
 
 #: A microbatch that is away for so much of its F and B, or longer, may be on a later stage.
 _AWAY = 0.75

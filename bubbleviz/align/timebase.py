@@ -7,6 +7,7 @@ off by what NTP leaves over. What happened before what bounds that from both sid
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, PASSED_ON, WORK, Phase
 from bubbleviz.model.texts import counted, listed
-from bubbleviz.model.values import dataclass, field, replace
 
 #: Machines that a limitation names; it counts all.
 _NAMED = 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined, marked, scattered
@@ -10,7 +12,6 @@ from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
-from bubbleviz.model.values import dataclass
 
 # Arrivals: when the input of an operation was ready, as far as its receives show.
 #

@@ -13,11 +13,11 @@ import platform
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz._version import __version__
-from bubbleviz.model.values import asdict, dataclass, replace
 from bubbleviz.render.formats import csv
 
 if TYPE_CHECKING:

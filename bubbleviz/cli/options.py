@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -13,7 +14,6 @@ from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import hide_names, progress_bars
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.values import dataclass, fields, is_dataclass
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import is_folder, renderers, suffixed
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from bubbleviz.cli.terminal import complain, pass_on
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.render.files import check_outputs, write_outputs
 from bubbleviz.render.formats import Parts
 from bubbleviz.timing import step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import flag, option
@@ -12,7 +13,6 @@ from bubbleviz.model.choices import ROWS, STYLES, one_of, style_settings
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line, some_of
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass, fields, replace
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 #: Named groups of a pattern that are numbers.

@@ -47,6 +47,7 @@ PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -61,7 +62,6 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase, phase_of_label
 from bubbleviz.model.texts import nearest
-from bubbleviz.model.values import dataclass
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
 #: Types of the fields of a file beside its patterns, and of a pattern.

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cache, cached_property
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import found_in
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.native.library import ended, library
 
 #: What stands for other characters in a pattern; a set that is not closed ends it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.kinds import any_regex
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
-from bubbleviz.model.values import dataclass, field
 
 #: Activities that are inferred without a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools
-from bubbleviz.model.values import dataclass, replace
 
 #: What stands before the name of a kernel, and where its arguments begin.
 _RETURNED = re.compile(r"^(?:static |void |int )+")

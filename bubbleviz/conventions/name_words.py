@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bubbleviz.conventions import toml_files
@@ -13,7 +14,6 @@ from bubbleviz.conventions.convention_file import built_in, convention_of
 from bubbleviz.conventions.range_names import bare_name, match_of, understand
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, phase_of_label
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import dataclass, replace
 
 _FILE = toml_files.load(toml_files.built_in("name_words.toml"))
 

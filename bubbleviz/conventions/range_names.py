@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,6 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, phase_of_label
-from bubbleviz.model.values import dataclass, field
 
 #: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
 _MOST_DIGITS = 15

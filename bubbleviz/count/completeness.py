@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from bubbleviz.model.grouping import distinct_rows, groups_of, heads, sorted_row
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among, run_kind
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
-from bubbleviz.model.values import dataclass
 
 _FORWARD = (Phase.F, Phase.FB)
 _BACKWARD = (Phase.B, Phase.BW)

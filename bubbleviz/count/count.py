@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -20,7 +21,6 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.model.window import Window
 
 # Student's t: the quantiles that confidence intervals of means take.

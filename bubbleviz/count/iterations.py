@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from bubbleviz.count.rank_iterations import RankIterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.arrow import Column, Kind, Records, attributes, values
 from bubbleviz.model.phase_masks import EVALUATION
-from bubbleviz.model.values import dataclass
 
 
 @dataclass(frozen=True)

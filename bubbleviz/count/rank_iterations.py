@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar, overload
 
@@ -15,7 +16,6 @@ from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import heads
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.values import dataclass, fields, replace
 
 #: Labels of the phases of ``phase_ns``.
 PHASES = tuple(phase.label for phase in COMPUTE)

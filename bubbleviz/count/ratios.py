@@ -7,13 +7,13 @@ A ratio over the ranks is ``1 - sum of work / sum of windows``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.phase_masks import INFERENCE
-from bubbleviz.model.values import dataclass
 
 
 class CountedWork(Enum):

@@ -10,13 +10,14 @@ machines both ends can move by the uncertainty of their clocks::
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from bubbleviz.align.offsets import DRIFT
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.ratios import Extents, RatioDefinition
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.values import dataclass, replace
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, measured_times

@@ -10,6 +10,8 @@ behind it, of the same microbatch; a B takes that of its own F too, and a W that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
@@ -20,7 +22,6 @@ from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
-from bubbleviz.model.values import dataclass
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -41,7 +42,6 @@ from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.model.window import Window
 from bubbleviz.native.library import give_memory_back
 

@@ -11,6 +11,7 @@ A receive's kernel runs from the moment it is launched, and spins until the peer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, str
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.plan import OperationTimes
 
 

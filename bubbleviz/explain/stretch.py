@@ -13,6 +13,7 @@ Where the pipeline of some rank is unknown, the whole run is one stretch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -38,7 +39,6 @@ from bubbleviz.model.intervals import group_extents, last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, PASSED_ON, WORK, Phase
-from bubbleviz.model.values import dataclass, field, replace
 
 #: About so many operations are explained at a time.
 MOST = 150_000

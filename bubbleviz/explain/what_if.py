@@ -14,6 +14,7 @@ So it is replayed with other operation times or delays, in its order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from bubbleviz.model.grouping import distinct, groups_of, looked_up, rows_by_val
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.model.values import dataclass, replace
 
 
 @dataclass(frozen=True, eq=False, repr=False)

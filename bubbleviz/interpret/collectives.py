@@ -9,6 +9,8 @@ a kernel belongs to the last range that its thread had opened when it launched i
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching, operation_of, operation_of_range
@@ -35,7 +37,6 @@ from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Activities
-from bubbleviz.model.values import dataclass, field, replace
 
 #: Kernels that carry out more than their names say.
 _VAGUE = r"^(?:void )?nccl\w*?(?:SendRecv|Generic)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from bubbleviz.model.operations import RankCoverage, RankOperations, Unattribute
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.profile import Ranges, tid_of
-from bubbleviz.model.values import dataclass, replace
 
 if TYPE_CHECKING:
     from intervaltree import IntervalTree

@@ -17,6 +17,7 @@ Launches whose kernel the profile does not hold, though the capture went on, are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -30,7 +31,6 @@ from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_valu
 from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, listed, percent
-from bubbleviz.model.values import dataclass
 
 #: Work may begin so much before its launching call, as clocks differ; ns.
 _CLOCK_GRAIN_NS = 100_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from bubbleviz.conventions.range_names import folded, understand
 from bubbleviz.model.phase_masks import INFERENCE, run_kind
 from bubbleviz.model.phases import COUNTED, Phase, unnamed
 from bubbleviz.model.profile import Contents
-from bubbleviz.model.values import dataclass
 
 #: How many shapes of names are shown.
 _SHAPES = 20

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from bubbleviz.model.intervals import disjoint_layers
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.profile import Ranges, process_of
-from bubbleviz.model.values import dataclass, field, replace
 
 #: Families that count up, and names that repeat, cover at least so much of the device's time.
 _COUNTED, _REPEATED = 0.5, 0.8

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, j
 from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.values import dataclass, replace
 
 #: Shorter delays, and shorter calls and ranges, are launch overhead.
 _SHORTEST_NS = 20_000

@@ -12,6 +12,8 @@ launches (hooks of modules, ``emit_nvtx``).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from bubbleviz.conventions.range_names import LayerName, layer_of
@@ -25,7 +27,6 @@ from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Ranges
-from bubbleviz.model.values import dataclass, field
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -37,7 +38,6 @@ from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
-from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.native.library import Library, library
 
 #: What stands for the launch of work whose launch is unknown: the end of time.

@@ -17,6 +17,7 @@ end.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -31,7 +32,6 @@ from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.profile import process_of
-from bubbleviz.model.values import dataclass, field
 
 _NEVER = np.iinfo(np.int64).max
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
@@ -16,7 +18,6 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.texts import listed
-from bubbleviz.model.values import dataclass
 
 #: Processes that a sentence lists; all are counted.
 _LISTED = 8

@@ -7,6 +7,7 @@ ran little, side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -24,7 +25,6 @@ from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined, stretch_of
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities
-from bubbleviz.model.values import dataclass, replace
 
 #: Kernels and copies of ranks that are worked out together, and room for their ranges, rank by
 #: rank: as much as stays in the cache.

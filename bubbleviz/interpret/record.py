@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import unnamed
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import one_line, shell_word
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.files import exported
 from bubbleviz.sources.readers import OpenFile, OpenOperations, reader_of

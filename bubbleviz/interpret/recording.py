@@ -9,6 +9,7 @@ result does not depend on its shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
@@ -26,7 +27,6 @@ from bubbleviz.model.grouping import numbered_together
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import ToldPlace
 from bubbleviz.model.profile import Device, Source
-from bubbleviz.model.values import dataclass, fields, replace
 
 
 @dataclass(frozen=True)

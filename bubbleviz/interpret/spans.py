@@ -6,6 +6,8 @@ little memory is used.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
@@ -18,7 +20,6 @@ from bubbleviz.model.operations import BusyIntervals, OperationKeys, RankOperati
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
-from bubbleviz.model.values import dataclass
 from bubbleviz.native.library import Argument, cut, library
 
 # Device work: what ran on devices, each kernel and copy with its rank and its range.

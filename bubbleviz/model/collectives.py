@@ -11,10 +11,10 @@ data then::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from bubbleviz.model.columns import Ints, Table
-from bubbleviz.model.values import dataclass, field
 
 # Process groups of PyTorch, and the collectives that its profiler records.
 

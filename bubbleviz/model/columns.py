@@ -8,13 +8,12 @@ one row per kernel, identifiers take 16 or 32 bits: such tables are what memory 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-from bubbleviz.model.values import dataclass, fields
 
 Ints = npt.NDArray[np.int64]
 #: Identifiers in as few bits as they need.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +22,6 @@ from bubbleviz.model.columns import (
     joined,
     scattered,
 )
-from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.native.library import cut, library
 
 # Sorting: rows in the order of some columns.

@@ -7,12 +7,12 @@ merged. Everything here sorts and sums; nothing loops over intervals.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import places_in, sorted_rows
-from bubbleviz.model.values import dataclass
 from bubbleviz.native.library import cut, library
 
 Intervals = tuple[Ints, Ints]

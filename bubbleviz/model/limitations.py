@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
-
-from bubbleviz.model.values import dataclass, field
 
 
 class LimitationKind(Enum):

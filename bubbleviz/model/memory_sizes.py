@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints, Table
-from bubbleviz.model.values import dataclass
 
 _FORM = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?:([kKmMgGtT]i?)?([bB]))?\s*\Z", re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -6,13 +6,14 @@ the operations themselves, and what else is known of the ranks that ran them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import BusyIntervals, RankOperations
 from bubbleviz.model.profile import Source, ToldClock
-from bubbleviz.model.values import dataclass, field
 
 
 @dataclass(frozen=True)

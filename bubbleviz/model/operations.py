@@ -6,6 +6,7 @@ Bulk data (operations, busy intervals) is columns; everything else is a small fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,6 @@ from bubbleviz.model.arrow import NO_INSTANT, ArrowTable, Column, column_of
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Times are the profile's own nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -19,7 +20,6 @@ from bubbleviz.model.grouping import expanded, heads
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
-from bubbleviz.model.values import dataclass, field, replace
 
 PID_MASK = 0xFFFFFF
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.values import dataclass
 
 if TYPE_CHECKING:  # what is refused is refused before numpy is loaded
     from bubbleviz.model.columns import Bools, Ints

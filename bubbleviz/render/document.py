@@ -33,11 +33,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 from unicodedata import combining, east_asian_width
 
 from bubbleviz.model import texts
-from bubbleviz.model.values import dataclass
 
 
 class Span(NamedTuple):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import BusyIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.model.values import dataclass
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
 

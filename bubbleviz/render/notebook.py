@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -19,7 +20,6 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.arguments import refuse_strange
 from bubbleviz.model.arrow import Records
 from bubbleviz.model.texts import in_python
-from bubbleviz.model.values import dataclass, fields, replace
 from bubbleviz.render.document import Sentence, bullets, heading, html
 from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import renderer_named, renderers, suffixed

@@ -15,11 +15,11 @@ Chunks of a rank run from dark with white numbers to light with black ones; from
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass
 
 BLACK = "#000000"
 WHITE = "#ffffff"

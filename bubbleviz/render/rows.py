@@ -8,6 +8,7 @@ their mean. What stands out of the many has rows of its own in pictures.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.model.choices import ROWS, one_of, style_settings
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.model.values import dataclass
 from bubbleviz.report.advice import shown_iteration
 from bubbleviz.report.rank_means import Standout, many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.count.iterations import Iteration, typical
@@ -10,7 +11,6 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.texts import counted, listed, percent
-from bubbleviz.model.values import dataclass
 from bubbleviz.report.bubbles import latest_host, thread_state
 from bubbleviz.report.labels import (
     in_ms,

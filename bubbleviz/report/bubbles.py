@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import TypeAlias
@@ -23,7 +24,6 @@ from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals, of_ranks
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import inert
-from bubbleviz.model.values import dataclass
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened, subject
 from bubbleviz.report.report import Report
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.errors import BubblevizError, InputError
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.model.values import dataclass
 from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work, work_ns
 from bubbleviz.report.promise import saved_share
 from bubbleviz.report.report import Report

@@ -6,12 +6,12 @@ An iteration is as long as the window of ``step``; what lies between iterations 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import percent
-from bubbleviz.model.values import dataclass
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, SavedAdvice, saved_share
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
 from bubbleviz.model.texts import counted, one_line, suggestion
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.report.followed import KEPT, NOT_FOLLOWED, followed_advice, same_work
 from bubbleviz.report.saved import SavedRatio, SavedReport, check_one_kind
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass
 from bubbleviz.schedules.plan import MeasuredMemory
 
 #: Unknown number, as in columns.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from bubbleviz.model.texts import percent
-from bubbleviz.model.values import dataclass
 
 #: What to do where nothing but the schedule causes the bubble, and as what advice is listed.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"

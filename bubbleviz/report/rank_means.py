@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, rank_name
-from bubbleviz.model.values import dataclass, fields, replace
 from bubbleviz.report.report import NOTICEABLE, Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
 

@@ -8,6 +8,7 @@ clock, which is the first profile's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import fsum
 from numbers import Integral
@@ -46,7 +47,6 @@ from bubbleviz.model.limitations import (
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, any_among
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.model.texts import counted, listed, percent, some_of
-from bubbleviz.model.values import asdict, dataclass, field, fields, replace
 from bubbleviz.report.restrictions import restrictions_of
 
 if TYPE_CHECKING:

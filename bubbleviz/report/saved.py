@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -20,7 +21,6 @@ from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.texts import counted, rank_name, shell_word
-from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions

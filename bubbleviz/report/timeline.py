@@ -6,6 +6,7 @@ The HTML report holds it, and a small report's JSON, so that ``bubbleviz view`` 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, sorted_rows
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.model.values import dataclass
 from bubbleviz.report.report import Report
 
 #: The columns of each table, in their order.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model import limitations, texts
 from bubbleviz.model.memory_sizes import MemorySize, memory_text
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
 from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport, makespan_of

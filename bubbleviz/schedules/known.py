@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import suggestion
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.plan import (
     Memory,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.simulation import Workload
 

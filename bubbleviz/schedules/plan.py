@@ -8,9 +8,9 @@ times. Those of a run's operations are the last thing here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass, field
 
 
 @dataclass(frozen=True, order=True)

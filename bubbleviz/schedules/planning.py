@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import in_rounds, known_plans
 from bubbleviz.schedules.optimum import optimum

@@ -12,6 +12,7 @@ many draws side by side::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import product
 
@@ -20,7 +21,6 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.ideal import Ideal, ideal, ideal_workload
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, of_stages
 from bubbleviz.schedules.plan import Plan, PlannedOperation

@@ -8,6 +8,7 @@ the transfer keeps no device busy.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
@@ -18,7 +19,6 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.plan import MeasuredMemory, Memory, Order, Plan, PlannedOperation
 
 

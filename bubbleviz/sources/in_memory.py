@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +27,6 @@ from bubbleviz.model.grouping import (
     sorted_rows,
 )
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.native.library import Library, library
 from bubbleviz.timing import step
 

@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -16,7 +17,6 @@ from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import counted, natural_key, some_of
-from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nsys import files as nsys_files

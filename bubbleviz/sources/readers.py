@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
-from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import MAGIC, SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json

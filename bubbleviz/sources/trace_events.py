@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from operator import attrgetter
@@ -33,7 +34,6 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.values import dataclass
 from bubbleviz.native.library import ended, library
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile

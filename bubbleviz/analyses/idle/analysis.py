@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile, Ranges, pid_of
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.model.profile import Activities
-from bubbleviz.model.values import dataclass, field, replace
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
 #: that is off by 1 us or a slow host up to 20 us; what takes longer waits for something else.

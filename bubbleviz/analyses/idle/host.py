@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import EventRecords
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up, places_in
-from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.sources.in_memory import no_calls
 
 #: Shorter calls and ranges count as part of what is around them.

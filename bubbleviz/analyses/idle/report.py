@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.model.values import dataclass
 
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {

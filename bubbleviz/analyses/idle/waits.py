@@ -15,6 +15,7 @@ was not recorded: nothing is concluded from these.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
-from bubbleviz.model.values import dataclass, field, replace
 
 #: Before any time that occurs: nothing is known of when it completed.
 NEVER = -(1 << 62)

@@ -24,6 +24,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,7 +34,6 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model import files, memory_sizes, texts
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers, Layout
 from bubbleviz.schedules.plan import MeasuredMemory

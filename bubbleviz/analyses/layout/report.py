@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bubbleviz.analyses.layout.layer_table import MeasuredModel, table_text
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize, memory_text
 from bubbleviz.model.texts import counted, document_text, one_line, percent
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png

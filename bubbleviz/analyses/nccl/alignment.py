@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.profiles import Kernels, Starts, family_of
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents, OperationKind
 
 # Matching: which kernel of a profile is which recorded operation, and what lies between clocks.

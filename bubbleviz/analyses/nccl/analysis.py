@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,6 @@ from bubbleviz.model.columns import NONE, Ints, constant
 from bubbleviz.model.grouping import distinct, groups_of, numbered_together
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind

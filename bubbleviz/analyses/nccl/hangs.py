@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -21,7 +22,6 @@ from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.sources.nccl.events import PROGRESS
 
 _STARTED, _COMPLETED = PROGRESS.index("started"), PROGRESS.index("completed")

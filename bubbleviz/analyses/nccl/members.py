@@ -11,6 +11,7 @@ Data moves once the last member has begun::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 import numpy as np
@@ -18,7 +19,6 @@ import numpy as np
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
-from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 # Communications: the tables of operations and of the clocks that recorded them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,6 @@ from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import counted, csv_text, document_text, inert, one_line
-from bubbleviz.model.values import asdict, dataclass, field, replace
 from bubbleviz.render import document as blocks
 from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKind
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,6 @@ from bubbleviz.model.grouping import Numbering, distinct, groups_of, looked_up, 
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.profile import Activities, Profile, Ranges, Source, pid_of, process_of
-from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from bubbleviz.model import grouping, texts
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, marked
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.paths import find_profiles, read_each
 from bubbleviz.sources.readers import OpenFile

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -22,7 +23,6 @@ from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of, p
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
-from bubbleviz.model.values import dataclass, field
 
 # Range names: the instruction, the module or the compilation that a range of XLA names.
 #

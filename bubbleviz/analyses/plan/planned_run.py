@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.json_document import pipeline_of
 from bubbleviz.report.saved import SavedReport, read_document, read_pipeline

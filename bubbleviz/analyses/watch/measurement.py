@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median, quantiles
 
@@ -21,7 +22,6 @@ from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted, one_line, percent, suggestion
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.report import bubbles, gate
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report, report_on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.cli import options
@@ -12,7 +13,6 @@ from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.values import astuple, dataclass, replace
 from bubbleviz.report.saved import read_pipeline, sizes_and_times
 
 if TYPE_CHECKING:

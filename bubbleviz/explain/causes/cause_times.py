@@ -10,6 +10,7 @@ own cause::
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -26,7 +27,6 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.model.grouping import CodedTexts, expanded, first_of_each, found_in, groups_of
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations
-from bubbleviz.model.values import dataclass, field, replace
 from bubbleviz.native.library import library
 
 # Bubbles: the idle intervals in the windows of one ratio, with their cause, as a table.

@@ -16,6 +16,7 @@ recorded, its launch and end are the cuts; the operation's own launch counts fro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +32,6 @@ from bubbleviz.model.grouping import distinct, found_in, looked_up, sorted_rows
 from bubbleviz.model.operations import Operations, Rank, RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.values import dataclass, replace
 
 # Idle intervals as pieces with a cause each, and what is laid over their causes.
 #

@@ -14,12 +14,13 @@ work, that of a stage the median of the other stages.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, median_rows, plays
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, first_of_each, groups_of, numbered, sorted_rows
-from bubbleviz.model.values import dataclass
 
 #: An effect of less is not worth a sentence; nor is one of less than so many standard errors.
 _LEAST, _SURE = 0.02, 4.0

@@ -7,6 +7,7 @@ Slowness has a shape, by which its cause is told. Each function here that is lis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,6 @@ from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities
 from bubbleviz.model.phases import Phase, phase_of_label
-from bubbleviz.model.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion

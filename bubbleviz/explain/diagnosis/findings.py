@@ -7,6 +7,7 @@ with it. So each is removed alone, and pairs are where they save clearly more th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,6 @@ from bubbleviz.model.grouping import distinct, groups_of, heads, looked_up, sort
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.values import dataclass
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -25,7 +26,6 @@ from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.plan import Plan
 
 # Order codes: an operation of an order as one integer, of kind, chunk and microbatch.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import islice, pairwise, product
 
@@ -24,7 +25,6 @@ from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 

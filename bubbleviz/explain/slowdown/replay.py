@@ -13,6 +13,7 @@ over several scenarios at a time. Semantics as in the published ``analyzer/simul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise, starmap
@@ -25,7 +26,6 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, constant, 
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_latest
 from bubbleviz.model.phase_masks import chosen_of
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.native.library import library
 
 # Work: what ranks did in iterations, independent of how it was recorded.

@@ -7,6 +7,7 @@ producer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -34,7 +35,6 @@ from bubbleviz.model.intervals import group_extents, group_latest, group_sum, la
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.values import dataclass, replace
 
 # Explained rows: the tables of an explanation that have rows for single operations.
 #

@@ -17,6 +17,7 @@ analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,7 +36,6 @@ from bubbleviz.model.grouping import (
     sorted_rows,
 )
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.values import dataclass, replace
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
 _SLOWEST_PERCENT = 3

@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,6 @@ from bubbleviz.interpret.fleet import run_recordings, unpickled
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.texts import natural_key
-from bubbleviz.model.values import replace
 from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -17,7 +18,6 @@ from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings, gathered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.native.library import give_memory_back
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.nsys.files import bytes_of, parts_of

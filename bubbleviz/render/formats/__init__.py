@@ -12,12 +12,12 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator
 from csv import DictReader
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model.values import dataclass
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.report import Report

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import dataclass
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.page import (
     UNKNOWN,

@@ -12,13 +12,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import dataclass
 from bubbleviz.render.formats import ALONE
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.page import Page, box, fitted, percent, px, text_width

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -18,7 +19,6 @@ import drawsvg
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import style_settings
 from bubbleviz.model.pointers import millimetres
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.render.document import fitting, round_step, wrapped
 from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, luminance
 from bubbleviz.report.view import View

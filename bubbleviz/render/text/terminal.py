@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from bubbleviz.model.values import dataclass
 from bubbleviz.render import document as doc
 from bubbleviz.render.document import cell_width, wrapped
 

@@ -11,6 +11,7 @@ the last one and back::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import starmap
@@ -25,7 +26,6 @@ from bubbleviz.model.columns import NONE, Ints, marked
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
-from bubbleviz.model.values import dataclass
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
 

@@ -11,12 +11,12 @@ received first, as PyTorch's, MPI's and NCCL's point-to-point operations match.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeGuard
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import Workload, phase_times
 

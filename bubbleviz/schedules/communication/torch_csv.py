@@ -22,6 +22,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -29,7 +30,6 @@ from bubbleviz.errors import InputError, MismatchError, UsageError
 from bubbleviz.model import choices, files
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import dataclass
 from bubbleviz.schedules.communication import lowered as model
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 

@@ -8,11 +8,11 @@ that shortens the iteration; each step is exact, both together are not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known, simulation
 from bubbleviz.schedules.layout import layers as model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby, pairwise
 
@@ -12,7 +13,6 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, Table
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.schedules.plan import Plan, looped_placement
 from bubbleviz.schedules.simulation import Workload, in_turn
 

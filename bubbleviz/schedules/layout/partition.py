@@ -17,11 +17,11 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.layout.layers import BLOCK, Layers, Layout, Path, Recurrence, check_enough
 from bubbleviz.schedules.simulation import ROUNDING

@@ -8,10 +8,10 @@ work of the device that has most of it; where stages differ, those with less wor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 from bubbleviz.schedules.simulation import ROUNDING, Workload
 

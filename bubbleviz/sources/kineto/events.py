@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -14,7 +15,6 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.texts import encodable
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile, global_threads
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -16,7 +17,6 @@ from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, groups_of, rows_by_value
 from bubbleviz.model.intervals import Packing, difference, group_extents, measure_within, union
-from bubbleviz.model.values import dataclass, field, replace
 
 #: No time: event files write 0 for it, and relative times begin near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
@@ -24,7 +25,6 @@ import numpy as np
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering
-from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds, Schema, lacking

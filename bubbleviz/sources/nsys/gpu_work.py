@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -18,7 +19,6 @@ from bubbleviz.model.grouping import distinct, in_groups
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import Activities, Calls, process_of
-from bubbleviz.model.values import dataclass
 from bubbleviz.sources.in_memory import ActivitiesBuilder
 from bubbleviz.sources.nsys.direct_reader import NAME_OF_CALL
 from bubbleviz.sources.nsys.export import Export

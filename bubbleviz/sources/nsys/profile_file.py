@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
 from bubbleviz.model import profile
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges, without_valid_times
 from bubbleviz.sources.nsys import gpu_work, target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, found_in
 from bubbleviz.model.profile import Ranges, possible
-from bubbleviz.model.values import dataclass
 from bubbleviz.sources.in_memory import plain_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
 from operator import itemgetter
@@ -21,7 +22,6 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import RECEIVING, WORK, Phase
 from bubbleviz.model.profile import Source
-from bubbleviz.model.values import dataclass, replace
 from bubbleviz.progress import Watch
 from bubbleviz.sources.recordings import parts as recorded
 from bubbleviz.sources.recordings.parts import Header, PartReader, RecordedOperations, Stretch

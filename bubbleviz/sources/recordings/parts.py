@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +26,6 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined, scattered
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.texts import natural_key
-from bubbleviz.model.values import dataclass, replace
 
 #: Bytes that are read at a time; a longer iteration is read as a whole.
 CHUNK_BYTES = 1 << 24

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import Any
@@ -30,7 +31,6 @@ from bubbleviz.model.grouping import Groups, Numbering, distinct, found_in, grou
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import counted, encodable, listed
-from bubbleviz.model.values import dataclass, field
 from bubbleviz.progress import Watch
 from bubbleviz.sources.rocm.database_parts import ROCPD, RPD, Part, parts_in, tables_in
 from bubbleviz.sources.sqlite.database import opened_database

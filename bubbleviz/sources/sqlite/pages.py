@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.values import dataclass
 from bubbleviz.native import library as native
 from bubbleviz.sources.sqlite.database import HEADER_BYTES, StoredColumns, files_beside, page_counts
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, SQLITE, PlainColumn

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeAlias
-
-from bubbleviz.model.values import dataclass
 
 #: How an SQLite file begins, whatever it holds.
 SQLITE = b"SQLite format 3\0"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +20,6 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts, Numbering, expanded
 from bubbleviz.model.operations import BusyIntervals
 from bubbleviz.model.texts import listed, one_line
-from bubbleviz.model.values import dataclass
 
 #: Whole numbers stay whole; all others are floats.
 Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +18,6 @@ from bubbleviz.model.columns import NONE, Bools, Ints, scattered
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents, Profile, Source, ToldClock
-from bubbleviz.model.values import dataclass
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
 from bubbleviz.sources.tables.files import read_columns, read_delimited

@@ -18,13 +18,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, groups_of
 from bubbleviz.model.profile import beyond, capture_bounds, possible
-from bubbleviz.model.values import dataclass, replace
 
 #: What the events of a line are: kernels and copies of a GPU; instructions, nested ones inside
 #: their loops; transfers that run beside instructions; executions of modules; steps of the
