@@ -24,7 +24,7 @@ from bubbleviz.model.texts import shell_word
 #: Endings that tell a format, and nobody's secret.
 _SUFFIX = re.compile(
     r"(?:\.pt)?(?:\.trace|\.xplane)?"
-    r"\.(?:sqlite|nsys-rep|qdrep|jsonl?|pb|pbtxt|txt|csv|toml|svg|pdf|png|html?|tex|md|pftrace|py)(?:\.gz)?$"
+    r"\.(?:sqlite|nsys-rep|qdrep|jsonl?|pb|pbtxt|txt|csv|toml|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
 #: Paths that nobody noted, as in the names of Python's frames; # may stand for numbers.

@@ -1,4 +1,4 @@
-"""Traces for viewers hold the report: to the nanosecond, properly nested, and the same in both."""
+"""Traces for viewers contain the report, to the nanosecond and properly nested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.errors import OutputError, ProfileError
+from bubbleviz.errors import ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.formats import renderer_named
 from bubbleviz.render.json_document import document
@@ -28,15 +28,14 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting.options import Planting
 from tests.support import strategies
-from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import MS, Op, report_of
 from tests.support.hostile_profiles import CONVENTION, DIRECTING, HOSTILE, hostile_profile
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import CHECKOUT
 from tests.support.planted_runs import analysed
-from tests.support.trace_files import Loaded, Slice, read_chrome, read_perfetto
+from tests.support.trace_files import Loaded, Slice, read_chrome
 
-CHROME, PERFETTO = (renderer_named(name).render for name in ("chrome", "perfetto"))
+CHROME = renderer_named("chrome").render
 
 ROOT = CHECKOUT
 (SQL,) = re.findall(
@@ -65,23 +64,14 @@ def forward(start: int, end: int, rank: int = 0) -> Op:
     return Op(rank, Phase.F, 0, start, end)
 
 
-def both(report: Report) -> tuple[Loaded, Loaded]:
-    """Return what the two files of a report hold."""
-    return (read_perfetto(PERFETTO(report, View())), read_chrome(CHROME(report, View())))
-
-
 def checked(report: Report, *, explained: bool = True) -> Loaded:
-    """Return what the traces of a report hold, after everything that must hold of any.
+    """Return the content of a report's trace, after checking what is true of every trace.
 
-    Reports that tests put together themselves explain no bubbles.
+    Args:
+        report: Any report.
+        explained: Whether the report explains its bubbles. Reports that tests assemble do not.
     """
-    found, same = both(report)
-    assert found.processes == same.processes
-    assert found.counters == same.counters
-    assert found.facts == same.facts
-    for category in ("operation", "communication", "bubble", "iteration"):
-        assert found.of(category) == same.of(category)
-    assert len(found.slices) == len(same.slices)
+    found = read_chrome(CHROME(report, View()))
     base_ns = found.facts["base_ns"]
     assert_nothing_overlaps(found.slices)
     assert_flows_have_two_ends(found.slices)
@@ -355,15 +345,14 @@ def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text(CONVENTION, encoding="utf-8")
     path = hostile_profile(tmp_path, text)
-    json_file, binary = tmp_path / "x.json", tmp_path / "x.pftrace"
+    json_file = tmp_path / "x.json"
     arguments = ("analyze", str(path), "--convention", str(own))
-    assert main([*arguments, "--chrome", str(json_file), "--perfetto", str(binary)]) == 0
+    assert main([*arguments, "--chrome", str(json_file)]) == 0
     written = json_file.read_text("ascii")
-    found, same = read_perfetto(binary.read_bytes()), read_chrome(written)
+    found = read_chrome(written)
 
     assert "<" not in written
     assert all(line.isprintable() for line in written.splitlines())
-    assert found.of("operation") == same.of("operation")
     assert found.of("operation")
     for one in found.slices:
         for value in (one.name, *one.arguments.values()):
@@ -394,7 +383,8 @@ def tables(found: Loaded) -> sqlite3.Connection:
     database.executescript(
         """
         CREATE TABLE process (upid INTEGER, pid INTEGER, name TEXT);
-        CREATE TABLE process_track (id INTEGER, upid INTEGER, name TEXT);
+        CREATE TABLE thread (utid INTEGER, upid INTEGER, name TEXT);
+        CREATE TABLE thread_track (id INTEGER, utid INTEGER);
         CREATE TABLE slice (track_id INTEGER, ts INTEGER, dur INTEGER, category TEXT, name TEXT);
         """
     )
@@ -410,9 +400,13 @@ def tables(found: Loaded) -> sqlite3.Connection:
             "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
             (track, own.start_ns, own.end_ns - own.start_ns, own.category, own.name),
         )
+    # Each lane of the file is a thread, and each thread has one track.
     database.executemany(
-        "INSERT INTO process_track VALUES (?, ?, ?)",
+        "INSERT INTO thread VALUES (?, ?, ?)",
         [(track, upids[process], name) for (process, name, _), track in tracks.items()],
+    )
+    database.executemany(
+        "INSERT INTO thread_track VALUES (?, ?)", [(track, track) for track in tracks.values()]
     )
     return database
 
@@ -433,17 +427,3 @@ def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its
 
     assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
     assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
-
-
-def test_without_its_package_perfetto_is_refused_before_any_work(
-    monkeypatch: pytest.MonkeyPatch, cli: CommandLine, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    file = tmp_path / "x.pftrace"
-
-    assert "pip install 'bubbleviz[perfetto]'" in cli.refused(
-        "analyze", "nowhere.sqlite", "--perfetto", str(file), code=1
-    )
-    assert not file.exists()
-    with pytest.raises(OutputError, match=r"or write -o run\.trace\.json"):
-        PERFETTO(report_of([]), View())

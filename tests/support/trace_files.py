@@ -1,4 +1,4 @@
-"""Reads traces back, in either format, as a viewer does: packet by packet, in order of time."""
+"""Reads traces back as a viewer does: event by event, in order of time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
-
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 
 @dataclass
@@ -98,91 +96,3 @@ def read_chrome(text: str) -> Loaded:
             (own.leaving if event["ph"] == "s" else own.entering).append(event["id"])
             assert event["ph"] == "s" or event["bp"] == "e"
     return found
-
-
-def read_perfetto(data: bytes) -> Loaded:
-    """Return what a trace in Perfetto's format holds."""
-    trace = Trace.FromString(data)
-    found = Loaded()
-    strings: dict[str, dict[int, Any]] = {}
-    tracks: dict[int, Any] = {}
-    events = []
-    for packet in trace.packet:
-        assert packet.trusted_packet_sequence_id == 1
-        assert packet.sequence_flags == (1 if packet.first_packet_on_sequence else 2)
-        for kind, entries in packet.interned_data.ListFields():
-            for entry in entries:
-                own = strings.setdefault(kind.name, {})
-                assert entry.iid not in own
-                own[entry.iid] = getattr(entry, "name", None) or entry.str.decode()
-        if packet.HasField("track_descriptor"):
-            assert packet.track_descriptor.uuid not in tracks
-            tracks[packet.track_descriptor.uuid] = packet.track_descriptor
-        elif packet.HasField("track_event"):
-            event = packet.track_event
-            assert event.track_uuid in tracks, "described before it is used"
-            if event.type == TrackEvent.TYPE_SLICE_BEGIN:
-                assert event.name_iid in strings["event_names"]
-            events.append(packet)
-        else:
-            assert packet.HasField("interned_data"), packet
-    assert tracks[0].process_ordering == tracks[0].PROCESS_ORDERING_EXPLICIT
-    groups = [t for t in tracks.values() if t.HasField("process")]
-    groups.sort(key=lambda t: t.sibling_order_rank)
-    found.processes = [(t.process.pid, t.process.process_name) for t in groups]
-    lanes: dict[tuple[int, str], list[int]] = {}
-    for uuid, track in tracks.items():
-        if track.parent_uuid:
-            assert tracks[track.parent_uuid].child_ordering == track.EXPLICIT
-            lanes.setdefault((track.parent_uuid, track.name), []).append(uuid)
-    _replay(events, tracks, strings, lanes, found)
-    return found
-
-
-def _replay(
-    events: list[Any],
-    tracks: dict[int, Any],
-    strings: dict[str, dict[int, Any]],
-    lanes: dict[tuple[int, str], list[int]],
-    found: Loaded,
-) -> None:
-    stacks: dict[int, list[Slice]] = {}
-    for packet in sorted(events, key=lambda packet: packet.timestamp):
-        event, time_ns = packet.track_event, packet.timestamp
-        track = tracks[event.track_uuid]
-        process = tracks[track.parent_uuid].process.pid
-        stack = stacks.setdefault(event.track_uuid, [])
-        arguments = {
-            strings["debug_annotation_names"][a.name_iid]: strings[
-                "debug_annotation_string_values"
-            ][a.string_value_iid]
-            if a.HasField("string_value_iid")
-            else getattr(a, a.WhichOneof("value"))
-            for a in event.debug_annotations
-        }
-        if event.type == TrackEvent.TYPE_COUNTER:
-            own = found.counters.setdefault(process, [])
-            own.append((time_ns, event.double_counter_value))
-        elif event.type == TrackEvent.TYPE_INSTANT:
-            found.facts = arguments
-        elif event.type == TrackEvent.TYPE_SLICE_END:
-            stack.pop().end_ns = time_ns
-        else:
-            assert not stack, "slices of a lane follow each other"
-            (category,) = (strings["event_categories"][iid] for iid in event.category_iids)
-            name, lane = strings["event_names"][event.name_iid], event.track_uuid
-            begun = Slice(
-                process,
-                track.name,
-                lanes[track.parent_uuid, track.name].index(lane),
-                category,
-                name,
-                time_ns,
-                -1,
-                arguments,
-                list(event.flow_ids),
-                list(event.terminating_flow_ids),
-            )
-            stack.append(begun)
-            found.slices.append(begun)
-    assert not any(stacks.values()), "every slice ends"

@@ -37,8 +37,6 @@ ALONE = (
 _EXTRAS = {
     "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "
     "or write a table: -o operations.csv",
-    "perfetto": "traces for Perfetto need its package; install it with: "
-    "pip install 'bubbleviz[perfetto]', or write -o run.trace.json",
     "typst": "pictures as PDF or PNG need Typst; install it with: pip install 'bubbleviz[paper]', "
     "or write -o bubbles.svg",
     "vl_convert": "the interactive report needs Vega-Lite; install it with: "
@@ -88,7 +86,7 @@ class Renderer:
     @property
     def binary(self) -> bool:
         """Whether it is binary data, which no terminal shows."""
-        return self.needs in {"pyarrow", "perfetto", "typst"}
+        return self.needs in {"pyarrow", "typst"}
 
     def check(self, file: str = "") -> None:
         """Check, before any work, that it can work here, and write a file of that name.
