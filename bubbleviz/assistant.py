@@ -553,7 +553,7 @@ def plan(path: str, memory_limit: str | None = None) -> Answer:
     from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
 
     run = of_saved(path) if looks_saved(path) else of_report(_report(path), path)
-    whole = json.loads(as_json(plan_run(run, memory_limit=memory_limit, prove=False)))
+    whole = json.loads(as_json(plan_run(run, memory_limit=memory_limit)))
     for own in (whole["best"], *whole["candidates"]):
         own["peak_memory"] = own["peak_memory"][:_STAGES]
     best = {name: own for name, own in whole["best"].items() if name != "orders"}

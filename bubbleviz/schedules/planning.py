@@ -10,7 +10,6 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import in_rounds, known_plans
-from bubbleviz.schedules.optimum import optimum
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, looped_placement
 from bubbleviz.schedules.search.orders import shortest_orders
 from bubbleviz.schedules.search.problem import Codes, codes_of, lower_bound, plan_of, problem_of
@@ -112,7 +111,6 @@ def best_plan(
     given: Sequence[Outcome] = (),
     *,
     split: bool | None = None,
-    prove: bool = True,
     makespan: bool = True,
     watch: Watch = unwatched,
 ) -> BestPlan:
@@ -122,7 +120,6 @@ def best_plan(
         workload: what virtual stages take, and the memory of devices.
         given: further orders to begin with.
         split: whether orders may split the backward in its two halves; None for what the run does.
-        prove: whether small problems are solved by CP-SAT, where OR-tools is installed.
         makespan: whether the makespan is to be short, rather than the longest window of a device,
             which a run waits for whose iterations overlap.
         watch: called with the share of the search that is done.
@@ -150,7 +147,6 @@ def best_plan(
             workload,
             [*given, *orders],
             fused=not mode,
-            prove=prove,
             makespan=makespan,
             watch=part,
         )
@@ -189,7 +185,6 @@ def _searched(
     given: Sequence[Outcome],
     *,
     fused: bool,
-    prove: bool,
     makespan: bool,
     watch: Watch,
 ) -> tuple[Outcome, int]:
@@ -199,7 +194,6 @@ def _searched(
         workload: what virtual stages take, and the memory of devices.
         given: other orders, to begin with.
         fused: whether backwards are one operation.
-        prove: whether small problems are solved.
         makespan: whether the makespan is to be short.
         watch: called with the share of the search that is done.
     """
@@ -215,13 +209,9 @@ def _searched(
             plans = fixed_plans(replace(workload, microbatches=microbatches))
         return map(codes_of, plans)
 
-    length, codes = shortest_orders(
+    _, codes = shortest_orders(
         problem, starts, enough=bound_ns, weights=not fused, most=_MOST_TIMED, watch=watch
     )
-    if prove and makespan and length > bound_ns and exact:
-        solved = optimum(problem, codes, weights=not fused)
-        if solved is not None:
-            bound_ns, codes = max(bound_ns, solved[0]), solved[1]
     plan = plan_of(SEARCHED if fused else SEARCHED_SPLIT, problem, codes, fused=fused)
     outcome = outcome_of(plan, workload)
     if not exact:

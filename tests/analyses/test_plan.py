@@ -82,7 +82,7 @@ def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
 
 def test_devices_with_different_memory_left_are_told_apart() -> None:
     run = replace(a_run(), memory=MEASURED)
-    planned = plan_run(run, memory_limit="12GB", prove=False)
+    planned = plan_run(run, memory_limit="12GB")
 
     assert planned.resident == MEASURED.resident
     assert "memory: 8.00 GB to 11.00 GB of activations per device" in plain_text(sections(planned))
@@ -91,16 +91,16 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     assert plot.limit == 12e9
     assert {each.memory for each in plot.points if each.name == "1f1b"} == {9e9}
     assert all(each.fits == (each.memory <= 12e9) for each in plot.points)
-    unlimited = memory_plot_of(plan_run(run, memory_limit="none", prove=False))
+    unlimited = memory_plot_of(plan_run(run, memory_limit="none"))
     assert unlimited.limit is None
     assert {each.memory for each in unlimited.points if each.name == "1f1b"} == {9e9}
-    as_ran = plan_run(run, prove=False)
+    as_ran = plan_run(run)
     assert "memory: at most 8.00 GB of activations per device, as" in plain_text(sections(as_ran))
     assert memory_plot_of(as_ran).limit == 8e9
 
 
 def test_a_plan_is_as_far_off_as_the_run_was() -> None:
-    alone = plan_run(a_run(), prove=False)
+    alone = plan_run(a_run())
     assert alone.own is not None
     assert alone.off is None
     assert alone.expected_ns == alone.best.best.makespan_ns
@@ -129,8 +129,8 @@ QUEUED = Workload(
 
 def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
     run = MeasuredRun("run", QUEUED, None, None, None)
-    alone = plan_run(run, prove=False)
-    queued = plan_run(replace(run, on_gpus=True), prove=False)
+    alone = plan_run(run)
+    queued = plan_run(replace(run, on_gpus=True))
 
     assert alone.best.proven
     assert queued.best.best.plan.name != alone.best.best.plan.name
@@ -160,7 +160,7 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
     name: str, overlaps: bool, tmp_path: Path
 ) -> None:
     whole, rest = _saved(name, tmp_path), _saved(name, tmp_path, listed=False)
-    text = plain_text(sections(plan_run(whole, prove=False)))
+    text = plain_text(sections(plan_run(whole)))
 
     assert whole.overlaps is overlaps
     assert ("iterations of the run overlap" in text) is overlaps
@@ -188,7 +188,7 @@ def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -
     """The makespans of zb-h1 and zb-h2 are equal; the next iteration of zb-h2 begins earlier."""
     ran = Planting(stages=8, microbatches=16, schedule="zb-h2", iterations=3)
     report = analysed(ran)
-    planned = plan_run(of_report(report, "run"), prove=False)
+    planned = plan_run(of_report(report, "run"))
     best = planned.best
 
     assert report.headline == "period"
@@ -208,7 +208,7 @@ def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -
 def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() -> None:
     ran = Planting(schedule="zb-h1", microbatches=8, iterations=6, barrier=True, evaluation_at=2)
     report = analysed(ran, what_if=True)
-    planned = plan_run(of_report(report, "run"), memory_limit="7", prove=False)
+    planned = plan_run(of_report(report, "run"), memory_limit="7")
 
     assert report.headline == "period"
     assert report.alternatives is not None
@@ -218,7 +218,7 @@ def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() 
 
 def test_results_of_what_ran_together_are_there_when_both_ended(tmp_path: Path) -> None:
     plant(Planting(schedule="dualpipev", iterations=1), tmp_path)
-    planned = plan_run(of_report(bubbleviz.analyze(tmp_path), "run"), prove=False)
+    planned = plan_run(of_report(bubbleviz.analyze(tmp_path), "run"))
 
     assert planned.own is not None
     assert planned.own.makespan_ns == planned.run.ran_ns == 27_000_000

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.native.library import SWITCH, library
-from bubbleviz.schedules.optimum import is_solvable, optimum
 from bubbleviz.schedules.plan import Memory, Plan, looped_placement, v_placement
 from bubbleviz.schedules.planning import best_plan, fixed_plans
 from bubbleviz.schedules.search.orders import improve, shortest_orders
@@ -121,7 +120,7 @@ def checked(plan: Plan, work: Workload) -> None:
 @QUIET
 @given(workloads())
 def test_the_best_plan_is_no_worse_than_any_fixed_one_that_fits(work: Workload) -> None:
-    best = best_plan(work, prove=False)
+    best = best_plan(work)
 
     checked(best.best.plan, work)
     for plan in fixed_plans(work):
@@ -147,29 +146,30 @@ def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool)
     if work.virtual_stages > 3:
         return
 
-    best = best_plan(work, prove=False)
+    best = best_plan(work)
 
     assert best.best.makespan_ns == shortest_of_all(work, fused=fused)
 
 
-@pytest.mark.skipif(not is_solvable(), reason="OR-tools is not installed")
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(workloads(most=4), st.booleans())
 def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
+    pytest.importorskip("ortools", reason="OR-tools is not installed")
+    from tests.support.exact_orders import solve_exactly
+
     problem = problem_of(work, fused=fused)
-    begin = shortest_orders(problem, lambda _: [], weights=not fused)
+    length, _ = shortest_orders(problem, lambda _: [], weights=not fused)
 
-    solved = optimum(problem, begin[1], weights=not fused, time=2.0)
+    exact = solve_exactly(problem, weights=not fused, deterministic_time=2.0)
 
-    assert solved is not None
-    assert lower_bound(problem) <= begin[0]
-    assert solved[0] <= begin[0]
-    again = improve(problem, solved[1], 0)
-    assert again is not None
-    assert again[0] <= begin[0]
-    # Where it is proven, the search has found as much.
-    if again[0] == solved[0]:
-        assert begin[0] <= again[0] * 1.05
+    assert exact.lower_bound <= length
+    if exact.is_optimal:
+        assert lower_bound(problem) <= exact.makespan
+        assert length <= exact.makespan * 1.05
+        # Both models of an order's time agree.
+        replayed = improve(problem, exact.codes, 0)
+        assert replayed is not None
+        assert replayed[0] == exact.makespan
 
 
 @QUIET
@@ -216,7 +216,7 @@ def test_a_long_link_has_more_microbatches_on_their_way() -> None:
 def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
     work = replace(workload((0, 1, 2, 3), 8, limit=4.0), split=False)
 
-    best, chosen = best_plan(work, prove=False), best_plan(work, split=True, prove=False)
+    best, chosen = best_plan(work), best_plan(work, split=True)
 
     assert best.other is not None
     assert (best.best.plan.splits, best.other.plan.splits, chosen.other) == (False, True, None)
@@ -227,15 +227,11 @@ def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
 def test_a_whole_backward_that_is_shorter_than_its_halves_stays_whole() -> None:
     work = replace(workload((0, 1), 4), fused_ns=(12, 12))
 
-    best = best_plan(work, prove=False)
+    best = best_plan(work)
 
     assert best.split
     assert any(op.phase is Phase.BW for row in best.best.plan.orders for op in row)
-    assert (
-        best.bound_ns
-        <= best.best.makespan_ns
-        < best_plan(workload((0, 1), 4), prove=False).best.makespan_ns
-    )
+    assert best.bound_ns <= best.best.makespan_ns < best_plan(workload((0, 1), 4)).best.makespan_ns
 
 
 def test_one_device_has_no_bubble() -> None:
@@ -271,8 +267,8 @@ def test_what_cannot_be_planned_is_refused(work: Workload, said: str) -> None:
 def test_memory_by_virtual_stage_and_device_binds() -> None:
     """The first device holds twice as much a microbatch, and has memory for two of them."""
     work = replace(workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), kept=(2.0, 1.0, 1.0))
-    free = best_plan(work, prove=False).best
-    bound = best_plan(replace(work, limit=(4.0, 4.0, 4.0)), prove=False).best
+    free = best_plan(work).best
+    bound = best_plan(replace(work, limit=(4.0, 4.0, 4.0))).best
 
     assert bound.peak_memory[0] <= 4.0
     assert free.makespan_ns < bound.makespan_ns
@@ -288,14 +284,14 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
     work = replace(work, limit=limit)
     if limit is not None and any(a > b for a, b in zip(activation, limit, strict=True)):
         with pytest.raises(UsageError, match="holds no microbatch"):
-            best_plan(work, prove=False)
+            best_plan(work)
         return
 
-    best = best_plan(work, prove=False)
+    best = best_plan(work)
 
     checked(best.best.plan, work)
     assert best.best.allowed
-    free = best_plan(replace(work, activation=(0.0, 0.0), kept=(0.0, 0.0)), prove=False)
+    free = best_plan(replace(work, activation=(0.0, 0.0), kept=(0.0, 0.0)))
     assert best.best.makespan_ns >= free.best.makespan_ns
 
 
@@ -331,7 +327,7 @@ def test_no_published_order_is_shorter(
 
             assert rows
             for row in rows[:: max(1, len(rows) // 2)]:
-                found = best_plan(workload_of(row), split=True, prove=False)
+                found = best_plan(workload_of(row), split=True)
                 length_us = found.best.makespan_ns / float(row["chunks"])
                 assert length_us <= float(row["makespan_us"]) + 0.01, row["function"]
                 assert found.bound_ns / float(row["chunks"]) <= length_us + 0.01

@@ -338,7 +338,6 @@ def plan_run(
     memory_b: str | None = None,
     memory_w: str | None = None,
     split: bool | None = None,
-    prove: bool = True,
     watch: Watch = unwatched,
 ) -> PlannedRun:
     """Return the best order for a run.
@@ -351,7 +350,6 @@ def plan_run(
         memory_b: M_B.
         memory_w: M_W.
         split: whether orders may split the backward in its two halves; None for what the run does.
-        prove: whether small problems are solved exactly.
         watch: called with the share of the search that is done.
 
     Raises:
@@ -364,9 +362,7 @@ def plan_run(
     if run.ran is not None and run.ran.microbatches == workload.microbatches:
         own = simulated.outcome_of(run.ran, workload)
     given = () if own is None else (own,)
-    best = planning.best_plan(
-        workload, given, split=split, prove=prove, makespan=not run.overlaps, watch=watch
-    )
+    best = planning.best_plan(workload, given, split=split, makespan=not run.overlaps, watch=watch)
     chosen, communication = carried(best, queued=run.on_gpus)
     best = replace(best, best=chosen)
     return PlannedRun(run, workload, in_bytes, of_run, resident, best, own, communication)

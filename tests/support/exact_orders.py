@@ -1,0 +1,140 @@
+"""The exact solution of small order problems by CP-SAT, as an oracle for the heuristic search.
+
+Every operation is an interval. The intervals of a device do not overlap, and activations are a
+cumulative resource that an F takes and the end of its B or W returns. One worker, a fixed seed and
+a limit of deterministic time make the same call return the same result.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from bubbleviz.schedules.search.problem import Codes, Problem
+
+
+class ExactSolution(NamedTuple):
+    """What the solver found within its time.
+
+    Attributes:
+        lower_bound: A makespan that no order is shorter than, in ticks.
+        makespan: The makespan of ``codes``, in ticks; ``lower_bound`` if it is the optimum.
+        codes: The order of each device; empty if the solver found none.
+    """
+
+    lower_bound: int
+    makespan: int
+    codes: Codes
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether no order is shorter."""
+        return bool(self.codes) and self.makespan == self.lower_bound
+
+
+def solve_exactly(problem: Problem, *, weights: bool, deterministic_time: float) -> ExactSolution:
+    """Return the shortest orders of a small problem, and a proven lower bound.
+
+    Args:
+        problem: Times and memory; the makespan is minimized.
+        weights: Whether orders contain W; otherwise B is the whole backward.
+        deterministic_time: CP-SAT's limit, roughly in seconds.
+    """
+    model = _Model(problem, phases=3 if weights else 2)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 1
+    solver.parameters.max_deterministic_time = deterministic_time
+    status = solver.solve(model.model)
+    bound = int(solver.best_objective_bound)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return ExactSolution(bound, 0, [])
+    return ExactSolution(bound, int(solver.objective_value), model.read_codes(solver))
+
+
+class _Model:
+    """The starts of all operations, and the constraints between them."""
+
+    def __init__(self, problem: Problem, phases: int) -> None:
+        self.problem = problem
+        self.phases = phases
+        self.model = cp_model.CpModel()
+        ticks_of_microbatch = sum(problem.lengths) + sum(problem.down) + sum(problem.up)
+        self.horizon = ticks_of_microbatch * problem.microbatches
+        self.starts = {
+            (code, microbatch): self.model.new_int_var(0, self.horizon, f"{code}.{microbatch}")
+            for code in range(len(problem.lengths))
+            if code % 3 < phases
+            for microbatch in range(problem.microbatches)
+        }
+        self._add_precedence()
+        for device in range(problem.devices):
+            self._add_device(device)
+
+    def _end(self, code: int, microbatch: int) -> cp_model.LinearExprT:
+        return self.starts[code, microbatch] + self.problem.lengths[code]
+
+    def _add_precedence(self) -> None:
+        """Make every operation wait for its inputs, and minimize the makespan."""
+        problem = self.problem
+        makespan = self.model.new_int_var(0, self.horizon, "makespan")
+        last = len(problem.placement) - 1
+        for (code, microbatch), start in self.starts.items():
+            stage, phase = divmod(code, 3)
+            self.model.add(makespan >= self._end(code, microbatch))
+            if microbatch:
+                # Microbatches are equally long, so running them in order loses nothing.
+                self.model.add(start >= self._end(code, microbatch - 1))
+            if phase:
+                self.model.add(start >= self._end(code - 1, microbatch))
+            if phase == 0 and stage:
+                arrival = self._end(code - 3, microbatch) + problem.down[stage - 1]
+                self.model.add(start >= arrival)
+            if phase == 1 and stage < last:
+                arrival = self._end(code + 3, microbatch) + problem.up[stage + 1]
+                self.model.add(start >= arrival)
+        self.model.minimize(makespan)
+
+    def _add_device(self, device: int) -> None:
+        """Let a device run one operation at a time, within its memory."""
+        problem = self.problem
+        intervals: list[cp_model.IntervalVar] = []
+        lifetimes: list[cp_model.IntervalVar] = []
+        sizes: list[int] = []
+        for stage in problem.stages[device]:
+            kept = problem.kept[stage] if self.phases == 3 else 0
+            size_until = {1: problem.held[stage] - kept, 2: kept}
+            for microbatch in range(problem.microbatches):
+                for code in range(3 * stage, 3 * stage + self.phases):
+                    length = problem.lengths[code]
+                    if length:
+                        start = self.starts[code, microbatch]
+                        interval = self.model.new_fixed_size_interval_var(start, length, "")
+                        intervals.append(interval)
+                for phase, size in size_until.items():
+                    if size:
+                        lifetimes.append(self._lifetime(stage, phase, microbatch))
+                        sizes.append(size)
+        self.model.add_no_overlap(intervals)
+        self.model.add_cumulative(lifetimes, sizes, problem.limit[device])
+
+    def _lifetime(self, stage: int, phase: int, microbatch: int) -> cp_model.IntervalVar:
+        """Return the time from the start of an F to the end of its B or W."""
+        length = self.model.new_int_var(0, self.horizon, "")
+        end = self.model.new_int_var(0, self.horizon, "")
+        self.model.add(end == self._end(3 * stage + phase, microbatch))
+        return self.model.new_interval_var(self.starts[3 * stage, microbatch], length, end, "")
+
+    def read_codes(self, solver: cp_model.CpSolver) -> Codes:
+        """Return the order of each device in the solution."""
+
+        def place(key: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
+            # If two operations start together, one takes no time; it frees what the other needs.
+            return solver.value(self.starts[key]), -(key[0] % 3), key
+
+        rows: Codes = []
+        for stages in self.problem.stages:
+            of_device = [key for key in self.starts if key[0] // 3 in stages]
+            rows.append([code for code, _ in sorted(of_device, key=place)])
+        return rows
