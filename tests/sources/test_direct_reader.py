@@ -23,11 +23,13 @@ from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.model.intervals import union
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.direct_reader import DirectReader
-from bubbleviz.sources.nsys.export import Export, Selection
+from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, STRINGS, Export, Selection
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
 from bubbleviz.sources.nsys.sqlite_export import SqliteExport, opened
 from bubbleviz.sources.sqlite.queries import EVERY_ROW
+from tests.planting import Planting, plant
+from tests.sources.test_contract import old_exports
 from tests.support.command_line import CommandLine
 from tests.support.compiled import compiled_library, texts_of
 from tests.support.edited_databases import change
@@ -177,6 +179,33 @@ def test_real_exports() -> None:
     assert sum(bool(count) for count in decoded) >= 14
 
 
+@pytest.mark.parametrize(("year", "statements"), [*old_exports()])
+def test_exports_of_other_years(year: str, statements: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / plant(Planting(stages=2, microbatches=3), tmp_path).files[0].path
+
+    assert _compare(change(path, *statements)) == ALL, year
+
+
+#: Columns that some versions of nsys do not record.
+UNRECORDED = {
+    KERNEL: ("globalPid", "streamId"),
+    RUNTIME: ("globalTid", "correlationId", "nameId", "returnValue"),
+    NVTX: ("endGlobalTid", "text", "textId"),
+    STRINGS: ("id",),
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [(table, column) for table in UNRECORDED for column in UNRECORDED[table]]
+)
+def test_exports_of_other_schemas(table: str, column: str, tmp_path: Path) -> None:
+    lost = f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "other"'
+    path = change(tmp_path / EXAMPLE.name, lost, source=EXAMPLE)
+
+    # At least the kernels or the calls are decoded.
+    assert 1 <= _compare(path) <= ALL
+
+
 def test_rows_that_touch_one_of_several_times() -> None:
     with opened(str(EXAMPLE)) as export:
         (every, texts), _ = _named(export, "ranges/lasting", _by_time(export, 0))
@@ -204,7 +233,6 @@ def test_rows_that_touch_one_of_several_times() -> None:
             assert found[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
 
 
-KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 KERNEL_COLUMNS = ("start", "end", "deviceId", "globalPid", "correlationId", "demangledName")
 NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId")
 

@@ -10,24 +10,68 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.sources.nsys.export import Named, Selection
-from bubbleviz.sources.nsys.queries import QUERIES, table_of
+from bubbleviz.sources.nsys.queries import table_of
 from bubbleviz.sources.sqlite.database import StoredColumns
-from bubbleviz.sources.sqlite.pages import Pages, PageTable, unpacked
-from bubbleviz.sources.sqlite.queries import Query
+from bubbleviz.sources.sqlite.pages import PageQuery, Pages, PageTable, unpacked
+from bubbleviz.sources.sqlite.queries import ABSENT, PlainColumn, Query
 
 #: Which column of calls/at.sql is the name.
 NAME_OF_CALL = 4
 #: Pages of strings that are looked through at once, in some 20 ms, so that Ctrl-C is soon heard.
 _STRING_PAGES = 4096
-#: The queries that are answered here, with the variant of a view that each must read.
-_QUERIES = {
-    "gpu_work/kernels": "views/kernels/current",
-    "calls/all": "",
-    "calls/at": "views/calls/current",
-    "ranges/named": "views/ranges/current",
-    "strings/matching": "views/strings/current",
+#: Stands for a NULL correlation id in calls/all.sql and calls/at.sql: the call launched nothing.
+_NO_CORRELATION = -(1 << 40)
+#: Queries that are answered from pages, with the columns of the table that they return.
+PAGE_QUERIES: Mapping[str, PageQuery] = {
+    "gpu_work/kernels": PageQuery(
+        view="views/kernels/current",
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end"),
+            PlainColumn("deviceId"),
+            PlainColumn("globalPid", NONE),
+            PlainColumn("correlationId", NONE),
+            PlainColumn("demangledName", NONE),
+        ),
+    ),
+    "calls/all": PageQuery(
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end"),
+            PlainColumn("globalTid", NONE),
+            PlainColumn("correlationId", _NO_CORRELATION),
+        ),
+    ),
+    "calls/at": PageQuery(
+        view="views/calls/current",
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end"),
+            PlainColumn("globalTid", NONE),
+            PlainColumn("correlationId", _NO_CORRELATION),
+            PlainColumn("nameId", NONE),
+            PlainColumn("returnValue", 0),
+        ),
+    ),
+    "ranges/named": PageQuery(
+        view="views/ranges/current",
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end", ABSENT),
+            PlainColumn("eventType"),
+            PlainColumn("globalTid", NONE),
+            PlainColumn("endGlobalTid", NONE),
+            PlainColumn("textId", ABSENT),
+        ),
+        text="text",
+        # Rows are selected by the stored values of these columns.
+        selected=("start", "end", "eventType", "globalTid", "endGlobalTid", "textId"),
+    ),
+    "strings/matching": PageQuery(
+        view="views/strings/current", columns=(PlainColumn("id"),), text="value", key="id"
+    ),
 }
 
 
@@ -48,23 +92,16 @@ class DirectReader:
         self._left: list[str] = []
         self._odd = ""
         variants = {view.name for view in views.values()}
-        for query, variant in _QUERIES.items():
-            rows = [row for row in stored if row[0] == table_of(query)]
+        for name, query in PAGE_QUERIES.items():
+            rows = [row for row in stored if row[0] == table_of(name)]
             if not rows:
                 continue
-            table = None
-            if not variant or variant in variants:
-                columns, text = QUERIES.plain_columns(query, views)[1], ""
-                if query in ("ranges/named", "strings/matching"):
-                    columns, text = columns[:-1], columns[-1].name
-                # Ranges are selected by what is stored, and strings looked up by number.
-                selected = {c.name for c in columns} if query == "ranges/named" else set()
-                key = "id" if query == "strings/matching" else ""
-                table = pages.table(rows, columns, text, selected=selected, key=key)
+            readable = not query.view or query.view in variants
+            table = pages.table(rows, query) if readable else None
             if table is not None:
-                self._tables[query] = table
-            elif query != "calls/at":  # of few rows
-                self._left.append(table_of(query))
+                self._tables[name] = table
+            elif name != "calls/at":  # of few rows
+                self._left.append(table_of(name))
 
     def account(self) -> str:
         """Return what reads the file, as far as is known, and why where that is SQLite."""

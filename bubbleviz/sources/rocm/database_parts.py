@@ -23,8 +23,8 @@ import numpy as np
 from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.sources.sqlite import database as sqlite
-from bubbleviz.sources.sqlite.pages import PackedRows, Pages, PageTable
-from bubbleviz.sources.sqlite.queries import Binds, Queries, lacking
+from bubbleviz.sources.sqlite.pages import PackedRows, PageQuery, Pages, PageTable
+from bubbleviz.sources.sqlite.queries import Binds, PlainColumn, Queries, lacking
 
 #: What to do where something was not recorded.
 ROCPROF_AGAIN = (
@@ -40,13 +40,55 @@ RPD = Queries("the tracer", "rpd", "trace of rocmProfileData", f"copy it again, 
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
 #: How variants of views are named that stand for a table with a column less.
 _DEGRADED = "without_"
-#: The variant that stands for a table as it is; of such, these queries are decoded from pages.
-_WHOLE = "current"
-_DECODED = {
-    "gpu_work/kernels": "dispatches",
-    "gpu_work/copies": "copies",
-    "calls/all": "host_regions",
-    "calls/events": "events",
+#: Queries of rocpd files that are answered from pages, with the columns of the table that they
+#: return.
+PAGE_QUERIES: Mapping[str, PageQuery] = {
+    "gpu_work/kernels": PageQuery(
+        view="views/dispatches/current",
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end"),
+            PlainColumn("pid", NONE),
+            PlainColumn("agent_id", NONE),
+            PlainColumn("kernel_id", NONE),
+            PlainColumn("event_id", NONE),
+        ),
+        key="id",
+    ),
+    "gpu_work/copies": PageQuery(
+        view="views/copies/current",
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end"),
+            PlainColumn("pid", NONE),
+            PlainColumn("dst_agent_id", NONE),
+            PlainColumn("src_agent_id", NONE),
+            PlainColumn("event_id", NONE),
+        ),
+        key="id",
+    ),
+    "calls/all": PageQuery(
+        view="views/host_regions/current",
+        columns=(
+            PlainColumn("start"),
+            PlainColumn("end"),
+            PlainColumn("pid", NONE),
+            PlainColumn("tid", NONE),
+            PlainColumn("name_id", NONE),
+            PlainColumn("event_id", NONE),
+        ),
+        key="id",
+    ),
+    "calls/events": PageQuery(
+        view="views/events/current",
+        columns=(
+            PlainColumn("id"),
+            PlainColumn("category_id", NONE),
+            PlainColumn("stack_id", 0),
+            PlainColumn("correlation_id", 0),
+        ),
+        key="id",
+    ),
 }
 #: Of a GUID there are so many digits; shorter endings belong to names.
 _DIGITS = 16
@@ -159,11 +201,14 @@ class Part:
 
     def _page_table(self, name: str) -> PageTable | None:
         """Return the table whose pages answer a query; None where SQLite must."""
-        view = self._views.get(_DECODED.get(name, ""))
-        if self._pages is None or view is None or view.name.rpartition("/")[2] != _WHOLE:
+        query = PAGE_QUERIES.get(name)
+        if self._pages is None or query is None:
             return None
-        base, columns = self._queries.plain_columns(name, self._views)
-        return self._pages.table(self._stored[base], columns, key="id")
+        view = next((view for view in self._views.values() if view.name == query.view), None)
+        if view is None:
+            return None
+        table = next(iter(view.requires))
+        return self._pages.table(self._stored[table], query)
 
     def rows(self, name: str, whole: int = 0) -> list[tuple[Any, ...]]:
         """Return the rows of a query that holds texts; none where the file lacks what it needs.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -45,6 +45,26 @@ NamedRows: TypeAlias = tuple[Ints, Ints, Sequence[str]]
 #: Such integers, with the lengths of texts, -1 for NULL, as a last column; and texts one behind
 #: another.
 PackedRows: TypeAlias = tuple[Ints, bytes]
+
+
+@dataclass(frozen=True)
+class PageQuery:
+    """The columns that a query of ``sql/`` returns, if it only filters the rows of one table.
+
+    Attributes:
+        columns: Columns of whole numbers, in the order in which the query returns them.
+        text: Name of the column of texts, which the query returns last, or "" if there is none.
+        view: Variant of the view that the query must read in the file, or "" if it reads the table.
+        selected: Columns by whose stored values rows are selected. None of them may be the row
+            number, which SQLite stores as NULL.
+        key: Column by which rows are sorted, or "" if they are sorted by row number.
+    """
+
+    columns: tuple[PlainColumn, ...]
+    text: str = ""
+    view: str = ""
+    selected: tuple[str, ...] = ()
+    key: str = ""
 
 
 class FileShape(NamedTuple):
@@ -236,23 +256,12 @@ class Pages:
     functions: native.Library
     file: FileShape
 
-    def table(
-        self,
-        stored: StoredColumns,
-        columns: Sequence[PlainColumn],
-        text: str = "",
-        *,
-        selected: Collection[str] = (),
-        key: str = "",
-    ) -> PageTable | None:
-        """Return a table with its pages known; None where it is not plain.
+    def table(self, stored: StoredColumns, query: PageQuery) -> PageTable | None:
+        """Return the table that a query reads, or None if its pages cannot be decoded.
 
         Args:
-            stored: its columns, rows of schema.sql.
-            columns: those of whole numbers that are read.
-            text: one of texts, if any.
-            selected: columns by whose stored value rows are selected: a key is stored as NULL.
-            key: the column in whose order rows are wanted, if not just that of their numbers.
+            stored: The table's columns, rows of schema.sql.
+            query: The columns that the query reads.
         """
         root, definition = stored[0][1], str(stored[0][2])
         places = {str(row[4]): int(str(row[3])) for row in stored}
@@ -264,10 +273,11 @@ class Pages:
         alone = len(keys) == 1 and all(types[key] == "INTEGER" for key in keys)
         plain = not any(row[7] for row in stored) and not (alone and _DESCENDING.search(definition))
         # Other types may keep an integer and give a float, or text.
-        plain &= all("INT" in types.get(column.name, "") for column in columns)
-        plain &= not text or any(kind in types.get(text, "") for kind in _TEXT_TYPES)
-        ordered = not key or (alone and key in keys)
-        if (alone and keys & {*selected}) or not ordered or not plain:
+        plain &= all("INT" in types.get(column.name, "") for column in query.columns)
+        text_type = types.get(query.text, "")
+        plain &= not query.text or any(kind in text_type for kind in _TEXT_TYPES)
+        ordered = not query.key or (alone and query.key in keys)
+        if (alone and keys & {*query.selected}) or not ordered or not plain:
             return None
         null = {None: UNUSUAL, ABSENT: DISTINCT}
         integers = [
@@ -277,7 +287,7 @@ class Pages:
                 NONE if column.missing is None else column.missing,
                 alone and column.name in keys,
             )
-            for column in columns
+            for column in query.columns
         ]
         root = root if isinstance(root, int) else 0
         return PageTable.of(self, root, np.array(integers, np.int64), places)
