@@ -191,7 +191,7 @@ def load(path: str | Path) -> SavedReport:
     """Return the ratios and the advice of a report that was saved as JSON.
 
     Args:
-        path: of its file, or of the folder of a report by parts.
+        path: Path of the JSON file.
 
     Raises:
         InputError: it cannot be read, or is not such a report.

@@ -12,7 +12,6 @@ import numpy as np
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.interpret.recording import LocalRank, RecordedTables, Recording, Recordings
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.files import whole_of
 from bubbleviz.model.grouping import distinct_rows
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
@@ -154,20 +153,14 @@ def _host(recording: Recording, rank: LocalRank) -> str:
 
 
 def _first_meetings(gathered: Recordings) -> Ints:
-    """Return what the first meeting of each recording becomes.
+    """Return the number that the first meeting of each recording gets in the run.
 
-    Parts of one table number their meetings together.
+    Each recording numbers its own meetings from 0. In the run they follow each other.
     """
     lengths = gathered.lengths("collectives")
     pieces = np.split(gathered.collectives.meeting, np.cumsum(lengths)[:-1])
-    base: dict[str, int] = {}
-    count = 0
-    first = []
-    for recording, piece in zip(gathered.recordings, pieces, strict=True):
-        first.append(base.setdefault(whole_of(recording.source.path), count))
-        if len(piece):
-            count = max(count, first[-1] + int(piece.max()) + 1)
-    return np.array(first, np.int64)
+    meetings = np.array([piece.max(initial=NONE) + 1 for piece in pieces], np.int64)
+    return np.cumsum(meetings) - meetings
 
 
 IntervalsT = TypeVar("IntervalsT", RankIntervals, BusyIntervals)

@@ -15,7 +15,7 @@ from bubbleviz.cli.terminal import hide_names, progress_bars
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.window import parse_window
-from bubbleviz.render.formats import is_folder, renderers, suffixed
+from bubbleviz.render.formats import renderers, suffixed
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleReport
@@ -257,8 +257,6 @@ def _formats(
     for file, name in named.items():
         if name not in known:
             continue
-        if is_folder(file) and not known[name].parts:
-            raise UsageError(f"{file}: --{name} writes a file; leave the slash out")
         known[name].check(file)
         if known[name].binary and file == "-" and sys.stdout.isatty():
             raise OutputError(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.render.files import check_outputs, write_outputs
-from bubbleviz.render.formats import Parts
 from bubbleviz.timing import step
 
 
@@ -39,7 +38,7 @@ class Outputs:
 
     def deliver(
         self,
-        content: Callable[[str, str], str | bytes | Parts],
+        content: Callable[[str, str], str | bytes],
         print_result: Callable[[], None],
         *,
         warnings: Sequence[str] = (),
@@ -64,7 +63,7 @@ class Outputs:
             complain(warning, 0)
         with step("print"):
             piped = contents.get("-")
-            if isinstance(piped, (str, bytes)):
+            if piped is not None:
                 pass_on(piped)
             elif not self.quiet:
                 print_result()

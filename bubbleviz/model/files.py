@@ -1,22 +1,18 @@
-"""Files: small ones that users name, read within a size, and names of the parts of outputs."""
+"""Small files that users name: conventions, plans, costs and saved reports, within a size.
+
+What never ends (a device, a pipe without a writer, a kernel log) is refused instead of waited
+for.
+"""
 
 from __future__ import annotations
 
 import os
-import re
 import select
 import stat
-from pathlib import Path
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.private_names import note_paths
-
-# Small files that users name: conventions, plans, costs and saved reports, within a size.
-#
-# What never ends (a device, a pipe without a writer, a kernel log) is refused instead of waited
-# for.
-
 
 #: Seconds that a named pipe has until something is written into it.
 _PATIENCE_S = 10
@@ -90,23 +86,3 @@ def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, BlockingIOError):
         return "it never ends"
     return getattr(error, "strerror", None) or str(error)
-
-
-# Part names: what the files of an output that is written by parts are called.
-
-
-#: The file of a report by parts that names the others, and the schema of these.
-INDEX = "index.json"
-PART_SCHEMA = "bubbleviz.report-part/1"
-#: Files of such folders; no other folder is ever replaced.
-NAMES = re.compile(r"index\.json|part-\d{5}\.(json|parquet)")
-
-
-def part_name(number: int, suffix: str) -> str:
-    """Return the name of the file of a part."""
-    return f"part-{number:05}.{suffix}"
-
-
-def whole_of(path: str) -> str:
-    """Return what a file is a part of: its folder, by its name; else the file itself."""
-    return str(Path(path).parent) if NAMES.fullmatch(Path(path).name) else path

@@ -1,14 +1,12 @@
 """Files of outputs: written whole, under their own names, at the end, or not at all.
 
-An existing pipe or device is written into, as a shell's redirection does. A folder is written part
-by part beside its place, which it takes when all parts are there.
+An existing pipe or device is written into, as a shell's redirection does.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import tempfile
 import time
@@ -17,9 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model.files import NAMES
 from bubbleviz.model.private_names import note_paths
-from bubbleviz.render.formats import Parts, is_folder
 
 #: Of temporary files beside outputs.
 _PREFIX = ".bubbleviz-"
@@ -31,7 +27,7 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
     """Refuse, before any work, outputs that cannot be written; ``-`` is standard output.
 
     Args:
-        outputs: files, and folders, which end in a slash.
+        outputs: files.
         inputs: files that are read.
         force: whether what exists is replaced.
 
@@ -58,34 +54,20 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
 
 
 def _check(output: str, place: Path, inputs: Collection[Path], *, force: bool) -> None:
-    """Refuse what is read, what is no part of a report, and what is in the way."""
-    folder = is_folder(output)
+    """Refuse an output that is an input, is a directory, or exists."""
     if not output:
         raise OutputError("the path of an output is empty; name a file, or - for standard output")
-    read = {own for path in inputs for own in ((path, *path.parents) if folder else (path,))}
-    if place in read or (folder and place == place.parent):
+    if place in inputs:
         raise OutputError(
-            f"{output}: {'holds' if folder else 'is'} an input, and inputs are never replaced; "
-            f"name another {'folder' if folder else 'file'}"
+            f"{output}: is an input, and inputs are never replaced; name another file"
         )
-    if folder and place.is_file():
-        raise OutputError(f"{output}: is a file; leave the slash out, or name another folder")
-    if not folder and place.is_dir():
+    if place.is_dir():
         raise OutputError(f"{output}: is a directory; name a file in it")
     if _is_channel(output):
         return
     if not place.parent.is_dir():
         raise OutputError(f"{output}: its directory does not exist; create it first")
-    if not place.exists():
-        return
-    names = sorted(own.name for own in place.iterdir()) if folder else []
-    strange = next((n for n in names if not NAMES.fullmatch(n)), None)
-    if strange is not None:
-        raise OutputError(
-            f"{output}: holds {strange[:60]!r}, which is not part of a report; name a folder "
-            "that does not exist"
-        )
-    if not force:
+    if place.exists() and not force:
         raise _exists_already(output)
 
 
@@ -98,8 +80,8 @@ def encoded(content: str | bytes) -> bytes:
     return content.encode("utf-8") if isinstance(content, str) else content
 
 
-def write_outputs(contents: Mapping[str, str | bytes | Parts], *, force: bool) -> None:
-    """Write each content to its file, or to its folder part by part.
+def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
+    """Write each content to its file.
 
     All are complete before the first takes its name.
 
@@ -111,19 +93,16 @@ def write_outputs(contents: Mapping[str, str | bytes | Parts], *, force: bool) -
     try:
         for output, content in contents.items():
             with _writing(output):
-                if callable(content):
-                    ready[output] = _temporary(output, content)
-                elif _is_channel(output):
+                if _is_channel(output):
                     channels[output] = encoded(content)
                 else:
                     ready[output] = _temporary(output, encoded(content))
         for output, temporary in ready.items():
-            place = _place_folder if callable(contents[output]) else _place_file
             with _writing(output):
-                place(temporary, output, force=force)
+                _place_file(temporary, output, force=force)
     finally:
         for left in ready.values():
-            _remove(left)
+            left.unlink(missing_ok=True)
     for output, rest in channels.items():
         with _writing(output), os.fdopen(_open_channel(output), "wb", buffering=0) as channel:
             left_over = memoryview(rest)
@@ -176,36 +155,18 @@ def _open_channel(output: str) -> int:
             return descriptor
 
 
-def _temporary(output: str, content: bytes | Parts) -> Path:
-    """Write a file, or a folder part by part, under a temporary name beside its place."""
-    parent = Path(output).resolve().parent
-    if callable(content):
-        place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    else:
-        handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=parent)
-        os.close(handle)
-        place = Path(name)
+def _temporary(output: str, content: bytes) -> Path:
+    """Write a file under a temporary name in the directory of the output."""
+    handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=Path(output).resolve().parent)
+    os.close(handle)
+    place = Path(name)
     try:
-        if callable(content):
-            for name, part in content():
-                (place / name).write_bytes(encoded(part))
-                (place / name).chmod(0o666 & ~_mask())
-            place.chmod(0o777 & ~_mask())
-        else:
-            place.write_bytes(content)
-            place.chmod(0o666 & ~_mask())
+        place.write_bytes(content)
+        place.chmod(0o666 & ~_mask())
     except BaseException:
-        _remove(place)
+        place.unlink(missing_ok=True)
         raise
     return place
-
-
-def _remove(left: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if left.is_dir():
-        shutil.rmtree(left, ignore_errors=True)
-    else:
-        left.unlink(missing_ok=True)
 
 
 def _mask() -> int:
@@ -234,21 +195,3 @@ def _place_file(temporary: Path, output: str, *, force: bool) -> None:
             raise _exists_already(output) from error
         # File systems without hard links.
         temporary.replace(target)
-
-
-def _place_folder(temporary: Path, output: str, *, force: bool) -> None:
-    """Give a finished folder its name; one that is replaced goes once the new one is there."""
-    target = Path(output).resolve()
-    if not target.exists():
-        temporary.rename(target)
-        return
-    _check(output, target, (), force=force)
-    old = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=target.parent))
-    old.rmdir()
-    target.rename(old)
-    try:
-        temporary.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""The report as JSON values, schema ``bubbleviz.report/1``, and as text: one file, or parts."""
+"""The report as JSON values, schema ``bubbleviz.report/1``, and as text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from math import isnan
@@ -30,12 +30,11 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.explain.what_if import microbatch_lengths
 from bubbleviz.model import limitations
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import bubbles
 from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import rank_parts, scores_of
+from bubbleviz.report.rank_means import scores_of
 from bubbleviz.report.report import SCHEMA, Report, even_chunks
 from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 from bubbleviz.report.view import View
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 
 #: More operations than this are not listed with their slack.
 _MOST_SLACKS = 20_000
-#: Lists of a report that are of ranks, and name these.
-_BY_RANK = ("coverage", "unattributed_kernels")
 _OF_RANK = "index global_rank label host pid device_id uuid gpu pci stage pipeline profile"
 #: What a prompt takes in chunks as long as each other, and in chunks that take as long.
 _OF_EVEN_CHUNKS = ("virtual_stage", "tokens", "equal_ns", "even_ns")
@@ -155,7 +152,6 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         # What ranks and operations hold; null where that was not read, or not recorded.
         "memory": memory
         and {
-            # Of reports by parts, the ranks that tell their stages are elsewhere.
             "ranks": [asdict(peak) for peak in memory.ranks],
             "operations": [asdict(kind) for kind in memory.operations],
         },
@@ -364,7 +360,7 @@ def _operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
     ]
 
 
-# Text: in one file, or in a folder of whole pipelines.
+# Text.
 
 
 def written(values: Mapping[str, Any]) -> str:
@@ -380,37 +376,6 @@ def written(values: Mapping[str, Any]) -> str:
         return text(value)
 
     return "{\n" + ",\n".join(f"{text(k)}: {lines(v)}" for k, v in values.items()) + "\n}\n"
-
-
-def files_of(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield the files of a folder: what is of ranks by parts, then the index with all else.
-
-    Read again by :mod:`bubbleviz.report.saved`.
-    """
-    whole, parts = document(report, by_rank=False), []
-    for number, (first, last) in enumerate(rank_parts(report)):
-        iterations = []
-        for iteration in report.iterations:
-            # Ranks of an iteration ascend.
-            rank = iteration.ranks.rank
-            some = iteration.ranks.of(rank[slice(*np.searchsorted(rank, (first, last)))])
-            entries = rank_entries(report, iteration.index, some)
-            iterations.append({"index": iteration.index, "ranks": entries})
-        own = {
-            "schema": PART_SCHEMA,
-            "ranks": whole["ranks"][first:last],
-            "iterations": iterations,
-            **{
-                key: [entry for entry in whole[key] if first <= entry["rank"] < last]
-                for key in _BY_RANK
-            },
-        }
-        name = part_name(number, "json")
-        parts.append({"file": name, "ranks": last - first})
-        yield name, written(own)
-    # The index comes last: a folder that has one is whole.
-    emptied: dict[str, list[Any]] = {key: [] for key in ("ranks", *_BY_RANK)}
-    yield INDEX, written({**whole, **emptied, "parts": parts})
 
 
 def saved_of(report: Report, *, slowdown: bool = True) -> SavedReport:

@@ -425,24 +425,14 @@ OperationColumn: TypeAlias = "Ints | CodedTexts"
 _DIGITS = 18
 
 
-def has_tokens(report: Report) -> bool:
-    """Return whether it is known of any operation how many tokens it takes."""
-    return bool((report.operations.tokens >= 0).any())
+def further_columns(report: Report) -> Mapping[str, OperationColumn]:
+    """Return the columns after those that every table of operations has, in their order.
 
-
-def further_columns(
-    report: Report, *, with_tokens: bool | None = None
-) -> Mapping[str, OperationColumn]:
-    """Return the columns behind those that every table of operations has, in their order.
-
-    Args:
-        report: any report, or a part of one.
-        with_tokens: whether there are columns of tokens; None for where any are known.
+    Columns of tokens exist only if the tokens of any operation are known.
     """
     operations = report.operations
-    has_column = has_tokens(report) if with_tokens is None else with_tokens
     tokens = {}
-    if has_column:
+    if (operations.tokens >= 0).any():
         tokens = {"tokens": operations.tokens, "prefix": operations.prefix}
     unpaired = LimitationKind.ITERATIONS_UNPAIRED in {note.kind for note in report.limitations}
     return tokens | {
@@ -532,14 +522,10 @@ def _in_cells(rows: int, row: Ints, entries: Sequence[str], form: str, between: 
     return CodedTexts(code, texts)
 
 
-def written_operations(report: Report, *, tokens: bool | None = None) -> Columns:
+def written_operations(report: Report) -> Columns:
     """Return all operations for Arrow's libraries, with the columns of ``--csv``.
 
-    Two microbatches or chunks of one operation stand in two.
-
-    Args:
-        report: any report, or a part of one.
-        tokens: whether there is a column of tokens; None for where any are known.
+    The two microbatches or chunks of a fused operation are in two columns.
     """
     columns = report.operations.shown_columns()
     del columns["global_rank"]  # it follows where --csv has it
@@ -549,5 +535,5 @@ def written_operations(report: Report, *, tokens: bool | None = None) -> Columns
     if all(name.isdecimal() and len(name) <= _DIGITS for name in names):
         numbers = np.array([*map(int, names), NONE], np.int64)
         columns["iteration"] = numbers[report.operations.iteration]
-    columns |= further_columns(report, with_tokens=tokens)
+    columns |= further_columns(report)
     return table_of({name: column_of(name, column) for name, column in columns.items()})

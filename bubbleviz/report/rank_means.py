@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -350,16 +350,7 @@ def sentence_of(standout: Standout) -> str:
     return f"{standout.name}{ranks}: {standout.why}"
 
 
-# Rank parts: groups of whole pipelines, and the part of a report that is theirs.
-#
-# What is written for very many ranks is written part by part: no more than one is held beside the
-# report.
-
-
-#: Ranks of a part at least, where there are so many; pipelines of more are cut at the most.
-_FEWEST_RANKS, _MOST_RANKS = 256, 1024
-#: Tables of a report that hold times of ranks, in order of these.
-_TIMES_OF_RANKS = ("unattributed", "exposed", "overheads", "pauses")
+# Groups of whole pipelines.
 
 
 def rank_groups(
@@ -383,35 +374,6 @@ def rank_groups(
         else:
             groups.extend((at, min(at + size, last)) for at in range(first, last, size))
     return groups
-
-
-def rank_parts(report: Report) -> list[tuple[int, int]]:
-    """Return the ranks of each part of a report as (first, behind the last)."""
-    pipelines = [rank.pipeline for rank in report.ranks]
-    return rank_groups(pipelines, _FEWEST_RANKS, _MOST_RANKS, _FEWEST_RANKS)
-
-
-def part_of(report: Report, first: int, last: int) -> Report:
-    """Return a report with the operations of some ranks alone; all else is the whole's.
-
-    Args:
-        report: any report.
-        first: of the ranks.
-        last: behind the last.
-    """
-    rows = rows_of_ranks(report.operations.rank, first, last)
-    busy = report.busy.take(rows_of_ranks(report.busy.operation, rows.start, rows.stop))
-    collectives = report.collectives
-    collectives = collectives.take(rows_of_ranks(collectives.rank, first, last))
-    own = np.where(collectives.operation == NONE, NONE, collectives.operation - rows.start)
-    times = {name: getattr(report, name) for name in _TIMES_OF_RANKS}
-    return replace(
-        report,
-        operations=report.operations.take(rows),
-        busy=replace(busy, operation=busy.operation - rows.start),
-        collectives=replace(collectives, operation=own),
-        **{name: own.take(rows_of_ranks(own.rank, first, last)) for name, own in times.items()},
-    )
 
 
 def rows_of_ranks(rank: Ints, first: int, last: int) -> slice:

@@ -17,7 +17,7 @@ from msgspec import DecodeError, Meta, Raw, ValidationError, convert
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
+from bubbleviz.model.files import read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.texts import counted, rank_name, shell_word
@@ -30,107 +30,11 @@ if TYPE_CHECKING:
     from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
     from bubbleviz.schedules.simulation import Workload
 
-# Saved parts: a report of very many ranks as a folder of JSON files.
-#
-# ``index.json`` holds all but what is of ranks, and names the files that hold that, in order of
-# ranks; see :func:`bubbleviz.render.json_document.files_of`. Most questions need the index alone.
-
-
-#: A part of a thousand ranks and a thousand iterations is smaller.
+#: Maximum size of a report.
 _MOST_BYTES = 1 << 32
-#: What an index begins with, but for blanks.
-_OURS = b'"schema": "bubbleviz.report/'
-#: What traces of PyTorch and XLA hold, in so many bytes.
+#: Keys in the first bytes of traces of PyTorch and XLA, and the number of these bytes.
 _OF_TRACES, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
-#: Names of parts are plain: an index leads to no other folder.
-_Name = Annotated[str, Meta(pattern=r"^part-[0-9]{5}\.json$")]
-
-
-@dataclass(frozen=True)
-class PartEntry:
-    """A file of an index, and the number of its ranks."""
-
-    file: _Name
-    ranks: Annotated[int, Meta(ge=0)]
-
-
-@dataclass(frozen=True)
-class _IterationPart:
-    index: int
-    ranks: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class _Part:
-    schema: str
-    ranks: list[dict[str, Any]]
-    iterations: list[_IterationPart]
-    coverage: list[dict[str, Any]]
-    unattributed_kernels: list[dict[str, Any]]
-
-
-def index_of(path: str) -> str:
-    """Return the file to read for a saved report: the index of a folder, else the path itself."""
-    index = Path(path) / INDEX
-    try:
-        if not index.is_file():
-            return path
-        # Folders of other things have an index, too.
-        with index.open("rb") as opened:
-            return str(index) if _OURS in opened.read(64) else path
-    except OSError:  # a path that no system has is complained about by who reads it
-        return path
-
-
-def joined(path: str, document: dict[str, Any], parts: list[PartEntry]) -> dict[str, Any]:
-    """Return the document of an index with the entries of its parts, as one file has them.
-
-    Args:
-        path: of the index.
-        document: its values.
-        parts: those that it names.
-
-    Raises:
-        InputError: a part is missing, is no such part, or has other ranks than the index says.
-    """
-    iterations = [{**own, "ranks": list(own["ranks"])} for own in document["iterations"]]
-    whole = {**document, "iterations": iterations}
-    del whole["parts"]
-    lists = ("ranks", "coverage", "unattributed_kernels")
-    whole |= {key: list(document.get(key) or ()) for key in lists}
-    for entry in parts:
-        file = Path(path).with_name(entry.file)
-        part = _read(file, entry)
-        if [own.index for own in part.iterations] != [own["index"] for own in iterations]:
-            raise _refusal(file, "it has other iterations than its index")
-        for key in lists:
-            whole[key].extend(getattr(part, key))
-        for own, added in zip(iterations, part.iterations, strict=True):
-            own["ranks"].extend(added.ranks)
-    return whole
-
-
-def _read(file: Path, entry: PartEntry) -> _Part:
-    if not file.is_file():
-        raise _refusal(file, "is missing")
-    data = read_bounded(str(file), _MOST_BYTES, "a part of a report", "copy the whole folder")
-    try:
-        part = msgspec_json.decode(data, type=_Part)
-    except _UNREADABLE as error:
-        raise _refusal(file, f"is not part of a report ({str(error)[:200]})") from error
-    if part.schema != PART_SCHEMA or len(part.ranks) != entry.ranks:
-        raise _refusal(file, "is not the part that its index names")
-    return part
-
-
-def _refusal(file: Path, what: str) -> InputError:
-    return InputError(
-        f"{file}: {what}; copy the whole folder, or write it again with bubbleviz analyze "
-        "-o report.json"
-    )
-
-
 SCHEMA = "bubbleviz.report/1"
 #: Of reports on idle time, which hold the same summary.
 IDLE_SCHEMA = "bubbleviz.idle/1"
@@ -442,7 +346,6 @@ class _Document:
     critical_path: dict[str, Any] | None = None
     what_to_do_first: str | None = None
     advice: tuple[_Advice, ...] = ()
-    parts: list[PartEntry] = field(default_factory=list)
     slowdown: _Slowdown | None = None
     kernels: list[_Named] = field(default_factory=list)
 
@@ -450,10 +353,9 @@ class _Document:
 def looks_saved(path: str) -> bool:
     """Return whether a path is to be read as a report: a pipe, ``.json``, or text that opens ``{``.
 
-    A folder is one where it holds an index. A path that cannot be read is not; its reader raises
-    the error.
+    A path that cannot be read is not; its reader raises the error.
     """
-    file = Path(index_of(path))
+    file = Path(path)
     try:
         if file.is_fifo():
             return True
@@ -505,7 +407,7 @@ def read_document(path: str) -> dict[str, Any]:
             f"{path}: the report lacks {missing[0]}; write it again with bubbleviz analyze "
             "-o report.json"
         )
-    return joined(index_of(path), document, known.parts) if known.parts else document
+    return document
 
 
 @dataclass(frozen=True)
@@ -638,7 +540,7 @@ def _report_bytes(path: str) -> bytes:
         InputError: it cannot be read.
     """
     hint = "name a report that bubbleviz analyze -o report.json wrote"
-    return read_bounded(index_of(path), _MOST_BYTES, "a report", hint, pipes=True)
+    return read_bounded(path, _MOST_BYTES, "a report", hint, pipes=True)
 
 
 def _decoded(
@@ -708,7 +610,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
     return SavedReport(
         version=document.version,
         headline=document.headline,
-        ranks=len(document.ranks) + sum(part.ranks for part in document.parts),
+        ranks=len(document.ranks),
         iterations=summary.iterations,
         contradicted=contradicted,
         ratios=tuple(
@@ -742,10 +644,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
 
 
 def _slowdowns(document: _Document, told: _Slowdown) -> dict[str, float]:
-    """Return the slowdowns of ranks, where these are not those of stages, and of links, by name.
-
-    An index by parts names no ranks.
-    """
+    """Return the slowdowns of ranks, where these are not those of stages, and of links, by name."""
     names = {
         str(rank.index): rank_name(rank.global_rank, rank.index, rank.label)
         for rank in document.ranks

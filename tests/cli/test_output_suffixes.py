@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import bubbleviz
 from bubbleviz.errors import UsageError
-from bubbleviz.render.formats import renderers, suffixed
+from bubbleviz.render.formats import renderer_named, renderers, suffixed
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
@@ -52,6 +53,35 @@ def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
     assert len(str(refusal.value)) < 500
     with pytest.raises(UsageError, match=r"not one of \.json$"):
         suffixed("a.svg", ["json"])
+
+
+@pytest.mark.parametrize("file", ["x.bubbles.parquet", "X.Iterations.PARQUET"])
+def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -> None:
+    """Without this check, the table of operations would be written under these names."""
+    with pytest.raises(UsageError, match=r"its suffix is not one of .*\.bubbles\.csv.*\.parquet"):
+        suffixed(file, NAMES)
+    report = bubbleviz.analyze(ONE)
+    with pytest.raises(UsageError, match="its suffix is not one of"):
+        report.save(tmp_path / file)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format_is_one_file(name: str, tmp_path: Path, cli: CommandLine) -> None:
+    suffix = renderer_named(name).suffixes[0]
+    for words in ([f"--{name}"], ["-o"]):
+        said = cli.refused("analyze", ONE, *words, f"{tmp_path}/x{suffix}/", code=2)
+        assert said.endswith(f"--{name} writes a file; leave the slash out\n")
+    said = cli.refused("analyze", ONE, f"--{name}", f"{tmp_path}", "--force", code=1)
+    assert "is a directory; name a file in it" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_reports_in_python_are_one_file(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(ONE)
+    with pytest.raises(UsageError, match="--json writes a file; leave the slash out"):
+        report.save(f"{tmp_path}/x.json/")
+    assert not list(tmp_path.iterdir())
 
 
 def test_standard_output_needs_the_name_of_a_format() -> None:

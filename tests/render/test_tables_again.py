@@ -6,17 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.render.formats import csv as csv_renderer
 from bubbleviz.render.formats import renderer_named
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.places import FIXTURES
 from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE, analysed
 
 pytestmark = pytest.mark.thorough
@@ -119,17 +116,3 @@ def test_documented_columns_come_first(report: Report, tmp_path: Path) -> None:
     assert header == [name for name in frame.columns if not name.startswith("second_")]
     assert frame.height == len(report.operations)
     assert frame["start_ns"].to_list() == report.operations.start_ns.tolist()
-
-
-def test_every_table_is_written_as_parquet(report: Report, tmp_path: Path) -> None:
-    names = ["x.parquet", "x.bubbles.parquet", "x.iterations.parquet"]
-    outputs = [word for name in names for word in ("-o", str(tmp_path / name))]
-
-    assert main(["analyze", str(FIXTURES / "1f1b"), *outputs]) == 0
-    operations, bubbles, iterations = (pl.read_parquet(tmp_path / name) for name in names)
-
-    assert operations.height == len(report.operations)
-    assert bubbles.height == len(report.bubbles)
-    assert iterations.height == len(report.iterations)
-    rows = np.array(bubbles["after"].drop_nulls())
-    assert set(operations["rank"].to_numpy()[rows]) == {0, 1, 2, 3}

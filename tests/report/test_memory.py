@@ -149,17 +149,6 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
         with_memory(workload, saved.memory, 500e6)
 
 
-def test_a_report_by_parts_keeps_its_memory(tmp_path: Path) -> None:
-    traces, file = planted(BASE, tmp_path), tmp_path / "report.json"
-    folder = tmp_path / "parts.json"
-    assert main(["analyze", *traces, "--memory", "--json", str(file)]) == 0
-    assert main(["analyze", *traces, "--memory", "--json", f"{folder}/"]) == 0
-
-    assert json.loads((folder / "index.json").read_text())["ranks"] == []
-    assert read_pipeline(str(folder)).memory is not None
-    assert read_pipeline(str(folder)).memory == read_pipeline(str(file)).memory
-
-
 def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> None:
     planting = replace(BASE, layers=(100, 100, 100, 100), layer_counts=(2, 2))
     model = of_profiles(planted(planting, tmp_path, layers=(30 * MB, 10 * MB)))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Iterable
 from csv import DictReader
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from bubbleviz.errors import OutputError, UsageError
 
@@ -23,10 +24,8 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
-#: Name and content of a file.
-File: TypeAlias = "tuple[str, str | bytes]"
-#: An output that is a folder: what yields its files, each made when it is written.
-Parts: TypeAlias = "Callable[[], Iterator[File]]"
+#: Endings of former formats of reports. Their shorter endings belong to formats with other content.
+_FORMER_ENDINGS = re.compile(r"\.(bubbles|iterations)\.parquet$")
 
 #: Why a report without other schedules has no plot of them.
 ALONE = (
@@ -64,8 +63,6 @@ class Renderer:
             several that fit a file, the longest says what it holds.
         function: what takes report and view and returns text or bytes, below ``bubbleviz.render``.
         needs: the extra that it needs; empty for none.
-        parts: what takes the report of very many ranks and yields the files of a folder, likewise;
-            empty where it is always one file.
         draws: which options of pictures (``causes``, ``width``) it draws, parted by blanks.
         summary: one line for ``--help``, of 48 characters at most.
     """
@@ -74,7 +71,6 @@ class Renderer:
     endings: str
     function: str
     needs: str
-    parts: str
     draws: str
     summary: str
 
@@ -92,8 +88,11 @@ class Renderer:
         """Check, before any work, that it can work here, and write a file of that name.
 
         Raises:
+            UsageError: The file ends in a slash, as folders do.
             OutputError: what it needs is not installed.
         """
+        if file.endswith(("/", os.sep)):
+            raise UsageError(f"{file}: --{self.name} writes a file; leave the slash out")
         if needs := "typst" if self._typeset(file) else self.needs:
             check_installed(needs)
 
@@ -107,11 +106,9 @@ class Renderer:
         self.check()
         return _function(self.function)(report, view)
 
-    def content(self, report: Report, view: View, file: str) -> str | bytes | Parts:
-        """Return what is written to a file, or to a folder where that ends in a slash."""
-        if self.parts and is_folder(file):
-            self.check()
-            return lambda: _function(self.parts)(report)
+    def content(self, report: Report, view: View, file: str) -> str | bytes:
+        """Return the content of a file, which is a PDF or PNG if its name ends so."""
+        self.check(file)
         content: str | bytes = self.render(report, view)
         if ending := self._typeset(file):
             content = _function(f"picture.typesetting.as_{ending}")(content)
@@ -121,11 +118,6 @@ class Renderer:
 def _function(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(f"bubbleviz.render.{module}"), name)
-
-
-def is_folder(file: str) -> bool:
-    """Return whether the path of an output is that of a folder: it ends in a slash."""
-    return file.endswith(("/", os.sep))
 
 
 def suffixed(file: str, names: Iterable[str], others: Iterable[str] = ()) -> str:
@@ -142,7 +134,8 @@ def suffixed(file: str, names: Iterable[str], others: Iterable[str] = ()) -> str
     known = [r for r in renderers() if r.name in set(names)]
     lowered = file.lower().rstrip("/" + os.sep)
     fitting = [(len(s), r.name) for r in known for s in r.suffixes if lowered.endswith(s)]
-    if fitting:
+    is_report = len(known) == len(renderers())
+    if fitting and not (is_report and _FORMER_ENDINGS.search(lowered)):
         return max(fitting)[1]
     suffixes = ", ".join((*(renderer.suffixes[0] for renderer in known), *others))
     if file == "-":
