@@ -92,7 +92,6 @@ MARKDOWN = {"markdown": "summary for a pull request"}
 SVG = {"svg": "picture as SVG"}
 PICTURE_FILES = {**SVG, "pdf": "picture as PDF, for a paper", "png": "picture as PNG, in pixels"}
 ORDER = {"csv": "order of operations as PyTorch's CSV"}
-LOWERED = {"comms": "that with sends and receives (.comms.csv)"}
 
 
 def jobs_or_cores(jobs: int | None) -> int:

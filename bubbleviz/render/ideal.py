@@ -16,11 +16,9 @@ from bubbleviz.model.texts import counted, document_text, one_line, percent
 from bubbleviz.render import document as blocks
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
-from bubbleviz.schedules.communication.lowered import Transport
 from bubbleviz.schedules.communication.torch_csv import write
-from bubbleviz.schedules.ideal import Estimate, Ideal, ideal_workload
+from bubbleviz.schedules.ideal import Estimate, Ideal
 from bubbleviz.schedules.known import FORMULAS, SCHEDULES, Formula, formula_named
-from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Schedule
 from bubbleviz.schedules.predictions import Setting
 
@@ -86,18 +84,6 @@ def undrawn(name: str) -> str:
     formula = formula_named(name)
     instead = f"; draw {formula.drawn} instead" if formula else ""
     return f"{name} is a formula without an order, so there is nothing to draw{instead}"
-
-
-def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Transport) -> str:
-    """Return the order with its sends and receives, in the fastest order on a transport.
-
-    Raises:
-        UsageError: it comes from a formula, which has no order.
-    """
-    from bubbleviz.schedules.communication.lowering import communicated
-
-    ideal = _ordered(result)
-    return write(communicated(ideal.plan, ideal_workload(ideal.plan, times), transport)[0])
 
 
 #: The outputs of an ideal, by the names of their options.

@@ -795,7 +795,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
         "defer them",
         f"{' and '.join(counted(int(n), what) for what, n in fault.phases if n)} wait behind one "
         f"whose data has not arrived, in {seen}",
-        "bubbleviz plan RUN -o order.comms.csv writes such an order for PyTorch",
+        "",
     ),
     "token": lambda _, fault, seen: (
         f"Keep {'one chunk more' if fault.what == 'one' else 'more chunks'} in flight",

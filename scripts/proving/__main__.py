@@ -7,7 +7,7 @@
 Needs PyTorch beside bubbleviz. Ranks are processes that talk through gloo, and stages sleep, so
 eight ranks run on two cores. Each job runs PyTorch's schedules for its layout; the first of them is
 analysed and planned within the memory of the schedule that PyTorch's users take most, and the plan
-runs on ``_PipelineScheduleRuntime``, as the order alone and with its communication.
+runs on ``_PipelineScheduleRuntime``.
 """
 
 from __future__ import annotations
@@ -114,12 +114,8 @@ def _prove(job: Job, folder: Path, iterations: int) -> Iterator[Run]:
         for name, result in results.items():
             fits = memory_of(name, job, workload) <= limit * (1 + 1e-9)
             yield Run(job, name, shipped_s(name, job, workload), result, fits)
-        for file, form, predicted_s in (
-            (plan.order, "compute_only", plan.order_s),
-            (plan.comms, "compute_comms", plan.comms_s),
-        ):
-            result = ranks.run(Order(str(file), form, iterations=iterations))
-            yield Run(job, f"plan ({form})", predicted_s, result, fits=True, planned=True)
+        result = ranks.run(Order(str(plan.order), "compute_only", iterations=iterations))
+        yield Run(job, "plan", plan.seconds, result, fits=True, planned=True)
 
 
 def _line(run: Run) -> str:

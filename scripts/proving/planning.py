@@ -15,16 +15,12 @@ class Planned:
     """A plan.
 
     Attributes:
-        order: file of the order alone, to which PyTorch adds sends and receives.
-        comms: file of the order with them.
-        order_s: seconds that the former should take.
-        comms_s: seconds that the latter should take.
+        order: file of the order, to which PyTorch adds sends and receives.
+        seconds: What an iteration should take.
     """
 
     order: Path
-    comms: Path
-    order_s: float
-    comms_s: float
+    seconds: float
 
 
 def planned(report: Path, limit: float, job: Job) -> Planned:
@@ -35,14 +31,9 @@ def planned(report: Path, limit: float, job: Job) -> Planned:
         limit: microbatches that each rank has memory for.
         job: that ran.
     """
-    order, comms = report.with_name("plan.csv"), report.with_name("plan.comms.csv")
-    document = report.with_name("plan.json")
-    outputs = [word for file in (order, comms, document) for word in ("-o", file)]
+    order, document = report.with_name("plan.csv"), report.with_name("plan.json")
+    outputs = ("-o", order, "-o", document)
     bubbleviz("plan", report, "--memory-limit", limit, *outputs, "--force")
     plan = json.loads(document.read_text(encoding="utf-8"))
-    if job.streams:
-        carried = plan["communication"]
-        times = carried["own_makespan_ns"], carried["makespan_ns"]
-    else:
-        times = (plan["best"]["makespan_ns"],) * 2
-    return Planned(order, comms, times[0] / 1e9, times[1] / 1e9)
+    queued_ns = plan["communication"]["own_makespan_ns"]
+    return Planned(order, (queued_ns if job.streams else plan["best"]["makespan_ns"]) / 1e9)

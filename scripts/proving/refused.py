@@ -20,7 +20,6 @@ from torch.distributed.pipelining import schedules
 from bubbleviz.errors import MismatchError
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.lowered import BUFFERED, STREAMS, check_lowered
-from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.known import schedule_named
 from scripts.proving.jobs import Job
 from scripts.proving.training import Order, Ranks, RunError
@@ -37,7 +36,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, deferred in (("1f1b", False), ("1f1b", True), ("zb-v", False), ("zb-v", True)):
             file = Path(folder) / f"{name}.csv"
-            file.write_text(_deferred(name) if deferred else _own(name), encoding="utf-8")
+            file.write_text(_lowered(name, deferred=deferred), encoding="utf-8")
             for transport in (BUFFERED, STREAMS):
                 made = torch_csv.read(file.read_text(encoding="utf-8"), file.name)
                 job = _job(made.plan.placement, streams=transport is STREAMS)
@@ -53,19 +52,22 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _own(name: str) -> str:
+def _lowered(name: str, *, deferred: bool) -> str:
+    """Return a schedule as PyTorch lowers it, with receives as late as it puts them if deferred."""
     schedule = schedule_named(name)
-    return torch_csv.write(lowered(schedule.plan(_RANKS, _MICROBATCHES, schedule.chunks)))
-
-
-def _deferred(name: str) -> str:
-    """Return the lowered schedule with receives as late as PyTorch puts them."""
-    action = schedules._Action
-    rows = csv.reader(io.StringIO(_own(name)))
-    actions = {rank: [action.from_str(cell) for cell in row] for rank, row in enumerate(rows)}
-    stages = {a.stage_index: rank for rank, row in actions.items() for a in row}
-    late = schedules._defer_recv_ops(actions, stages.__getitem__)
-    return "".join(",".join(map(str, late[rank])) + "\n" for rank in sorted(late))
+    text = torch_csv.write(schedule.plan(_RANKS, _MICROBATCHES, schedule.chunks))
+    parsed = [
+        [schedules._Action.from_str(cell) for cell in row] for row in csv.reader(io.StringIO(text))
+    ]
+    rank_of = {action.stage_index: rank for rank, row in enumerate(parsed) for action in row}
+    actions = {
+        rank: schedules._add_reduce_grad(schedules._add_unshard_reshard(row), _MICROBATCHES)
+        for rank, row in enumerate(parsed)
+    }
+    actions = schedules._add_send_recv(actions, rank_of.__getitem__, len(rank_of))
+    if deferred:
+        actions = schedules._defer_recv_ops(actions, rank_of.__getitem__)
+    return "".join(",".join(map(str, actions[rank])) + "\n" for rank in sorted(actions))
 
 
 def _job(placement: tuple[int, ...], *, streams: bool) -> Job:

@@ -23,6 +23,12 @@ from tests.support.xla_runs import Run
 
 GUIDES = CHECKOUT / "bubbleviz" / "guides"
 
+#: 1F1B of two ranks and two microbatches as PyTorch lowers it.
+LOWERED_1F1B = (
+    "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD",
+    "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD",
+)
+
 
 def lay_out(folder: Path) -> None:
     """Fill a folder with every file that a documented command reads."""
@@ -41,6 +47,7 @@ def lay_out(folder: Path) -> None:
         sizes = ["--schedule", "1f1b", "-p", stages, "-m", microbatches]
         times = ["--tf", "1", "--tb", "1", "--tw", "1"]
         assert main(["simulate", *sizes, *times, "--csv", str(folder / name)]) == 0
+    (folder / "1f1b.comms.csv").write_text("\n".join(LOWERED_1F1B), encoding="utf-8")
     layers = (30, *[100] * 6, 160)
     plant(Planting(stages=2, layers=layers, layer_counts=(4, 4)), folder / "layered")
     rows = [f"layers.{number},1,1,1,1.1GB,2GB" for number in range(12)]

@@ -167,7 +167,6 @@ def _as_memory_plot(planned: PlannedRun) -> str:
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
     "csv": lambda planned, _: torch_csv.write(planned.best.best.plan),
-    "comms": lambda planned, _: torch_csv.write(planned.communication[0]),
     "memory-plot": lambda planned, _: _as_memory_plot(planned),
     "svg": as_svg,
     "pdf": lambda planned, view: as_pdf(as_svg(planned, view)),
@@ -293,7 +292,7 @@ def _communication_note(planned: PlannedRun) -> Iterator[str]:
         own = f"; in PyTorch's own order of sends and receives, {milliseconds(own_ns)} ms"
     yield (
         "where transfers of two ranks run one after the other (NCCL): "
-        f"{milliseconds(carried_ns)} ms with --comms{own}"
+        f"{milliseconds(carried_ns)} ms{own}"
     )
 
 

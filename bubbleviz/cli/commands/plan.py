@@ -10,11 +10,11 @@ from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.model.choices import BACKWARDS, one_of
 from bubbleviz.model.private_names import anonymous
 
-_ENDINGS = {".comms.csv": "comms", ".memory.svg": "memory-plot"}
+_ENDINGS = {".memory.svg": "memory-plot"}
 
 
 @options.command(
-    {**options.JSON, **options.ORDER, **options.LOWERED, **options.PICTURE_FILES},
+    {**options.JSON, **options.ORDER, **options.PICTURE_FILES},
     _ENDINGS,
 )
 def plan(

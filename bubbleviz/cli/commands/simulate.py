@@ -101,10 +101,7 @@ class ScheduleOptions:
         return limit, whole, rest
 
 
-@options.command(
-    {**options.JSON, **options.PICTURE_FILES, **options.ORDER, **options.LOWERED},
-    {".comms.csv": "comms"},
-)
+@options.command({**options.JSON, **options.PICTURE_FILES, **options.ORDER})
 def simulate(
     *,
     times: TimeOptions,
@@ -138,11 +135,10 @@ def simulate(
     name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
     named, stage_times = sizes_and_times(saved, (name, p, m), *given)
     read = None if plan is None else anonymous(_of_plan(plan, sizes, stage_times, carried))
-    unused = (read is None or read.carried_ms is None) and "comms" not in outputs.formats.values()
-    if transport is not None and unused:
+    if transport is not None and (read is None or read.carried_ms is None):
         raise UsageError(
             f"--transport {transport}: nothing is sent or received; give --plan FILE with sends "
-            "and receives, or write -o order.comms.csv"
+            "and receives"
         )
     result: Ideal | Estimate
     if read is not None:
@@ -163,12 +159,10 @@ def simulate(
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
 
-    def content(name: str, _: str) -> str | bytes:
-        if name == "comms":
-            return ideal_report.as_lowered_csv(result, stage_times, carried)
-        return ideal_report.RENDERINGS[name](result, view)
-
-    outputs.deliver(content, lambda: show(ideal_report.sections(result)))
+    outputs.deliver(
+        lambda name, _: ideal_report.RENDERINGS[name](result, view),
+        lambda: show(ideal_report.sections(result)),
+    )
 
 
 def _compare(

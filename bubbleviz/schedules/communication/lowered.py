@@ -61,14 +61,11 @@ class Step:
         transfers: started together, and complete together where they are several
             (``batch_isend_irecv``).
         awaited: transfers of this or earlier steps that must be complete before the line goes on.
-        parameters: what happens to a stage's parameters or gradients here, in PyTorch's words
-            (``0UNSHARD``); it takes no time, and is kept for the file.
     """
 
     operations: tuple[PlannedOperation, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     awaited: tuple[Transfer, ...] = ()
-    parameters: str = ""
 
 
 @dataclass(frozen=True)

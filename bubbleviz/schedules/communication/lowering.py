@@ -7,11 +7,14 @@ from collections import Counter, deque
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication import lowered as model
-from bubbleviz.schedules.plan import Plan, PlannedOperation
+from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Workload
 
-#: Stages whose parameters PyTorch gathers ahead (``max_active_stages`` of its lowering).
+#: Maximum number of stages whose parameters PyTorch gathers ahead (``max_active_stages``).
 _GATHERED = 3
+#: A turn that a rank spends on its parameters or gradients (``UNSHARD``, ``RESHARD`` or
+#: ``REDUCE_GRAD``). It takes no time and needs nothing, but it decides which rank sends first.
+_PARAMETER_TURN = model.Step()
 
 
 def lowered(plan: Plan) -> model.LoweredPlan:
@@ -26,7 +29,7 @@ def lowered(plan: Plan) -> model.LoweredPlan:
         MismatchError: the order deadlocks; the circle in a sentence.
     """
     model.check_order(plan)
-    todo = [deque(_with_parameters(plan, steps)) for steps in model.steps_of(plan)]
+    todo = [deque(_with_parameter_turns(plan, steps)) for steps in model.steps_of(plan)]
     lines: list[list[model.Step]] = [[] for _ in todo]
     there: list[set[model.Message | None]] = [{None} for _ in todo]
     while any(todo):
@@ -38,7 +41,8 @@ def lowered(plan: Plan) -> model.LoweredPlan:
             ):
                 continue
             step = steps.popleft()
-            lines[device].append(step)
+            if step is not _PARAMETER_TURN:
+                lines[device].append(step)
             for operation in step.operations:
                 message = model.output_of(operation, plan)
                 there[device].add(message)
@@ -57,37 +61,34 @@ def lowered(plan: Plan) -> model.LoweredPlan:
     return model.LoweredPlan(plan, tuple(map(tuple, lines)))
 
 
-def _with_parameters(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
-    """Return the steps of a line, with what PyTorch does to the parameters of each stage.
+def _with_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
+    """Return the steps of a device with the turns that PyTorch spends on parameters and gradients.
 
-    They are gathered for the next stages and freed for others, which only FSDP's modules do
-    (``_add_unshard_reshard``), and gradients are scaled and reduced after a stage's last backward
+    PyTorch gathers the parameters of the next stages and frees those of others
+    (``_add_unshard_reshard``), and reduces gradients after the last backward of a stage
     (``_add_reduce_grad``).
     """
     # The stages that are computed next from each step on, soonest first.
     soon: list[int] = []
     upcoming = []
     for step in reversed(steps):
-        own = [operation.virtual_stage for operation in step.operations]
-        soon = [*own, *(stage for stage in soon if stage not in own)]
+        computed = [operation.virtual_stage for operation in step.operations]
+        soon = [*computed, *(stage for stage in soon if stage not in computed)]
         upcoming.append(soon[:_GATHERED])
-    gathered: list[int] = []
-    count: Counter[int] = Counter()
-    result: list[model.Step] = []
-    for step, soon in zip(steps, reversed(upcoming), strict=True):
-        away = [stage for stage in sorted(gathered) if stage not in soon]
-        result += [model.Step(parameters=f"{stage}RESHARD") for stage in away]
-        new = [stage for stage in soon if stage not in gathered]
-        result += [model.Step(parameters=f"{stage}UNSHARD") for stage in new]
-        gathered = [stage for stage in gathered if stage in soon] + new
-        result.append(step)
+    gathered: set[int] = set()
+    n_backwards: Counter[int] = Counter()
+    turns: list[model.Step] = []
+    for step, needed in zip(steps, reversed(upcoming), strict=True):
+        # Each stage that is freed or gathered takes a turn.
+        turns += [_PARAMETER_TURN] * len(gathered ^ set(needed))
+        gathered = set(needed)
+        turns.append(step)
         for operation in step.operations:
             if operation.phase in (Phase.W, Phase.BW):
-                count[operation.virtual_stage] += 1
-                if count[operation.virtual_stage] == plan.microbatches:
-                    result.append(model.Step(parameters=f"{operation.virtual_stage}REDUCE_GRAD"))
-    # PyTorch frees before it counts backwards, so the last reduction stands before the last frees.
-    return result + [model.Step(parameters=f"{stage}RESHARD") for stage in sorted(gathered)]
+                n_backwards[operation.virtual_stage] += 1
+                if n_backwards[operation.virtual_stage] == plan.microbatches:
+                    turns.append(_PARAMETER_TURN)
+    return turns + [_PARAMETER_TURN] * len(gathered)
 
 
 # Reordering: sends and receives in the order of time, so that none waits for an unrelated one.
@@ -108,9 +109,8 @@ _TRIALS, _EVENTS = 100, 500_000
 _NOTHING = 1e-3
 
 
-#: What a line computes in one step: its device, its operations, and the steps with what is done to
-#: parameters around it.
-_Work = tuple[int, tuple[PlannedOperation, ...], tuple[model.Step, ...]]
+#: A step that computes, after its device.
+_Work = tuple[int, model.Step]
 #: The common order.
 _Item = _Work | model.Message
 _Sequence = list[_Item]
@@ -152,7 +152,10 @@ class _Search:
         place = {event: rank for rank, event in enumerate(happen)}
         self.rank = {operation: place[event] for operation, event in free.operation.items()}
         self.work = [
-            work for device, line in enumerate(self.own.lines) for work in _work(device, line)
+            (device, step)
+            for device, line in enumerate(self.own.lines)
+            for step in line
+            if step.operations
         ]
         self.sequence = self.by_time(free)
         self.own_ns = model.Precedence(self.own, transport, workload).makespan_ns()
@@ -169,8 +172,8 @@ class _Search:
         lines: list[list[model.Step]] = [[] for _ in self.plan.orders]
         for item in sequence:
             if not isinstance(item, model.Message):
-                device, _, steps = item
-                lines[device] += steps
+                device, computation = item
+                lines[device].append(computation)
                 continue
             for sends, stage in ((True, item.virtual_stage), (False, item.receiver)):
                 step = model.Step(transfers=(model.Transfer(item, sends),))
@@ -202,10 +205,11 @@ class _Search:
         keyed: list[tuple[int, float, _Item]] = []
         for work in self.work:
             # What runs together receives all inputs before, and sends both results after.
-            last = work[1][-1]
+            operations = work[1].operations
+            last = operations[-1]
             end, rank = at[events.operation[last]], self.rank[last]
             keyed.append((end - events.time[last], rank, work))
-            made = (model.output_of(operation, self.plan) for operation in work[1])
+            made = (model.output_of(operation, self.plan) for operation in operations)
             for place, message in enumerate(m for m in made if model.crosses(m, self.plan)):
                 keyed.append((end, rank + 0.25 * (place + 1), message))
         keyed.sort(key=lambda item: item[:2])
@@ -227,22 +231,6 @@ class _Search:
                         return
                 if improved:
                     break
-
-
-def _work(device: int, line: tuple[model.Step, ...]) -> list[_Work]:
-    """Return what a line computes, step by step."""
-    result: list[_Work] = []
-    steps: tuple[model.Step, ...] = ()
-    for step in line:
-        if step.operations:
-            result.append((device, step.operations, (*steps, step)))
-            steps = ()
-        elif step.parameters:
-            steps += (step,)
-    if result:
-        _, operations, before = result[-1]
-        result[-1] = device, operations, before + steps
-    return result
 
 
 def _critical(events: model.Precedence) -> list[model.Message]:
@@ -278,7 +266,7 @@ def _moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Seq
                     break
             elif any(
                 message in (model.output_of(operation, plan), model.input_of(operation, plan))
-                for operation in item[1]
+                for operation in item[1].operations
             ):
                 break  # It is made there, or needed.
             place += step

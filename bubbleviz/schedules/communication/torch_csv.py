@@ -10,9 +10,10 @@ fused), and communication. ``torch.distributed.pipelining.schedules`` writes and
 (``_dump_csv``, ``_load_csv``). In old files B is the backward for the input and BW the fused one: B
 is that for the input where the file has a BW, or the B's own W.
 
-Each transfer is a step of its own, and is waited for by the operation that needs it. Stages on one
-rank hand over without one. Written for PyTorch 2.9 and later, which scales gradients where a row
-has ``REDUCE_GRAD``.
+Both forms are read (``compute_only`` and ``compute_comms``), and only the operations are written:
+PyTorch derives the communication when it loads them. In a file with communication, each transfer is
+a step of its own, and the operation that needs it waits for it. Stages on one rank pass results on
+without a transfer. Cells about parameters and gradients (``0UNSHARD``) are ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ _BESIDE = re.compile(
     r"(?:SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(?:[0-9]{1,7})?"
 )
 _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
-_PARAMETERS = re.compile(r"[0-9]{1,6}(?:UNSHARD|RESHARD|REDUCE_GRAD)")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
 _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
@@ -117,34 +117,25 @@ def read(text: str, name: str) -> model.LoweredPlan:
     return model.LoweredPlan(plan, tuple(steps))
 
 
-def write(plan: Plan | model.LoweredPlan) -> str:
-    """Return the text of a plan, with its communication if it has any.
+def write(plan: Plan) -> str:
+    """Return the text of a plan, as ``_load_csv(file, format="compute_only")`` reads it.
 
     Raises:
-        UsageError: microbatches enter at both ends: the format has one number for a microbatch; or
-            transfers start together or are waited for in places of their own.
+        UsageError: Microbatches enter at both ends; the format has one number for a microbatch.
     """
-    bare = plan if isinstance(plan, Plan) else plan.plan
-    if bare.replicas > 1:
+    if plan.replicas > 1:
         raise UsageError(
-            f"PyTorch's CSV cannot tell the directions of {bare.name} apart; write one pipeline's"
-        )
-    lines = model.steps_of(plan) if isinstance(plan, Plan) else plan.lines
-    if any(step.awaited or len(step.transfers) > 1 for line in lines for step in line):
-        raise UsageError(
-            f"PyTorch's CSV cannot hold batched transfers or separate waits of {bare.name}; lower "
-            "the plan for its runtime"
+            f"PyTorch's CSV cannot tell the directions of {plan.name} apart; write one pipeline's"
         )
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([_text(step) for step in line] for line in lines)
+    rows = ([_cell_text(step.operations) for step in line] for line in model.steps_of(plan))
+    csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue()
 
 
-def _text(step: model.Step) -> str:
-    if step.parameters or step.transfers:
-        return step.parameters or str(step.transfers[0])
-    texts = ";".join(map(model.cell_of, step.operations))
-    return texts if len(step.operations) == 1 else f"({texts})OVERLAP_F_B"
+def _cell_text(operations: tuple[PlannedOperation, ...]) -> str:
+    texts = ";".join(map(model.cell_of, operations))
+    return texts if len(operations) == 1 else f"({texts})OVERLAP_F_B"
 
 
 def _rows_of(text: str) -> list[list[str]]:
@@ -306,8 +297,6 @@ def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.S
             if own == other:
                 raise InputError(f"{cell} stays on rank {own}, which has both stages; leave it out")
             yield model.Step(transfers=(transfer,))
-        elif _PARAMETERS.fullmatch(item[1]):
-            yield model.Step(parameters=item[1])
 
 
 # Plans from files, refused where they would deadlock.
