@@ -1,0 +1,298 @@
+"""Runs the cases in a tree and keeps the results.
+
+Results are keyed by the content of the tree's package, so a tree that did not change is not run
+again. They are files that are written to a temporary name and renamed, so several comparisons may
+share one work folder::
+
+    work/inputs-KEY/in/              what both trees read
+         inputs-KEY/recordings-KEY/  made by one tree, keyed like its results
+         results/KEY/                one JSON file per case: exit codes, and digests of the files
+         contents/DIGEST             the files, each content once
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from scripts.comparing.cases import Case
+
+_HERE = Path(__file__).parent
+#: Parts of a tree that decide what its commands write.
+_PRODUCT = ("bubbleviz", "sql", "pyproject.toml")
+#: Longest time that one command may take.
+_MAX_SECONDS = 300
+#: Variables of the environment that change what commands print.
+_REMOVED_VARIABLES = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHONPATH", "BUBBLEVIZ_DATA")
+
+
+class ComparisonError(Exception):
+    """The comparison cannot be made, for the reason in the message."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the commands of a case did.
+
+    Attributes:
+        codes: Exit code of each command.
+        files: Digest of each file that was written, keyed by its name. The output of command n is
+            in ``stdout.n`` and ``stderr.n``.
+    """
+
+    codes: list[int]
+    files: dict[str, str]
+
+
+def digest(*parts: bytes) -> str:
+    """Return the first 16 digits of the SHA-256 digest of some bytes."""
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(path)
+
+
+class Store:
+    """The kept results of all trees.
+
+    A result is valid for the commands of a case and the content of the inputs that they read, so
+    it stays valid when other inputs change.
+
+    Args:
+        work: Folder of everything that is kept.
+        inputs: Folder of the inputs, below the work folder.
+    """
+
+    def __init__(self, work: Path, inputs: Path) -> None:
+        self.work, self.inputs = work, inputs
+        self._input_digest = functools.cache(self._digest_of_input)
+
+    def read_result(self, key: str, case: Case) -> Result | None:
+        """Return the result of a case, or None if it is not there."""
+        try:
+            return Result(**json.loads(self._path(key, case).read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def write_result(self, key: str, case: Case, codes: list[int], folder: Path) -> None:
+        """Keep what the commands of a case wrote into their folder."""
+        files = {}
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                content = path.read_bytes()
+                name = files[path.relative_to(folder).as_posix()] = digest(content)
+                if not (self.work / "contents" / name).exists():
+                    write_atomically(self.work / "contents" / name, content)
+        result = json.dumps(asdict(Result(codes, files))).encode()
+        write_atomically(self._path(key, case), result)
+
+    def read_content(self, name: str) -> bytes:
+        """Return the content of a file by its digest."""
+        return (self.work / "contents" / name).read_bytes()
+
+    def _path(self, key: str, case: Case) -> Path:
+        words = {word for command in case.commands for word in command.split()}
+        read = sorted(word for word in words if word.startswith(("in/", "rec/")))
+        parts = [repr(case.commands).encode(), *map(self._input_digest, read)]
+        return self.work / "results" / key / f"{case.name.replace('/', '+')}.{digest(*parts)}.json"
+
+    def _digest_of_input(self, word: str) -> bytes:
+        path = self.inputs / word
+        if word.startswith("rec/"):
+            path = self.inputs / "in" / "operations" / f"{word.removeprefix('rec/')}.json"
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        names = [file.relative_to(self.inputs).as_posix().encode() for file in files]
+        return digest(*names, *(file.read_bytes() for file in files)).encode()
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A clone or worktree of bubbleviz, with its environment.
+
+    Attributes:
+        folder: Its root.
+        key: Digest of what decides its results.
+    """
+
+    folder: Path
+    key: str
+
+    @property
+    def python(self) -> Path:
+        """The Python of its environment."""
+        return self.folder / ".venv" / "bin" / "python"
+
+
+def open_tree(folder: Path) -> Tree:
+    """Return a tree, and make or update its environment.
+
+    Raises:
+        ComparisonError: The folder is no tree, or its environment cannot be made.
+    """
+    folder = folder.resolve()
+    if not (folder / "scripts" / "environment").exists():
+        raise ComparisonError(f"{folder}: no clone or worktree of bubbleviz")
+    command = ("scripts/environment", ".venv", "--group", "dev", "--editable", ".")
+    if subprocess.run(command, cwd=folder, check=False).returncode:
+        raise ComparisonError(f"{folder}: the environment cannot be made")
+    return Tree(folder, _key_of_tree(folder))
+
+
+def _key_of_tree(folder: Path) -> str:
+    """Return a digest of the product in a tree, with changes that are not committed."""
+
+    def git(*words: str) -> bytes:
+        return subprocess.run(("git", *words), cwd=folder, check=True, capture_output=True).stdout
+
+    try:
+        committed = git("ls-tree", "HEAD", *_PRODUCT)
+        changed = git("diff", "HEAD", "--", *_PRODUCT)
+        new = git("ls-files", "--others", "--exclude-standard", "--", *_PRODUCT).decode()
+    except subprocess.CalledProcessError as error:
+        raise ComparisonError(f"{folder}: {error.stderr.decode().strip()}") from None
+    contents = [(folder / name).read_bytes() for name in new.splitlines()]
+    runners = [(_HERE / name).read_bytes() for name in ("worker.py", "recording.py")]
+    return digest(committed, changed, new.encode(), *contents, *runners)
+
+
+def record_with(tree: Tree, inputs: Path) -> Path:
+    """Return the folder of the recordings of a tree, which are made if they are missing."""
+    folder = inputs / f"recordings-{tree.key}"
+    if folder.exists():
+        return folder
+    with tempfile.TemporaryDirectory(dir=inputs) as unfinished:
+        words = (tree.python, _HERE / "recording.py", inputs / "in" / "operations", unfinished)
+        made = subprocess.run(words, check=False, env=_environment())
+        if made.returncode:
+            print(f"{tree.folder}: operations cannot be recorded", file=sys.stderr)
+        shutil.copytree(unfinished, folder, dirs_exist_ok=True)
+    return folder
+
+
+def run_cases(
+    trees: Sequence[Tree],
+    cases: Sequence[Case],
+    store: Store,
+    *,
+    real: Path | None,
+    jobs: int,
+    show_progress: Callable[[int, int], None],
+) -> None:
+    """Run the cases whose results are missing.
+
+    Args:
+        trees: Trees in which each case runs.
+        cases: Cases to run.
+        store: Where results are kept.
+        real: Folder of real files, or None.
+        jobs: Number of commands that run at the same time.
+        show_progress: Called with the number of cases that ended and the number of cases to run.
+
+    Raises:
+        ComparisonError: A worker ended.
+    """
+    missing = [(t, c) for c in cases for t in trees if store.read_result(t.key, c) is None]
+    links = {
+        tree.key: {"in": store.inputs / "in", "rec": record_with(tree, store.inputs)}
+        | ({"real": real} if real else {})
+        for tree in trees
+        if any(tree is other for other, _ in missing)
+    }
+    waiting = iter(missing)
+    lock = threading.Lock()
+    n_ended = 0
+
+    def run_waiting() -> None:
+        """Run cases until none is left, with one worker for each tree."""
+        nonlocal n_ended
+        with ExitStack() as stack:
+            workers: dict[str, _Worker] = {}
+            while True:
+                with lock:
+                    tree, case = next(waiting, (None, None))
+                if tree is None or case is None:
+                    return
+                if tree.key not in workers:
+                    workers[tree.key] = stack.enter_context(_Worker(tree))
+                _run_case(workers[tree.key], case, links[tree.key], store)
+                with lock:
+                    n_ended += 1
+                    show_progress(n_ended, len(missing))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for future in [pool.submit(run_waiting) for _ in range(jobs)]:
+            future.result()
+
+
+def _run_case(worker: _Worker, case: Case, links: Mapping[str, Path], store: Store) -> None:
+    """Run the commands of a case in a new folder with links, and keep what they wrote."""
+    with tempfile.TemporaryDirectory(dir=store.inputs) as name:
+        folder = Path(name)
+        for link, target in links.items():
+            (folder / link).symlink_to(target)
+        codes = worker.run(case, folder)
+        for link in links:
+            (folder / link).unlink()
+        store.write_result(worker.tree.key, case, codes, folder)
+
+
+class _Worker:
+    """A process that runs commands of one tree; see :mod:`scripts.comparing.worker`."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self._process = subprocess.Popen(
+            (tree.python, _HERE / "worker.py"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+        )
+
+    def run(self, case: Case, folder: Path) -> list[int]:
+        """Run the commands of a case and return their exit codes.
+
+        Raises:
+            ComparisonError: The process ended.
+        """
+        pipes = self._process.stdin, self._process.stdout
+        commands = [command.split() for command in case.commands]
+        request = {"commands": commands, "folder": str(folder), "seconds": _MAX_SECONDS}
+        assert pipes[0] is not None
+        assert pipes[1] is not None
+        print(json.dumps(request), file=pipes[0], flush=True)
+        answer = pipes[1].readline()
+        if not answer:
+            raise ComparisonError(f"{self.tree.folder}: the worker ended at {case.name}")
+        return [int(code) for code in json.loads(answer)]
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in os.environ if name not in _REMOVED_VARIABLES}
+    return kept | {"OPENBLAS_NUM_THREADS": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8", "TERM": "dumb"}

@@ -1,0 +1,106 @@
+"""Runs bubbleviz commands of one tree. It is started with that tree's Python and never imported.
+
+Each line of standard input is a request in JSON: ``{"commands": [[...], ...], "folder": ...,
+"seconds": ...}``. The answer is one line with the exit code of each command. The output of command
+n goes to the files ``stdout.n`` and ``stderr.n`` of the folder.
+
+All modules of bubbleviz are imported once. Each command runs in a fork of this process, so no
+command sees what another one changed, and no command pays for the imports. The cost is that
+imports are not tested: a module that is imported too late or not at all goes unnoticed here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+#: Modules that commands import when they first need them.
+_LATE_IMPORTS = (
+    *("adbc_driver_sqlite.dbapi", "drawsvg", "duckdb", "google.protobuf.message", "intervaltree"),
+    *("mcp", "msgspec", "perfetto.protos.perfetto.trace.perfetto_trace_pb2", "prometheus_client"),
+    *("pyarrow.parquet", "scipy.optimize", "scipy.stats", "sqlalchemy", "typst", "vl_convert"),
+)
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    # The folder of this file is no place to import modules from.
+    sys.path.pop(0)
+    _import_all()
+    for line in sys.stdin:
+        request = json.loads(line)
+        folder = Path(request["folder"])
+        codes = [
+            _run(words, folder, number, request["seconds"])
+            for number, words in enumerate(request["commands"])
+        ]
+        print(json.dumps(codes), flush=True)
+
+
+def _import_all() -> None:
+    import bubbleviz
+
+    modules = pkgutil.walk_packages(bubbleviz.__path__, "bubbleviz.", onerror=lambda _: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in [*_LATE_IMPORTS, *(module.name for module in modules)]:
+            # Optional packages may be missing, and so may modules that other versions have.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def _run(words: list[str], folder: Path, number: int, seconds: int) -> int:
+    """Run one command in a fork of this process and return its exit code.
+
+    Returns:
+        The exit code, or the negated number of the signal that ended the command: -14 is the alarm
+        that goes off after the given number of seconds.
+    """
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status)
+    code = 1
+    try:
+        signal.alarm(seconds)
+        os.chdir(folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(f"stdout.{number}", flags, 0o644), 1)
+        os.dup2(os.open(f"stderr.{number}", flags, 0o644), 2)
+        sys.argv = ["bubbleviz", *words]
+        code = _exit_code()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _exit_code() -> int:
+    from bubbleviz.__main__ import main as run_bubbleviz
+
+    try:
+        return run_bubbleviz()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+if __name__ == "__main__":
+    main()
