@@ -3,8 +3,7 @@
 What they give, their callers give without them, too: pages of databases
 (:mod:`bubbleviz.sources.sqlite.pages`), the search of orders
 (:mod:`bubbleviz.schedules.search.orders`), links and spans (:mod:`bubbleviz.interpret`),
-trace events (:mod:`bubbleviz.sources.trace_events`), intervals, numbers and sorting
-(:mod:`bubbleviz.model`).
+intervals, numbers and sorting (:mod:`bubbleviz.model`).
 """
 
 from __future__ import annotations

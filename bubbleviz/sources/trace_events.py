@@ -12,15 +12,14 @@ not grow with it::
 A block ends at any ``}, {`` in front of which everything is a list of whole events; since JSON is
 read from left to right, that is then the end of an event. So does the last block, or the only one,
 at its last event but one. The file of a killed job may lack its end. The events of the last block,
-and of blocks that are not valid JSON, are decoded one by one. The compiled part reads blocks
-in which nothing is unusual, and gives the same.
+and of blocks that are not valid JSON, are decoded one by one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -32,9 +31,8 @@ import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import Numbering, distinct
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.native.library import ended, library
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import thread_numbers
@@ -43,23 +41,27 @@ from bubbleviz.sources.in_memory import thread_numbers
 ArgsT = TypeVar("ArgsT")
 
 
+#: The JSON text of a missing time.
+_NULL = msgspec.Raw(b"null")
+
+
 class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
-    """The fields of every event; times in microseconds."""
+    """The fields of every event; times are JSON texts, in microseconds."""
 
     ph: str = ""
     cat: str | None = None
     name: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: float | None = None
-    dur: float | None = None
+    ts: msgspec.Raw = _NULL
+    dur: msgspec.Raw = _NULL
     args: ArgsT | None = None
 
 
 class ExactEvent(TraceEvent[ArgsT], gc=False):
-    """The same, with times as the decimals that the file holds."""
+    """An event that was decoded on its own; times are decimals, in microseconds."""
 
-    ts: Decimal | None = None  # type: ignore[assignment]  # it is used as a float is
+    ts: Decimal | None = None  # type: ignore[assignment]  # read apart from times of other events
     dur: Decimal | None = None  # type: ignore[assignment]  # likewise
 
 
@@ -155,6 +157,74 @@ def _exact_ns(us: Decimal) -> int:
     if not us.is_finite() or not -_LONGEST_US < us < _LONGEST_US:
         return _NO_TIME_NS
     return round(us * 1000)
+
+
+#: Letters of plain times.
+_COMMA, _POINT, _ZERO, _NINE, _N = b",.09n"
+#: Nanoseconds of one unit of a number without its decimal point, by number of decimals.
+_NS_OF_UNIT = np.array([1000, 100, 10, 1], np.uint64)
+#: Maximum number of digits of which all numbers fit an unsigned 64-bit integer.
+_MAX_DIGITS = 19
+
+
+def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
+    """Parse times in microseconds and round them to nanoseconds.
+
+    Args:
+        times_us: JSON texts, each a number, a number as a string, or null.
+
+    Returns:
+        Times in nanoseconds, MISSING for null.
+
+    Raises:
+        msgspec.ValidationError: A text is something else.
+    """
+    texts = b",".join(times_us)
+    plain_ns = _parse_plain_times(texts)
+    if plain_ns is not None:
+        return plain_ns
+    array = b"[%b]" % texts
+    doubles: Sequence[float | None] = _decoder(float | None).decode(array)
+    if max(map(abs, filter(None, doubles)), default=0) < _INEXACT_US:
+        return times_ns(doubles)
+    return times_ns(_decoder(Decimal | None).decode(array))
+
+
+def _parse_plain_times(texts: bytes) -> Ints | None:
+    """Parse times that are written as digits with at most three decimals, or as null.
+
+    Nearly all times are written this way. Integer arithmetic is exact for them, and a double is
+    not: it holds microseconds since 1970 to a quarter of a microsecond.
+
+    Args:
+        texts: JSON texts of times in microseconds, separated by commas.
+
+    Returns:
+        Times in nanoseconds, MISSING for null; or None if any text has another form.
+    """
+    letters = np.frombuffer(texts + b",", np.uint8)
+    end = np.flatnonzero(letters == _COMMA)
+    point = np.flatnonzero(letters == _POINT)
+    begin = np.append(0, end[:-1] + 1)
+    is_null = letters[begin] == _N
+    n_digits = np.count_nonzero((letters >= _ZERO) & (letters <= _NINE))
+    if n_digits + len(end) + len(point) + len(b"null") * is_null.sum() != len(letters):
+        return None
+
+    row_of_point = np.searchsorted(end, point)
+    n_decimals = np.zeros(len(end), np.int64)
+    n_decimals[row_of_point] = end[row_of_point] - point - 1
+    if n_decimals.max() >= len(_NS_OF_UNIT) or (end - begin).max() > _MAX_DIGITS:
+        return None
+
+    digits = texts.replace(b"null", b"0").replace(b".", b"")
+    numbers = np.fromstring(digits, np.uint64, sep=",")
+    unit_ns = _NS_OF_UNIT[n_decimals]
+    is_time = numbers < np.uint64(_LONGEST_US * 1000) // unit_ns
+    parsed_ns: Ints = (numbers * unit_ns).astype(np.int64)
+    parsed_ns[~is_time] = _NO_TIME_NS
+    parsed_ns[is_null] = MISSING
+    return parsed_ns
 
 
 # Events decoded one by one: of the last block of a trace, and of blocks that are not valid JSON.
@@ -283,19 +353,12 @@ _SMALL = 1 << 16
 #: A boundary is looked for so near the end of the bytes read.
 _NEAR = 1 << 20
 
-#: Columns that the compiled part writes; where the arguments begin and end; those that follow.
-_PH, _CATEGORY, _NAME, _THREAD, _START, _DURATION, _BEGIN, _END, _ARGUMENTS = range(9)
-#: What a process or a thread is if it is named by a text.
-_TEXT = 2
-#: Distinct texts and threads of a block for which it has room, and how few bytes an event has.
-_TEXTS, _THREADS, _EVENT_BYTES = 1 << 15, 1 << 12, 32
-
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
 class TraceFile(Generic[ArgsT]):
-    """The events of a file; where a double would round their times, these are decimals.
+    """The events of a file.
 
     Args:
         path: JSON, gzipped or not.
@@ -327,12 +390,6 @@ class TraceFile(Generic[ArgsT]):
         self._rest, self._ended = b"", False
         self._head = self._tail = b""
         self._malformed, self._too_deep = 0, False
-        # What the compiled part writes to, in each block anew.
-        self._columns = np.empty((0, 0), np.int64)
-        self._texts_of_block = np.empty((_TEXTS, 3), np.int64)
-        self._threads_of_block = np.empty((_THREADS, 4), np.int64)
-        # Whether times need decimals, once any did.
-        self._exact = False
 
     def blocks(self, described: Described[ArgsT] | None = None) -> Iterator[TraceEvents[ArgsT]]:
         """Yield the events, in the order of the file.
@@ -445,7 +502,7 @@ class TraceFile(Generic[ArgsT]):
         """
         end = len(self._rest)
         while (at := self._boundary(end)) is not None:
-            events = self._scanned(at + 1) or self._decoded(at + 1)
+            events = self._decoded(at + 1)
             if events is not None:
                 self._rest = self._rest[self._rest.index(b",", at) + 1 :]
                 return events
@@ -454,93 +511,48 @@ class TraceFile(Generic[ArgsT]):
                 break
         return None
 
-    def _scanned(self, length: int) -> TraceEvents[ArgsT] | None:
-        """Return the events of a block as the compiled part reads them; None where it does not."""
-        if (native := library()) is None:
-            return None
-        numbers, texts = self._numbers, self._texts
-        keys, block = (*numbers.values(), *texts.values()), self._rest
-        room = length // _EVENT_BYTES + 1
-        if self._columns.shape[1] < room:
-            self._columns = np.empty((_ARGUMENTS + len(keys), room), np.int64)
-        columns, counts = self._columns, np.empty(4, np.int64)
-        spelled, threads = self._texts_of_block, self._threads_of_block
-        letters = np.frombuffer(block, np.uint8), length, ended(*keys), len(numbers), len(texts)
-        tables = columns, columns.shape[1], spelled, len(spelled), threads, len(threads), counts
-        if native.call("trace_events", (*letters, int(self._exact)), tables):
-            return None
-        count, count_of_texts, count_of_threads, late = counts.tolist()
-        if late and not self._exact:
-            self._exact = True
-            return self._scanned(length)
-        columns = columns[:, :count].copy()
-        try:
-            words = _spelled(block, spelled[:count_of_texts])
-            of_word = np.append(self.texts.numbers(words), NONE)
-            used = distinct(columns[_CATEGORY])
-            of_category = np.full(len(of_word), NONE)
-            of_category[used] = _numbered(
-                self.categories, [words[word] if word >= 0 else None for word in used.tolist()]
-            )
-            places = threads[:count_of_threads].reshape(-1, 2, 2).swapaxes(0, 1)
-            named = (_places(column, words) for column in places)
-            of_thread = self.threads.numbers(zip(*named, strict=True))
-            arguments = dict(zip((*numbers, *texts), columns[_ARGUMENTS:], strict=True))
-            arguments |= {field: of_word[arguments[field]] for field in texts}
-            args: dict[int, ArgsT] = {}
-            events = TraceEvents(
-                np.maximum(of_word[columns[_PH]], 0),
-                of_category[columns[_CATEGORY]],
-                np.maximum(of_word[columns[_NAME]], 0),
-                of_thread[columns[_THREAD]],
-                columns[_START],
-                columns[_DURATION],
-                arguments,
-                args,
-            )
-            rows = self._described(events) if self._described else np.empty(0, np.int64)
-            rows = rows[columns[_END, rows] > 0]
-            pieces = (
-                block[begin:end] for begin, end in columns[_BEGIN : _END + 1, rows].T.tolist()
-            )
-            listed = _decoder(self._args).decode(b"".join((b"[", b",".join(pieces), b"]")))
-            args.update(zip(rows.tolist(), listed, strict=True))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        return events
-
     def _decoded(self, length: int) -> TraceEvents[ArgsT] | None:
         """Return the events of a block; None where they do not fit their struct."""
-        block = b"".join((b"[", self._rest[:length], b"]"))
+        block = b"".join((b"[", memoryview(self._rest)[:length], b"]"))
+        kind: Any = TraceEvent
         try:
-            kind: Any = ExactEvent if self._exact else TraceEvent
             events: Sequence[TraceEvent[ArgsT]] = _decoder(kind[self._args]).decode(block)
-            times = [event.ts for event in events] + [event.dur for event in events]
-            if not self._exact and max(map(abs, filter(None, times)), default=0) >= _INEXACT_US:
-                self._exact = True
-                events = _decoder(cast("Any", ExactEvent)[self._args]).decode(block)
+            start_ns = read_times_ns(map(attrgetter("ts"), events))
+            duration_ns = read_times_ns(map(attrgetter("dur"), events))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        return self._as_columns(events)
+        return self._as_columns(events, start_ns, duration_ns)
 
-    def _as_columns(self, events: Sequence[TraceEvent[ArgsT]]) -> TraceEvents[ArgsT]:
-        """Return decoded events as columns."""
-        numbers, texts = self._numbers, self._texts
-        none = self._args()
-        told = _fields_of([event.args or none for event in events], (*numbers, *texts))
-        arguments = {field: _integers(told[field]) for field in numbers}
-        arguments |= {field: _numbered(self.texts, told[field]) for field in texts}
-        ph, category, name, pid, tid, start_us, duration_us = _fields_of(
-            events, ("ph", "cat", "name", "pid", "tid", "ts", "dur")
-        ).values()
+    def _as_columns(
+        self, events: Sequence[TraceEvent[ArgsT]], start_ns: Ints, duration_ns: Ints
+    ) -> TraceEvents[ArgsT]:
+        """Return decoded events as columns.
+
+        Args:
+            events: Events of a block.
+            start_ns: Start of each event, MISSING if it has none.
+            duration_ns: Duration of each event, MISSING if it has none.
+        """
+        no_args = self._args()
+        all_args = [event.args or no_args for event in events]
+        arguments = {
+            **{field: _integers(_list(field, all_args)) for field in self._numbers},
+            **{field: _numbered(self.texts, _list(field, all_args)) for field in self._texts},
+        }
+        # Few combinations occur, so each is looked up once.
+        combinations = Numbering[tuple[Any, ...]]()
+        combination = combinations.numbers(map(attrgetter("ph", "cat", "pid", "tid"), events))
+        ph = self.texts.numbers(values[0] for values in combinations.values)
+        category = _numbered(self.categories, [values[1] for values in combinations.values])
+        thread = self.threads.numbers((pid, tid) for _, _, pid, tid in combinations.values)
         args: dict[int, ArgsT] = {}
         columns = TraceEvents(
-            self.texts.numbers(ph),
-            _numbered(self.categories, category),
-            self.texts.numbers(name),
-            self.threads.numbers(zip(pid, tid, strict=True)),
-            times_ns(start_us),
-            times_ns(duration_us),
+            ph[combination],
+            category[combination],
+            self.texts.numbers(map(attrgetter("name"), events)),
+            thread[combination],
+            start_ns,
+            duration_ns,
             arguments,
             args,
         )
@@ -580,30 +592,14 @@ class TraceFile(Generic[ArgsT]):
             )
         elif self._ended:
             self.cut, self._rest = True, b""
-        return self._as_columns(events), ended
+        start_ns = times_ns([event.ts for event in events])
+        duration_ns = times_ns([event.dur for event in events])
+        return self._as_columns(events, start_ns, duration_ns), ended
 
 
-def _spelled(block: bytes, places: Ints) -> list[str]:
-    """Return distinct texts of a block, by where they begin, their lengths and their escapes."""
-    return [
-        msgspec.json.decode(b'"%b"' % block[begin : begin + length], type=str)
-        if escaped
-        else block[begin : begin + length].decode()
-        for begin, length, escaped in places.tolist()
-    ]
-
-
-def _places(columns: Ints, words: Sequence[str]) -> list[int | str | None]:
-    """Return processes or threads of distinct threads."""
-    return [
-        words[value] if kind == _TEXT else value if kind else None
-        for kind, value in columns.tolist()
-    ]
-
-
-def _fields_of(values: Sequence[Any], names: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Return fields of some structs, by their names."""
-    return {name: [*map(attrgetter(name), values)] for name in names}
+def _list(field: str, structs: Iterable[object]) -> list[Any]:
+    """Return the value of a field in each struct."""
+    return [*map(attrgetter(field), structs)]
 
 
 def _integers(numbers: Sequence[int | None]) -> Ints:

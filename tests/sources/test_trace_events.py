@@ -14,10 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.native import library as native
 from bubbleviz.sources import gzip_files, trace_events
-from bubbleviz.sources.trace_events import MISSING, TraceFile
-from tests.support.compiled import compiled_library
+from bubbleviz.sources.trace_events import MISSING, TraceFile, read_times_ns
 
 
 class _Args(msgspec.Struct):
@@ -34,15 +32,6 @@ class _Event(NamedTuple):
 
 
 Read = tuple[list[_Event], TraceFile[_Args]]
-
-
-@pytest.fixture(params=["compiled", "decoded"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read with the compiled part of this source, and without it."""
-    if request.param == "compiled":
-        library = compiled_library()
-        monkeypatch.setattr(native, "_loaded", lambda: library)
-    monkeypatch.setenv(native.SWITCH, "01"[request.param == "compiled"])
 
 
 def _read(path: Path) -> Read:
@@ -235,6 +224,59 @@ def test_times_that_a_double_would_round_are_exact(tmp_path: Path) -> None:
         (1712195495519695812, 1),
         (None, None),
     ]
+
+
+#: Microseconds with up to three decimals, in the range of times.
+_PLAIN = st.builds(
+    lambda whole, decimals: f"{whole}.{decimals}" if decimals else str(whole),
+    st.integers(0, (1 << 53) - 1),
+    st.text("0123456789", max_size=3),
+)
+#: Times in forms that are rarer, and that a double holds exactly.
+_RARE = st.one_of(
+    st.integers(-(1 << 40), 1 << 40).map(lambda n: str(n / 1024)),
+    st.integers(-(1 << 40), 1 << 40).map(lambda n: f'"{n}"'),
+    st.integers(0, 1 << 20).map(lambda n: f"{n}E2"),
+)
+
+
+def _rounded_ns(text: str) -> int:
+    return MISSING if text == "null" else round(Fraction(text.strip('"')) * 1000)
+
+
+@given(st.lists(st.one_of(st.just("null"), _PLAIN), min_size=1))
+def test_plain_times_are_rounded_exactly(texts: list[str]) -> None:
+    times_us = [msgspec.Raw(text.encode()) for text in texts]
+
+    assert read_times_ns(times_us).tolist() == [_rounded_ns(text) for text in texts]
+
+
+@given(st.lists(st.one_of(st.just("null"), st.integers(0, 1 << 42).map(str), _RARE), min_size=1))
+def test_times_in_any_form_are_rounded_exactly(texts: list[str]) -> None:
+    times_us = [msgspec.Raw(text.encode()) for text in texts]
+
+    assert read_times_ns(times_us).tolist() == [_rounded_ns(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_time"),
+    [
+        *((f"{(1 << 53) - 1}", True), (f"{(1 << 53) - 1}.999", True), (f"{1 << 53}", False)),
+        *(("9" * 19, False), ("9" * 20, False), (str(1 << 64), False), ("1e300", False)),
+        *(('"nan"', False), (f"-{1 << 53}", False), ("-5.25", True)),
+    ],
+)
+def test_numbers_beyond_all_times_are_impossible(text: str, is_time: bool) -> None:
+    expected_ns = _rounded_ns(text) if is_time else trace_events._NO_TIME_NS
+
+    assert read_times_ns([msgspec.Raw(text.encode())]).tolist() == [expected_ns]
+
+
+@pytest.mark.parametrize("text", ['"x"', "[1]", "[1, 2]", "{}", '"1,2"', '"1.2.3"', "true", '""'])
+@pytest.mark.parametrize("others", [[], ["1.5"], ["null"]])
+def test_what_is_no_number_is_no_time(text: str, others: list[str]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        read_times_ns([msgspec.Raw(each.encode()) for each in (*others, text)])
 
 
 def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
