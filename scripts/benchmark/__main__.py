@@ -20,10 +20,10 @@ from scripts.benchmark.machine import commit_note, machine_note, versions_note
 from scripts.benchmark.pairs import Outcome, Profile, Way, analyze, columnar_of, measure, reader_of
 from scripts.benchmark.peers import PEERS, PeerResult, run_peer
 from scripts.benchmark.processes import ROOT, memory_note
-from scripts.benchmark.profiles import is_made_from
 from scripts.benchmark.scan import Yardstick, importing_yardstick, yardstick_in
 from scripts.benchmark.tables import Grid, example_grid, growth_grid, peer_grid, ratio_grid
-from scripts.benchmark.timetable import KINDS, Recipe, timetable_of
+from tests.planting.kernels.profiles import is_made_from
+from tests.planting.kernels.timetable import KINDS, Recipe, timetable_of
 
 _TINY_SIZE = "4k"
 _WIDTH = 160
@@ -303,7 +303,7 @@ def _write_tables(path: Path, tables: Path) -> None:
 
 def _generate(recipe: Recipe, path: Path) -> None:
     """Write a profile in a process of its own, whose memory children of this one do not inherit."""
-    command = [sys.executable, "-m", "scripts.benchmark.profiles"]
+    command = [sys.executable, "-m", "tests.planting.kernels.profiles"]
     command += [str(recipe.kernels), recipe.kind, str(recipe.seed), str(path)]
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
         raise BenchmarkError(f"cannot generate {path}")

@@ -16,7 +16,7 @@ from statistics import median
 from scripts.benchmark.failures import BenchmarkError
 from scripts.benchmark.processes import Cost, output_of, sampled, whole
 from scripts.benchmark.scan import NEEDED, Yardstick
-from scripts.benchmark.timetable import Recipe
+from tests.planting.kernels.timetable import Recipe
 
 #: How far the measured bubble ratio may be off the planted one. Operations are planted to the
 #: nanosecond and both sides work with whole numbers of them: only the last division rounds.

@@ -20,9 +20,9 @@ from importlib.metadata import requires, version
 from pathlib import Path
 
 from bubbleviz.native.library import FILE
-from scripts.benchmark.profiles import write_profile
-from scripts.benchmark.timetable import Recipe
 from scripts.build_native import compile_library, compiler
+from tests.planting.kernels.profiles import write_profile
+from tests.planting.kernels.timetable import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 _COUNTER = Path(__file__).with_name("counter.c")

@@ -10,9 +10,9 @@ import pytest
 import bubbleviz
 from bubbleviz.model.limitations import Limitation, gathered
 from bubbleviz.report.report import Report
-from scripts.benchmark.ranks.planting import Recipe, plant
-from scripts.benchmark.ranks.recordings import write_recordings
-from scripts.benchmark.ranks.tables import write_tables
+from tests.planting.ranks.recordings import write_recordings
+from tests.planting.ranks.runs import Recipe, plant
+from tests.planting.ranks.tables import write_tables
 
 #: Four stages of 16 pipelines, eight servers.
 RECIPE = Recipe(64, microbatches=6, stages=4, iterations=2)

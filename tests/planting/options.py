@@ -10,7 +10,7 @@ class Planting:
     """What to plant; times in integer nanoseconds. What one option says of others is all of them.
 
     Attributes:
-        schedule: name of a schedule of bubbleviz.
+        schedule: name of a schedule of :mod:`tests.planting.orders`, or an order as PyTorch's CSV.
         stages: devices, p.
         microbatches: m.
         replicas: data-parallel pipelines, with durations of their own.

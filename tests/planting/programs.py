@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.schedules.plan import Plan, PlannedOperation
+from tests.planting.orders import Operation, Plan
 
 
 @dataclass(frozen=True, order=True)
@@ -24,7 +24,7 @@ class Task:
     """One operation of one iteration of a program."""
 
     iteration: int
-    operation: PlannedOperation
+    operation: Operation
 
 
 #: How long a task keeps its device, in nanoseconds.
@@ -45,11 +45,11 @@ def _tasks_of(
         work = [Task(iteration, operation) for operation in plan.orders[device]]
         trains = any(task.operation.phase is not Phase.F for task in work)
         if pending is not None:
-            work.insert(1, Task(pending, PlannedOperation(first, Phase.OPTIMIZER, POSTPONED)))
+            work.insert(1, Task(pending, Operation(first, Phase.OPTIMIZER, POSTPONED)))
             pending = None
         tasks += work
         if optimizer and trains:
-            tasks.append(Task(iteration, PlannedOperation(first, Phase.OPTIMIZER, STEP)))
+            tasks.append(Task(iteration, Operation(first, Phase.OPTIMIZER, STEP)))
             pending = iteration if postponed else None
     return tasks
 

@@ -10,10 +10,8 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.schedules.known import placement_of, schedule_named, searched_plan
-from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation
-from bubbleviz.schedules.simulation import device_workload
 from tests.planting.options import Planting
+from tests.planting.orders import Operation, Plan, keep_forwards, make_plan, replicate
 from tests.planting.places import TRAINING_STARTS_NS
 from tests.planting.programs import POSTPONED, Duration, Simulation, Task, simulate
 from tests.planting.reductions import opens_ns, reduced_ns
@@ -25,7 +23,8 @@ SLOW = 1.5
 
 def plan_of(planting: Planting) -> Plan:
     """Return the order of one training iteration: the schedule's, but for a planted deviation."""
-    plan = _schedule_plan(planting)
+    plan = make_plan(planting.schedule, planting.stages, planting.microbatches, planting.chunks)
+    plan = replicate(plan, planting.replicas)
     if planting.swapped_device < 0:
         return plan
     orders = [list(order) for order in plan.orders]
@@ -34,60 +33,12 @@ def plan_of(planting: Planting) -> Plan:
     return replace(plan, orders=tuple(tuple(order) for order in orders))
 
 
-def _schedule_plan(planting: Planting) -> Plan:
-    """Return the schedule's plan of one training iteration; a searched one, for these times."""
-    schedule = schedule_named(planting.schedule)
-    chunks = planting.chunks or schedule.chunks
-    searched = schedule.searched
-    if searched is None or searched.limit is None:
-        plan = schedule.plan(planting.stages, planting.microbatches, chunks)
-        return replicated(plan, planting.replicas)
-    p = planting.stages
-    lengths = (planting.forward_ns, planting.backward_ns, planting.weight_ns)
-    workload = device_workload(
-        placement_of(schedule, p, chunks),
-        planting.microbatches,
-        [(length // chunks,) * p for length in lengths],
-        planting.transfer_ns,
-        Memory(searched.limit(p), 1.0, searched.kept),
-    )
-    return replicated(searched_plan(schedule.name, workload), planting.replicas)
-
-
-def replicated(plan: Plan, replicas: int) -> Plan:
-    """Return the plan of that many pipelines, each with devices and virtual stages of its own.
-
-    Those of the second one follow those of the first, and so on.
-    """
-
-    def moved(operation: PlannedOperation, number: int) -> PlannedOperation:
-        return replace(
-            operation, virtual_stage=operation.virtual_stage + number * plan.virtual_stages
-        )
-
-    numbers = range(replicas)
-    return replace(
-        plan,
-        stages=plan.stages * replicas,
-        placement=tuple(d + n * plan.stages for n in numbers for d in plan.placement),
-        orders=tuple(tuple(moved(op, n) for op in order) for n in numbers for order in plan.orders),
-        replicas=plan.replicas * replicas,
-        together=frozenset(moved(op, n) for n in numbers for op in plan.together),
-    )
-
-
-def forward_only(plan: Plan) -> Plan:
-    """Return the plan of an evaluation iteration: the forwards alone, in the same order."""
-    orders = tuple(tuple(op for op in order if op.phase is Phase.F) for order in plan.orders)
-    return replace(plan, orders=orders, together=frozenset())
-
-
 def simulation_of(planting: Planting) -> Simulation:
     """Return when every task ran, from time 0."""
     plan = plan_of(planting)
-    plans = [forward_only(plan) if planting.inference else plan] * planting.iterations
+    plans = [keep_forwards(plan) if planting.inference else plan] * planting.iterations
     if planting.evaluation_at >= 0:
-        plans[planting.evaluation_at] = forward_only(plan)
+        plans[planting.evaluation_at] = keep_forwards(plan)
 
     def prelude(task: Task) -> int:
         return planting.nested_receive_ns if task.operation.phase is Phase.F else 0
@@ -164,7 +115,7 @@ def _planted_slowness(planting: Planting, plan: Plan, task: Task) -> float:
     return scale
 
 
-def _paused_ns(planting: Planting, plan: Plan, op: PlannedOperation, iteration: int) -> int:
+def _paused_ns(planting: Planting, plan: Plan, op: Operation, iteration: int) -> int:
     """Return how much longer an operation takes since its rank pauses, in its second forward."""
     pauses = plan.device_of(op.virtual_stage) == planting.pause_device
     pauses = pauses and op.phase is Phase.F and op.microbatch == 1
@@ -287,7 +238,7 @@ def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: i
         receives=receives,
         sends=sends,
         paused_ns=_paused_ns(
-            planting, plan, PlannedOperation(stage, phase, microbatch), int(sim.iteration[row])
+            planting, plan, Operation(stage, phase, microbatch), int(sim.iteration[row])
         )
         if planting.pause_dry and work
         else 0,

@@ -17,9 +17,9 @@ from scripts.benchmark.machine import commit_note
 from scripts.benchmark.pairs import RATIO_TOLERANCE
 from scripts.benchmark.peers import Peer, run_peer
 from scripts.benchmark.processes import timed
-from scripts.benchmark.profiles import is_made_from, write_profile
 from scripts.benchmark.scan import NEEDED, yardstick_in
-from scripts.benchmark.timetable import DEVICES, KINDS, MICROBATCHES, Recipe
+from tests.planting.kernels.profiles import is_made_from, write_profile
+from tests.planting.kernels.timetable import DEVICES, KINDS, MICROBATCHES, Recipe
 
 KERNELS = 2_000
 #: Sends and receives of an iteration: both ways between neighbours.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from scripts.benchmark.ranks.exports import write_exports
-from scripts.benchmark.ranks.planting import Recipe, plant
+from tests.planting.ranks.exports import write_exports
+from tests.planting.ranks.runs import Recipe, plant
 
 
 @pytest.mark.parametrize(("transfers", "collectives"), [(False, False), (True, True)])

@@ -16,7 +16,7 @@ from bubbleviz.render import palette
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from bubbleviz.schedules.plan import Plan, PlannedOperation
+from tests.planting.orders import Operation, Plan
 from tests.support.drawn_reports import (
     HOSTILE,
     MS,
@@ -230,11 +230,11 @@ def test_numbers_are_written_upright_in_all_boxes_or_in_none() -> None:
 def small() -> Report:
     """Return what the golden picture shows: 2 ranks, 3 microbatches, B and W apart."""
     orders = tuple(
-        tuple(PlannedOperation(rank, Phase[word[0]], int(word[1])) for word in order.split())
+        tuple(Operation(rank, Phase[word[0]], int(word[1])) for word in order.split())
         for rank, order in enumerate(("F0 F1 B0 F2 B1 W0 B2 W1 W2", "F0 B0 F1 B1 W0 F2 B2 W1 W2"))
     )
     durations = stage_durations(10 * MS, 11 * MS, 8 * MS, 6 * MS)
-    ops = ran(Plan("", 2, 3, 1, (0, 1), orders), durations, latency=MS, optimizer=True)
+    ops = ran(Plan(2, 3, 1, (0, 1), orders), durations, latency=MS, optimizer=True)
     return report_of(ops, limitations=(Limitation("no NIC metrics", "they were not recorded"),))
 
 

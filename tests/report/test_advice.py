@@ -16,10 +16,10 @@ from bubbleviz.report import advice
 from bubbleviz.report.advice import Advice, advice_of, culprits, first_thing, further_advice, ranked
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.report import Report
-from scripts.benchmark.ranks.planting import Recipe
-from scripts.benchmark.ranks.planting import plant as plant_ranks
-from scripts.benchmark.ranks.tables import write_tables
 from tests.planting import Planting, plant
+from tests.planting.ranks.runs import Recipe
+from tests.planting.ranks.runs import plant as plant_ranks
+from tests.planting.ranks.tables import write_tables
 from tests.support.command_line import CommandLine
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES

@@ -20,7 +20,7 @@ from bubbleviz.schedules.simulation import (
     peak_memory,
     simulate,
 )
-from tests.planting import programs
+from tests.planting import orders, programs
 from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 from tests.support.stage_times import stage_durations
 
@@ -39,6 +39,23 @@ def simulated(row: Row, plan: Plan) -> Simulation:
     *times, transfer = numbers(row, "tf_us", "tb_us", "tw_us", "tcomm_us")
     a_chunk = TICKS_A_US // plan.chunks
     return simulate(plan, workload(plan, [us * a_chunk for us in times], transfer * TICKS_A_US))
+
+
+def planted_plan(plan: Plan) -> orders.Plan:
+    """Return a plan as one of the planter's."""
+
+    def copy(op: PlannedOperation) -> orders.Operation:
+        return orders.Operation(op.virtual_stage, op.phase, op.microbatch)
+
+    return orders.Plan(
+        plan.stages,
+        plan.microbatches,
+        plan.chunks,
+        plan.placement,
+        tuple(tuple(map(copy, order)) for order in plan.orders),
+        plan.replicas,
+        frozenset(map(copy, plan.together)),
+    )
 
 
 def peak_activations(plan: Plan, kept: float = 1.0) -> float:
@@ -178,7 +195,7 @@ def test_a_plan_runs_as_one_iteration_of_a_planted_run(
     work = replace(work, forward_ns=each[0], backward_ns=each[1], weight_ns=each[2], fused_ns=fused)
     ran = simulate(plan, work)
     planted = programs.simulate(
-        [plan], stage_durations(each[0], each[1], each[2]), transfer_ns=transfer
+        [planted_plan(plan)], stage_durations(each[0], each[1], each[2]), transfer_ns=transfer
     )
 
     for name in ("device", "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"):

@@ -36,8 +36,7 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
-from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.plan import Plan
+from tests.planting.orders import Plan, one_forward_one_backward
 from tests.planting.programs import Duration, all_done, simulate
 from tests.support.stage_times import stage_durations
 
@@ -289,7 +288,7 @@ def one_f_one_b(
     iteration: int = 0,
     start: int = 0,
 ) -> list[Op]:
-    plan = schedule_named("1f1b").plan(stages, microbatches, 1)
+    plan = one_forward_one_backward(stages, microbatches)
     durations = stage_durations(forward, backward, 0)
     return ran(plan, durations, iteration=iteration, start=start)
 

@@ -27,11 +27,11 @@ from scripts.benchmark.failures import BenchmarkError
 from scripts.benchmark.machine import commit_note, machine_note
 from scripts.benchmark.processes import ROOT
 from scripts.benchmark.ranks.breaking import BREAKAGES, damage
-from scripts.benchmark.ranks.exports import write_exports
-from scripts.benchmark.ranks.planting import SERVER, PlantedRun, Recipe, plant
-from scripts.benchmark.ranks.recordings import write_recordings
-from scripts.benchmark.ranks.tables import write_tables
 from scripts.benchmark.tables import Grid
+from tests.planting.ranks.exports import write_exports
+from tests.planting.ranks.recordings import write_recordings
+from tests.planting.ranks.runs import SERVER, PlantedRun, Recipe, plant
+from tests.planting.ranks.tables import write_tables
 
 #: How runs are written: tables that tell stages and pipelines, tables that do not, files of
 #: ``annotate.record``, and nsys exports.

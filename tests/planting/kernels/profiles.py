@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts.benchmark.launches import CALL_NAMES, DRIVER, RUNTIME, Arrays, Block, block_of
-from scripts.benchmark.timetable import DEVICES, Recipe, Timetable, timetable_of
 from tests.planting import layout
+from tests.planting.kernels.launches import CALL_NAMES, DRIVER, RUNTIME, Arrays, Block, block_of
+from tests.planting.kernels.timetable import DEVICES, Recipe, Timetable, timetable_of
 from tests.planting.recorder import KERNEL_NAMES
 
 #: Where a profile says what it was made from; what is made from a recipe is an edition, to be

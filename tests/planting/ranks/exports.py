@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts.benchmark.ranks.planting import SERVER, TRANSFER_NS, Ints, PlantedRun
 from tests.planting.layout import Columns, enums, write_export
 from tests.planting.places import EPOCH_NS, HOST_ID
+from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
 from tests.planting.recorder import KERNEL_NAMES
 
 #: When the first session began, how much later that of each next server did, and what the first

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bubbleviz.model.phases import Phase
+from tests.planting.orders import one_forward_one_backward
+
 Ints = NDArray[np.int64]
 
 #: Ranks of a server, whose operations are one file.
@@ -107,16 +110,12 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def order_of(stages: int, microbatches: int) -> Ints:
     """Return 1F1B's order of each stage, an operation as ``phase * microbatches + microbatch``."""
-    orders = []
-    for stage in range(stages):
-        ahead = min(stages - stage - 1, microbatches)
-        order = list(range(ahead))
-        for microbatch in range(microbatches):
-            if ahead + microbatch < microbatches:
-                order.append(ahead + microbatch)
-            order.append(microbatches + microbatch)
-        orders.append(order)
-    return np.array(orders, np.int64)
+    plan = one_forward_one_backward(stages, microbatches)
+    rows = [
+        [op.microbatch + microbatches * (op.phase is not Phase.F) for op in order]
+        for order in plan.orders
+    ]
+    return np.array(rows, np.int64)
 
 
 def plant(recipe: Recipe) -> PlantedRun:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.known import schedule_named
+from tests.planting.orders import one_forward_one_backward
 from tests.planting.programs import Simulation, Task, all_done, simulate
 
 DEVICES, MICROBATCHES = 8, 16
@@ -88,7 +88,7 @@ class Timetable:
 
 def timetable_of(recipe: Recipe) -> Timetable:
     """Simulate the iterations of a recipe, one after the other."""
-    plan = schedule_named("1f1b").plan(DEVICES, MICROBATCHES, 1)
+    plan = one_forward_one_backward(DEVICES, MICROBATCHES)
     iterations, starts, at = [], [], _FIRST_NS
     for number in range(recipe.iterations):
         iteration = simulate(

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scripts.benchmark.ranks.planting import SERVER, TRANSFER_NS, Ints, PlantedRun
+from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
 
 _PHASES = ("F", "B", "Optimizer", "COLLECTIVE", "SEND_F", "RECV_F", "SEND_B", "RECV_B")
 _F, _B, _STEP, _REDUCE, _SEND_F, _RECV_F, _SEND_B, _RECV_B = range(len(_PHASES))

@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.part_files import text_records
 from bubbleviz.annotate.ranges import name_of
-from scripts.benchmark.ranks.planting import SERVER, Ints, PlantedRun
+from tests.planting.ranks.runs import SERVER, Ints, PlantedRun
 
 #: UTC and the monotonic clock of a host when the first true nanosecond passes.
 _UTC_NS, _UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000

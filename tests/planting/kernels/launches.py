@@ -16,8 +16,8 @@ import numpy as np
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import places_in
 from bubbleviz.model.phases import Phase
-from scripts.benchmark.timetable import DEVICES, Timetable
 from tests.planting.host import COMPUTE, STREAM_OF
+from tests.planting.kernels.timetable import DEVICES, Timetable
 
 Arrays: TypeAlias = "dict[str, Ints]"
 

@@ -1,0 +1,452 @@
+"""Orders of pipeline schedules, written from their papers for the planter alone.
+
+The product has its own schedules. Nothing here uses them, so that a planted run is independent
+evidence; tests compare both. An order of the planter may also come from a file of PyTorch's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.phases import Phase
+
+F, B, W, BW = Phase.F, Phase.B, Phase.W, Phase.BW
+
+
+@dataclass(frozen=True, order=True)
+class Operation:
+    """One operation of an iteration.
+
+    Attributes:
+        virtual_stage: Place of its model chunk in the model's order.
+        phase: F, B (input gradient), W (weight gradient), BW (both) or OPTIMIZER.
+        microbatch: Microbatch, counted from 0.
+    """
+
+    virtual_stage: int
+    phase: Phase
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.virtual_stage}{self.phase.label}{self.microbatch}"
+
+
+Order = tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The order of every device in one iteration.
+
+    Attributes:
+        stages: Number of devices, p.
+        microbatches: Number of microbatches, m.
+        chunks: Model chunks per device, v.
+        placement: Device of each virtual stage.
+        orders: One order per device.
+        replicas: Number of pipelines; their virtual stages follow each other.
+        together: Forwards that run beside the backward after them.
+    """
+
+    stages: int
+    microbatches: int
+    chunks: int
+    placement: tuple[int, ...]
+    orders: tuple[Order, ...]
+    replicas: int = 1
+    together: frozenset[Operation] = frozenset()
+    _chunks: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Number the chunks of each device in the order of their virtual stages."""
+        seen: Counter[int] = Counter()
+        numbers = []
+        for device in self.placement:
+            numbers.append(seen[device])
+            seen[device] += 1
+        object.__setattr__(self, "_chunks", tuple(numbers))
+
+    @property
+    def virtual_stages(self) -> int:
+        """Number of virtual stages of all pipelines."""
+        return len(self.placement)
+
+    def device_of(self, virtual_stage: int) -> int:
+        """Return the device of a virtual stage."""
+        return self.placement[virtual_stage]
+
+    def chunk_of(self, virtual_stage: int) -> int:
+        """Return the number of a virtual stage among those of its device."""
+        return self._chunks[virtual_stage]
+
+
+def replicate(plan: Plan, replicas: int) -> Plan:
+    """Return a plan of several pipelines, each with devices and virtual stages of its own."""
+
+    def move(operation: Operation, number: int) -> Operation:
+        stage = operation.virtual_stage + number * plan.virtual_stages
+        return replace(operation, virtual_stage=stage)
+
+    numbers = range(replicas)
+    return replace(
+        plan,
+        stages=plan.stages * replicas,
+        placement=tuple(d + n * plan.stages for n in numbers for d in plan.placement),
+        orders=tuple(tuple(move(op, n) for op in order) for n in numbers for order in plan.orders),
+        replicas=plan.replicas * replicas,
+        together=frozenset(move(op, n) for n in numbers for op in plan.together),
+    )
+
+
+def keep_forwards(plan: Plan) -> Plan:
+    """Return the plan of an evaluation: the forwards alone, in the same order."""
+    orders = tuple(tuple(op for op in order if op.phase is F) for order in plan.orders)
+    return replace(plan, orders=orders, together=frozenset())
+
+
+def plan_from_csv(text: str) -> Plan:
+    """Return the plan of PyTorch's CSV: one row per device, cells such as ``0F3``."""
+    phases = {"F": F, "I": B, "W": W, "B": BW}
+    rows = [re.findall(r"(\d+)([FIWB])(\d+)", line) for line in text.splitlines()]
+    orders = tuple(
+        tuple(Operation(int(stage), phases[letter], int(mb)) for stage, letter, mb in row)
+        for row in rows
+    )
+    device_of = {op.virtual_stage: device for device, row in enumerate(orders) for op in row}
+    placement = tuple(device_of[stage] for stage in range(len(device_of)))
+    microbatches = 1 + max(op.microbatch for row in orders for op in row)
+    return Plan(len(orders), microbatches, len(placement) // len(orders), placement, orders)
+
+
+# Schedules of one direction with forwards ahead of the backwards, and W behind them.
+
+
+def _in_step(
+    forwards: Sequence[Operation],
+    backwards: Sequence[Operation],
+    weights: Sequence[Operation] = (),
+    *,
+    warmup: int,
+    lag: int = 0,
+) -> Order:
+    """Return the order of a device: step n runs B n, W n - lag and F n + warmup, in this order.
+
+    Steps before the first B run a forward each; W that are left follow the last step.
+    """
+    n_steps = len(backwards)
+    keyed = [((n, 0, n), op) for n, op in enumerate(backwards)]
+    keyed += [((min(n + lag, n_steps), 1, n), op) for n, op in enumerate(weights)]
+    keyed += [((n - warmup, 2, n), op) for n, op in enumerate(forwards)]
+    return tuple(op for _, op in sorted(keyed))
+
+
+def _line(
+    warmup_of: Callable[[int, int], int], lag_of: Callable[[int], int] | None, p: int, m: int
+) -> Plan:
+    """Return the plan of one chunk per device.
+
+    Args:
+        warmup_of: Forwards before the first backward, by devices from this one to the last, and m.
+        lag_of: Operations between B and its W, by device; None if backwards are whole.
+        p: Devices.
+        m: Microbatches.
+    """
+    orders = []
+    for device in range(p):
+        forwards, backwards, weights = (
+            [Operation(device, phase, mb) for mb in range(m)]
+            for phase in (F, B if lag_of else BW, W)
+        )
+        warmup = warmup_of(p - device, m)
+        if lag_of:
+            order = _in_step(forwards, backwards, weights, warmup=warmup, lag=lag_of(device))
+        else:
+            order = _in_step(forwards, backwards, warmup=warmup)
+        orders.append(order)
+    return Plan(p, m, 1, tuple(range(p)), tuple(orders))
+
+
+def _gpipe(p: int, m: int, _: int) -> Plan:
+    """All forwards, then all backwards (arXiv 1811.06965)."""
+    return _line(lambda _, m: m, None, p, m)
+
+
+def one_forward_one_backward(p: int, m: int, _: int = 1) -> Plan:
+    """Return 1F1B: each device holds as many microbatches as devices follow (arXiv 2006.09503)."""
+    return _line(lambda left, _: left, None, p, m)
+
+
+def _zb_h1(p: int, m: int, _: int) -> Plan:
+    """1F1B with W delayed by the device's number (arXiv 2401.10241, section 2.1)."""
+    return _line(lambda left, _: left, lambda device: device, p, m)
+
+
+def _zb_h2(p: int, m: int, _: int) -> Plan:
+    """Enough warm-up to fill the first bubble (arXiv 2401.10241, section 2.2)."""
+    return _line(lambda left, _: 2 * left - 1, lambda device: 2 * device, p, m)
+
+
+def _interleaved(p: int, m: int, v: int, *, split: bool = False, beside: bool = False) -> Plan:
+    """Groups of p microbatches run one chunk after the other (arXiv 2104.04473, section 2.2).
+
+    Args:
+        p: Devices.
+        m: Microbatches, a multiple of p.
+        v: Chunks per device.
+        split: Backwards are B, and W follows by as many operations as there are devices before.
+        beside: One more forward of warm-up; later forwards run beside the backward after them.
+    """
+    if m % p:
+        raise UsageError(f"{m} microbatches are not groups of {p}")
+    orders = []
+    together: set[Operation] = set()
+    for device in range(p):
+
+        def nth(n: int, phase: Phase, device: int = device) -> Operation:
+            chunk = n // p % v if phase is F else v - 1 - n // p % v
+            return Operation(chunk * p + device, phase, n // (p * v) * p + n % p)
+
+        forwards = [nth(n, F) for n in range(m * v)]
+        backwards = [nth(n, B if split else BW) for n in range(m * v)]
+        weights = [nth(n, W) for n in range(m * v)] if split else []
+        warmup = (v - 1) * p + 1 + (p - device - 1) * (1 if split else 2)
+        if beside:
+            warmup = min(warmup, m * v) + 1
+            together |= set(forwards[warmup - 1 :])
+        lag = device if split else 0
+        orders.append(_in_step(forwards, backwards, weights, warmup=warmup, lag=lag))
+    return Plan(p, m, v, tuple(range(p)) * v, tuple(orders), together=frozenset(together))
+
+
+def _looped_bfs(p: int, m: int, v: int) -> Plan:
+    """All microbatches of a chunk before the next chunk, and back (arXiv 2211.05953)."""
+    orders = []
+    for device in range(p):
+        there = [(chunk * p + device, mb) for chunk in range(v) for mb in range(m)]
+        forwards = [Operation(stage, F, mb) for stage, mb in there]
+        backwards = [Operation(stage, BW, mb) for stage, mb in reversed(there)]
+        orders.append((*forwards, *backwards))
+    return Plan(p, m, v, tuple(range(p)) * v, tuple(orders))
+
+
+# Schedules with two virtual stages per device: a V, or two pipelines fed from both ends.
+
+
+class _TwoStages:
+    """The order of a device with two virtual stages, written one operation after the other.
+
+    Each phase of a stage takes its microbatches in order.
+    """
+
+    def __init__(self, stages: tuple[int, int]) -> None:
+        self.stages = stages
+        self.order: list[Operation] = []
+        self.together: set[Operation] = set()
+        self._taken: Counter[tuple[int, str]] = Counter()
+        self._delayed: list[Operation] = []
+
+    def run(self, way: int, phase: Phase) -> None:
+        """Run the next microbatch of a phase on stage 0 or 1; both kinds of backward count."""
+        kind = phase.label if phase in (F, W) else "B"
+        microbatch = self._taken[way, kind]
+        self._taken[way, kind] += 1
+        self.order.append(Operation(self.stages[way], phase, microbatch))
+
+    def split_backward(self, way: int) -> None:
+        """Run B, and owe its W."""
+        self.run(way, B)
+        self._delayed.append(replace(self.order[-1], phase=W))
+
+    def delayed_weight(self) -> None:
+        """Run the W that is owed for longest."""
+        self.order.append(self._delayed.pop(0))
+
+    def pair(self, forward: int, backward: int) -> None:
+        """Run a forward beside a whole backward of the other stage."""
+        self.run(forward, F)
+        self.together.add(self.order[-1])
+        self.run(backward, BW)
+
+
+def _v_shape(p: int) -> tuple[int, ...]:
+    return (*range(p), *reversed(range(p)))
+
+
+def _zb_v(p: int, m: int, _: int) -> Plan:
+    """ZB-V, as drawn in arXiv 2401.10241, section 6.
+
+    With fewer than 2p - 1 microbatches it is the order of 2p - 1 without those that do not exist.
+    """
+    drawn = max(m, 2 * p - 1)
+    orders = []
+    for device in range(p):
+        two = _TwoStages((device, 2 * p - 1 - device))
+        warmup = [(0, F)] * (2 * (p - device) - 1) + [(1, F), (0, F)] * device
+        descent = [(1, F), (1, B), (1, W)] * (p - device)
+        steady = [(0, F), (0, B), (0, W), (1, F), (1, B), (1, W)] * (drawn - p)
+        ascent = [(0, B), (1, B)] * device + [(0, B), (0, W)] * (p - device)
+        rest = [(1, W)] * drawn + [(0, W)] * drawn
+        for way, phase in warmup + descent + steady + ascent + rest:
+            two.run(way, phase)
+        orders.append(tuple(op for op in two.order if op.microbatch < m))
+    return Plan(p, m, 2, _v_shape(p), tuple(orders))
+
+
+def _dual(two: _TwoStages, m: int, rank: int, depth: int) -> None:
+    """Write DualPipe's eight steps for one device (the table in DeepSeek's DualPipe repository).
+
+    Args:
+        two: The device's virtual stages; microbatches reach stage 0 first.
+        m: Microbatches of each virtual stage.
+        rank: Devices that a microbatch passes before it reaches stage 0.
+        depth: Devices that a microbatch passes before it comes back to stage 1.
+    """
+    before_middle = depth - rank - 1
+    for _ in range(2 * before_middle):
+        two.run(0, F)
+    for _ in range(rank + 1):
+        two.run(0, F)
+        two.run(1, F)
+    for _ in range(before_middle):
+        two.split_backward(1)
+        two.delayed_weight()
+        two.run(1, F)
+    for n in range(m - 2 * depth + rank + 1):
+        if n == 0 and rank == depth - 1:
+            # The middle device has its first forward to itself.
+            two.run(0, F)
+            two.run(1, BW)
+        else:
+            two.pair(0, 1)
+        two.pair(1, 0)
+    for _ in range(before_middle):
+        two.run(1, BW)
+        two.pair(1, 0)
+    _drain(two, rank, before_middle)
+
+
+def _drain(two: _TwoStages, rank: int, before_middle: int) -> None:
+    """Write the last three steps of DualPipe; the second half of the backwards is split."""
+    for n in range(2 * (rank + 1)):
+        way = 1 - n % 2
+        if n <= rank:
+            two.run(way, BW)
+        else:
+            two.split_backward(way)
+    for _ in range(before_middle):
+        two.delayed_weight()
+        two.split_backward(0)
+    for _ in range(rank + 1):
+        two.delayed_weight()
+
+
+def _dualpipe(p: int, m: int, _: int) -> Plan:
+    """Two pipelines fed from both ends, each with half of the microbatches (arXiv 2412.19437)."""
+    if p % 2 or m % 2 or m < 2 * p:
+        raise UsageError(f"dualpipe does not run {m} microbatches on {p} devices")
+    devices = []
+    for device in range(p):
+        stages = (device, 2 * p - 1 - device)
+        two = _TwoStages(stages if device < p // 2 else stages[::-1])
+        _dual(two, m // 2, min(device, p - 1 - device), p // 2)
+        devices.append(two)
+    return _plan_of_two(p, m, 1, devices, replicas=2)
+
+
+def _dualpipe_v(p: int, m: int, _: int) -> Plan:
+    """DualPipe cut in half: one pipeline in a V."""
+    if m < 2 * p:
+        raise UsageError(f"dualpipev does not run {m} microbatches on {p} devices")
+    devices = [_TwoStages((device, 2 * p - 1 - device)) for device in range(p)]
+    for device, two in enumerate(devices):
+        _dual(two, m, device, p)
+    return _plan_of_two(p, m, 2, devices, replicas=1)
+
+
+def _plan_of_two(p: int, m: int, v: int, devices: Sequence[_TwoStages], replicas: int) -> Plan:
+    orders = tuple(tuple(two.order) for two in devices)
+    together = frozenset[Operation]().union(*(two.together for two in devices))
+    return Plan(p, m, v, _v_shape(p), orders, replicas, together)
+
+
+def _chimera(p: int, m: int, _: int) -> Plan:
+    """Two pipelines in opposite directions, in slots of 1F1B (arXiv 2107.06925, figure 2).
+
+    Microbatch i of a group enters its pipeline in slot 2i and moves on by one stage per slot, down
+    and back. The next group of p microbatches starts 2p slots later.
+    """
+    if p % 2 or m % p:
+        raise UsageError(f"chimera does not run {m} microbatches on {p} devices")
+    slots: list[list[tuple[int, Operation]]] = [[] for _ in range(p)]
+    for pipeline in range(2):
+        for stage in range(p):
+            device = stage if pipeline == 0 else p - 1 - stage
+            for mb in range(m // 2):
+                group, i = divmod(mb, p // 2)
+                enters = 2 * p * group + 2 * i
+                virtual_stage = pipeline * p + stage
+                slots[device].append((enters + stage, Operation(virtual_stage, F, mb)))
+                returns = enters + 2 * p - 1 - stage
+                slots[device].append((returns, Operation(virtual_stage, BW, mb)))
+    orders = tuple(tuple(op for _, op in sorted(own)) for own in slots)
+    return Plan(p, m, 1, _v_shape(p), orders, replicas=2)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A rule that makes plans.
+
+    Attributes:
+        chunks: Its usual number of chunks per device.
+        plan: The plan by p, m and v.
+    """
+
+    chunks: int
+    plan: Callable[[int, int, int], Plan]
+
+
+#: The schedules that can be planted, by name.
+SCHEDULES = {
+    "1f1b": Schedule(1, one_forward_one_backward),
+    "chimera": Schedule(1, _chimera),
+    "combined-1f1b": Schedule(2, lambda p, m, v: _interleaved(p, m, v, beside=True)),
+    "dualpipe": Schedule(1, _dualpipe),
+    "dualpipev": Schedule(2, _dualpipe_v),
+    "gpipe": Schedule(1, _gpipe),
+    "interleaved-1f1b": Schedule(2, _interleaved),
+    "interleaved-zb": Schedule(2, lambda p, m, v: _interleaved(p, m, v, split=True)),
+    "looped-bfs": Schedule(2, _looped_bfs),
+    "zb-h1": Schedule(1, _zb_h1),
+    "zb-h2": Schedule(1, _zb_h2),
+    "zb-v": Schedule(2, _zb_v),
+}
+
+
+def make_plan(name: str, p: int, m: int, v: int = 0) -> Plan:
+    """Return the plan of a schedule.
+
+    Args:
+        name: Name of the schedule, or the plan itself as PyTorch's CSV.
+        p: Devices.
+        m: Microbatches.
+        v: Chunks per device, or 0 for the schedule's usual number.
+
+    Raises:
+        UsageError: There is no such schedule, or it does not allow these sizes.
+        ValueError: The plan in the CSV has other sizes.
+    """
+    if "," in name:
+        plan = plan_from_csv(name)
+        if (plan.stages, plan.microbatches) != (p, m):
+            raise ValueError(
+                f"an order of {plan.microbatches} microbatches on {plan.stages} devices"
+            )
+        return plan
+    if name not in SCHEDULES:
+        raise UsageError(f"no schedule is called {name!r}; known are {', '.join(SCHEDULES)}")
+    schedule = SCHEDULES[name]
+    return schedule.plan(p, m, v or schedule.chunks)

@@ -1,0 +1,106 @@
+"""The planter's orders and the product's, written apart, agree; PyTorch's files agree with both."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bubbleviz.schedules.communication import torch_csv
+from bubbleviz.schedules.known import SCHEDULES, schedule_named
+from bubbleviz.schedules.plan import Plan
+from tests.planting import orders
+from tests.support.needs import reference_file
+from tests.support.published_orders import OURS, listed_plan, numbers, reference
+
+#: Names of the schedules that have one order at all times.
+NAMES = sorted(rule.name for rule in SCHEDULES if rule.has_one_order)
+
+
+def cells_of(plan: Plan | orders.Plan) -> list[list[tuple[int, str, int]]]:
+    """Return what each device runs."""
+    return [
+        [(op.virtual_stage, op.phase.label, op.microbatch) for op in order] for order in plan.orders
+    ]
+
+
+def test_all_schedules_with_one_order_can_be_planted() -> None:
+    assert sorted(orders.SCHEDULES) == NAMES
+    assert {name: rule.chunks for name, rule in orders.SCHEDULES.items()} == {
+        name: schedule_named(name).chunks for name in NAMES
+    }
+
+
+@settings(max_examples=200)
+@given(
+    name=st.sampled_from(NAMES),
+    p=st.integers(1, 4).map(lambda half: 2 * half),
+    groups=st.integers(2, 5),
+    v=st.integers(2, 4),
+)
+def test_both_write_the_same_orders(name: str, p: int, groups: int, v: int) -> None:
+    chunks = v if name.startswith(("interleaved", "combined", "looped")) else 0
+    planted = orders.make_plan(name, p, p * groups, chunks)
+    rule = schedule_named(name)
+    known = rule.plan(p, p * groups, chunks or rule.chunks)
+
+    assert cells_of(planted) == cells_of(known)
+    assert planted.placement == known.placement
+    assert (planted.chunks, planted.replicas) == (known.chunks, known.replicas)
+    together = {(op.virtual_stage, op.phase, op.microbatch) for op in planted.together}
+    assert together == {(op.virtual_stage, op.phase, op.microbatch) for op in known.together}
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v"]),
+    p=st.integers(1, 6),
+    m=st.integers(1, 9),
+)
+def test_both_write_the_same_orders_of_few_microbatches(name: str, p: int, m: int) -> None:
+    rule = schedule_named(name)
+
+    assert cells_of(orders.make_plan(name, p, m)) == cells_of(rule.plan(p, m, rule.chunks))
+
+
+@pytest.mark.real_files
+def test_planted_orders_are_the_published_ones() -> None:
+    """Rows that list an order, of schedules whose published order is unique."""
+    same = (
+        "1F1B",
+        "torch:ScheduleGPipe",
+        "torch:ScheduleInterleaved1F1B",
+        "torch:ScheduleLoopedBFS",
+    )
+    rows = [row for row in reference("schedules.csv") if row["schedule"] in same and row["order"]]
+    compared = 0
+    for row in rows:
+        p, m, v = numbers(row, "p", "m", "chunks")
+        if m % p == 0 or row["schedule"] in same[:2]:
+            planted = orders.make_plan(OURS[row["schedule"]], p, m, v)
+            assert cells_of(planted) == cells_of(listed_plan(row)), row["schedule"]
+            compared += 1
+    assert compared >= 4
+
+
+@pytest.mark.real_files
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("DualPipeV.2ranks.4mb.csv", "dualpipev"),
+        ("Interleaved1F1B.2ranks.4mb.csv", "interleaved-1f1b"),
+        ("ZBVZeroBubble.2ranks.4mb.csv", "zb-v"),
+    ],
+)
+def test_planted_orders_are_those_of_pytorch(file: str, name: str) -> None:
+    text = reference_file(f"torch_csv/{file}").read_text(encoding="utf-8")
+
+    assert cells_of(orders.make_plan(name, 2, 4)) == cells_of(torch_csv.read(text, file).plan)
+
+
+def test_an_order_can_come_from_a_file() -> None:
+    known = schedule_named("v-half").plan(4, 8, 2)
+    read = orders.plan_from_csv(torch_csv.write(known))
+
+    assert cells_of(read) == cells_of(known)
+    assert (read.placement, read.chunks, read.microbatches) == (known.placement, 2, 8)
