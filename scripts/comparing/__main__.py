@@ -32,13 +32,17 @@ from scripts.comparing.differing import (
 from scripts.comparing.running import (
     ComparisonError,
     Store,
+    Tree,
     digest,
+    key_of_tree,
     open_tree,
     run_cases,
 )
 
 _HERE = Path(__file__).parent
 _ALLOWED = _HERE / "allowed.toml"
+#: Ends the key of the second of two equal trees.
+_AGAIN = "-again"
 #: Number of differences that the summary lists.
 _MAX_LISTED = 60
 
@@ -86,9 +90,10 @@ def _compare(options: argparse.Namespace) -> int:
     old, new = open_tree(options.old), open_tree(options.new)
     if old.key == new.key:
         # The same version twice shows which outputs are not reproducible.
-        new = replace(new, key=f"{new.key}-again")
+        new = replace(new, key=new.key + _AGAIN)
     rules = read_rules(options.allowed)
     run_cases((old, new), cases, store, real=real, jobs=options.jobs, show_progress=_show_progress)
+    _refuse_changed_trees((old, new), store)
     differences: list[Difference] = []
     for case in cases:
         results = [store.read_result(tree.key, case) for tree in (old, new)]
@@ -101,6 +106,18 @@ def _compare(options: argparse.Namespace) -> int:
     if len(cases) == len(every):
         _show_unused(rules)
     return int(bool(unexplained))
+
+
+def _refuse_changed_trees(trees: Sequence[Tree], store: Store) -> None:
+    """Forget the results of trees that were edited while their commands ran.
+
+    Raises:
+        ComparisonError: A tree was edited.
+    """
+    for tree in trees:
+        if key_of_tree(tree.folder) != tree.key.removesuffix(_AGAIN):
+            store.forget(tree.key)
+            raise ComparisonError(f"{tree.folder}: changed while its commands ran; start again")
 
 
 def _planted_inputs(work: Path, real: Path | None) -> Path:

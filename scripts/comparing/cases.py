@@ -80,6 +80,8 @@ _SAMPLED = "real/kineto/hta_sampled_rank-{}.json.gz"
 #: Cases with inputs of their own, or without inputs.
 _OTHERS = {
     "overview": ("--help", "--version", "schedules", "conventions", "guide"),
+    "interactive/mcp": ("mcp in/fixtures",),
+    "interactive/view": ("view in/fixtures/1f1b -j 1",),
     "refused": (
         *("analyze in/nothing", "idle in/nothing", "nonsense", "analyze", "analyze in/layers.csv"),
         *("analyze in/fixtures/1f1b -o r.xyz", "analyze in/fixtures/1f1b --nonsense"),
@@ -166,6 +168,11 @@ class Case:
     commands: tuple[str, ...]
 
     @property
+    def is_interactive(self) -> bool:
+        """Whether the command answers while it runs."""
+        return self.name.startswith("interactive/")
+
+    @property
     def needs_real_files(self) -> bool:
         """Whether a command reads files that the project does not ship."""
         return any("real/" in command for command in self.commands)
@@ -243,5 +250,8 @@ def _cases_of_main_input(name: str) -> Iterator[Case]:
 def _cases_of_recording(path: str) -> Iterator[Case]:
     yield from _cases_of_run(path)
     follow = f"watch {path} --plain --interval 0.1 --stop-after 0.2"
-    commands = (follow, f"{follow} --jsonl w.jsonl --anonymous --max-bubble schedule=1%")
+    commands = (
+        f"{follow} --anonymous",
+        f"{follow} --jsonl w.jsonl --tensorboard tensorboard --max-bubble schedule=1%",
+    )
     yield Case(f"watch/{path}", commands)

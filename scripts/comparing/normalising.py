@@ -167,6 +167,21 @@ def _lines_of_zip(content: bytes) -> list[str]:
     return lines
 
 
+def _lines_of_events(content: bytes) -> list[str]:
+    """Return the scalars of a file of TensorBoard, without the times at which they were written."""
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    lines, position = [], 0
+    while position < len(content):
+        # Each record is a length, its checksum, the event, and its checksum.
+        length = int.from_bytes(content[position : position + 8], "little")
+        event = Event.FromString(content[position + 12 : position + 12 + length])
+        event.ClearField("wall_time")
+        lines += str(event).splitlines()
+        position += length + 16
+    return lines
+
+
 _BY_SUFFIX: dict[str, Callable[[bytes], list[str]]] = {
     ".html": _lines_of_html,
     ".json": _lines_of_json,
@@ -174,5 +189,6 @@ _BY_SUFFIX: dict[str, Callable[[bytes], list[str]]] = {
     ".pdf": _lines_of_pdf,
     ".png": _lines_of_png,
     ".svg": _lines_of_markup,
+    ".tfevents": _lines_of_events,
     ".zip": _lines_of_zip,
 }

@@ -16,7 +16,9 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,10 @@ from scripts.comparing.cases import Case
 _HERE = Path(__file__).parent
 #: Parts of a tree that decide what its commands write.
 _PRODUCT = ("bubbleviz", "sql", "pyproject.toml")
+#: Part of the keys of results. Change it when commands are run in another way.
+_WAY_OF_RUNNING = b"1"
+#: Names of TensorBoard's files, which contain a time, a host and a process.
+_EVENT_FILE = re.compile(r"events\.out\.tfevents\.\S+")
 #: Longest time that one command may take.
 _MAX_SECONDS = 300
 #: Variables of the environment that change what commands print.
@@ -97,7 +103,10 @@ class Store:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 content = path.read_bytes()
-                name = files[path.relative_to(folder).as_posix()] = digest(content)
+                name = digest(content)
+                files[_EVENT_FILE.sub("scalars.tfevents", path.relative_to(folder).as_posix())] = (
+                    name
+                )
                 if not (self.work / "contents" / name).exists():
                     write_atomically(self.work / "contents" / name, content)
         result = json.dumps(asdict(Result(codes, files))).encode()
@@ -106,6 +115,10 @@ class Store:
     def read_content(self, name: str) -> bytes:
         """Return the content of a file by its digest."""
         return (self.work / "contents" / name).read_bytes()
+
+    def forget(self, key: str) -> None:
+        """Remove the results of a tree."""
+        shutil.rmtree(self.work / "results" / key, ignore_errors=True)
 
     def _path(self, key: str, case: Case) -> Path:
         words = {word for command in case.commands for word in command.split()}
@@ -152,10 +165,10 @@ def open_tree(folder: Path) -> Tree:
     command = ("scripts/environment", ".venv", "--group", "dev", "--editable", ".")
     if subprocess.run(command, cwd=folder, check=False).returncode:
         raise ComparisonError(f"{folder}: the environment cannot be made")
-    return Tree(folder, _key_of_tree(folder))
+    return Tree(folder, key_of_tree(folder))
 
 
-def _key_of_tree(folder: Path) -> str:
+def key_of_tree(folder: Path) -> str:
     """Return a digest of the product in a tree, with changes that are not committed."""
 
     def git(*words: str) -> bytes:
@@ -168,8 +181,7 @@ def _key_of_tree(folder: Path) -> str:
     except subprocess.CalledProcessError as error:
         raise ComparisonError(f"{folder}: {error.stderr.decode().strip()}") from None
     contents = [(folder / name).read_bytes() for name in new.splitlines()]
-    runners = [(_HERE / name).read_bytes() for name in ("worker.py", "recording.py")]
-    return digest(committed, changed, new.encode(), *contents, *runners)
+    return digest(_WAY_OF_RUNNING, committed, changed, new.encode(), *contents)
 
 
 def record_with(tree: Tree, inputs: Path) -> Path:
@@ -272,6 +284,8 @@ class _Worker:
         Raises:
             ComparisonError: The process ended.
         """
+        if case.is_interactive:
+            return [self._run_interactively(case, folder)]
         pipes = self._process.stdin, self._process.stdout
         commands = [command.split() for command in case.commands]
         request = {"commands": commands, "folder": str(folder), "seconds": _MAX_SECONDS}
@@ -282,6 +296,25 @@ class _Worker:
         if not answer:
             raise ComparisonError(f"{self.tree.folder}: the worker ended at {case.name}")
         return [int(code) for code in json.loads(answer)]
+
+    def _run_interactively(self, case: Case, folder: Path) -> int:
+        """Run a command that answers while it runs; see :mod:`scripts.comparing.interactive`."""
+        words = [str(self.tree.python), str(_HERE / "interactive.py"), *case.commands[0].split()]
+        files = folder / "stdout.0", folder / "stderr.0"
+        with files[0].open("wb") as output, files[1].open("wb") as errors:
+            try:
+                ended = subprocess.run(
+                    words,
+                    cwd=folder,
+                    check=False,
+                    env=_environment(),
+                    stdout=output,
+                    stderr=errors,
+                    timeout=_MAX_SECONDS,
+                )
+            except subprocess.TimeoutExpired:
+                return -signal.SIGALRM
+        return ended.returncode
 
     def __enter__(self) -> _Worker:
         return self
