@@ -6,6 +6,7 @@ meanwhile, on another machine too, sees a beginning of it.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -51,7 +52,7 @@ class Block:
     recorded: bool
     after_pause: bool
     start_ns: int
-    end_ns: int = layout.NONE
+    end_ns: int = NONE
     over: bool = False
     stamps: list[Stamp] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -61,66 +62,96 @@ class Block:
     on_device: bool = False
 
 
-def text_records(of: int, number: int, text: str) -> bytes:
-    """Return a text as records, of 32 bytes of UTF-8 each."""
-    encoded = text.encode("utf-8", "replace")[: layout.LONGEST_TEXT]
-    step = layout.TEXT_BYTES
-    return b"".join(
-        layout.TEXT.pack(
-            layout.KIND_TEXT, of, len(encoded[at : at + step]), number, encoded[at : at + step]
-        )
-        for at in range(0, max(len(encoded), 1), step)
-    )
+#: Columns of operations for the two times of a span.
+_DEVICE_COLUMNS = ("device_start", "device_end")
+#: Encodes JSON without blanks.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def packed(block: Block, names: dict[str, int], threads: dict[int, int], clock: Clocks) -> bytes:
-    """Return the bytes of a block.
+def encode_line(fields: dict[str, Any]) -> bytes:
+    """Return a line of a recording, with its checksum as the last key.
 
     Args:
-        block: whose ``spans`` are read, or empty for a host's own times.
-        names: numbers of names in the file that it goes to; extended, a new one gets a record.
-        threads: numbers of threads there, of 16 bits; extended.
-        clock: when it is written.
+        fields: Keys and values of the line.
     """
-    texts, operations = bytearray(), bytearray()
-    spans = block.spans or [(layout.NONE, layout.NONE)] * len(block.stamps)
-    for stamp, (start_ns, end_ns) in zip(block.stamps, spans, strict=True):
-        name, launches, thread, host_start_ns, host_end_ns, _ = stamp
-        lost = bool(block.spans) and start_ns == layout.NONE and not launches
-        number = names.get(name)
-        if number is None:
-            number = names[name] = len(names)
-            texts += text_records(layout.TEXT_NAME, number, name)
-        operations += layout.OPERATION.pack(
-            layout.KIND_OPERATION,
-            layout.LAUNCHES * launches | layout.TIMES_LOST * lost,
-            threads.setdefault(thread, len(threads)) & 0xFFFF,
-            number,
-            host_start_ns,
-            host_end_ns,
-            start_ns,
-            end_ns,
-        )
+    body = _encode(fields)[:-1]
+    # The JSON is ASCII: other characters are escaped.
+    crc = zlib.crc32(body.encode("ascii"))
+    return f"{body}{layout.CRC_KEY}{crc}}}\n".encode("ascii")
+
+
+def _clean(text: str) -> str:
+    """Return a text that UTF-8 can encode, cut to the maximum length."""
+    return text.encode("utf-8", "replace")[: layout.LONGEST_TEXT].decode("utf-8", "ignore")
+
+
+def _clock_fields(clock: Clocks) -> dict[str, int]:
     monotonic_ns, utc_ns, half_width_ns = clock
-    body = texts + operations
-    body += layout.CLOCK.pack(
-        layout.KIND_CLOCK, min(half_width_ns, 0xFFFFFFFF), monotonic_ns, utc_ns, block.device_ns, 0
-    )
-    end = bytearray(
-        layout.END.pack(
-            layout.KIND_END,
-            layout.NAMED * (block.number is not None) | layout.AFTER_PAUSE * block.after_pause,
-            0,
-            layout.NONE if block.number is None else block.number,
-            block.start_ns,
-            block.end_ns,
-            len(body) // layout.RECORD_BYTES + 1,
-            block.lost,
-        )
-    )
-    # The CRC is that of all of the block.
-    end[layout.END_CRC] = zlib.crc32(body + end).to_bytes(4, "little")
-    return bytes(body + end)
+    return {"monotonic_ns": monotonic_ns, "utc_ns": utc_ns, "half_width_ns": half_width_ns}
+
+
+def iteration_line(
+    block: Block, names: dict[str, int], threads: dict[int, int], clock: Clocks
+) -> bytes:
+    """Return the line of an iteration.
+
+    Args:
+        block: The iteration; its ``spans`` are empty if the host's own times count.
+        names: Ids of the names that the file already defines; new names are added.
+        threads: Numbers of the threads in the file; new threads are added.
+        clock: The host's clocks when the line is written.
+    """
+    fields: dict[str, Any] = {
+        "iteration": block.number,
+        "start_ns": block.start_ns,
+        "end_ns": block.end_ns,
+        "clock": _clock_fields(clock),
+    }
+    if block.after_pause:
+        fields["after_pause"] = True
+    if block.lost:
+        fields["lost"] = block.lost
+    if block.device_ns:
+        fields["device_offset_ns"] = block.device_ns
+    n_defined = len(names)
+    fields["operations"] = _operation_columns(block, names, threads)
+    if len(names) > n_defined:
+        new_names = list(names)[n_defined:]
+        fields["names"] = {names[name]: _clean(name) for name in new_names}
+    return encode_line(fields)
+
+
+def _operation_columns(
+    block: Block, names: dict[str, int], threads: dict[int, int]
+) -> dict[str, list[Any]]:
+    """Return the operations of an iteration as columns; times count from its start.
+
+    Args:
+        block: The iteration.
+        names: Ids of the names that the file already defines; new names are added at the end.
+        threads: Numbers of the threads in the file; new threads are added.
+    """
+    if not block.stamps:
+        return {"name": [], "start": [], "end": []}
+    name, launches, thread, start_ns, end_ns, _ = zip(*block.stamps, strict=True)
+    origin_ns = block.start_ns
+    columns: dict[str, list[Any]] = {
+        "name": [names.setdefault(text, len(names)) for text in name],
+        "start": [time_ns - origin_ns for time_ns in start_ns],
+        "end": [time_ns - origin_ns for time_ns in end_ns],
+    }
+    for identifier in dict.fromkeys(thread):
+        threads.setdefault(identifier, len(threads))
+    if any(threads[identifier] for identifier in set(thread)):
+        columns["thread"] = [threads[identifier] for identifier in thread]
+    if any(launches):
+        columns["launches"] = list(launches)
+    if block.spans:
+        for column, times_ns in zip(_DEVICE_COLUMNS, zip(*block.spans, strict=True), strict=True):
+            columns[column] = [
+                None if time_ns == NONE else time_ns - origin_ns for time_ns in times_ns
+            ]
+    return columns
 
 
 #: Variables of launchers: torchrun and its kin, Slurm, Open MPI, MPICH.
@@ -208,7 +239,7 @@ class PartFiles:
             self.close()
         if self._file is None:
             self._begin_part(clock)
-        self._write(packed(block, self._names, self._threads, clock))
+        self._write(iteration_line(block, self._names, self._threads, clock))
 
     def close(self) -> None:
         """Close the file."""
@@ -226,17 +257,26 @@ class PartFiles:
         elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
         run = f"{elastic}/{restart}" if elastic else os.environ.get("SLURM_JOB_ID", "")
-        texts = (socket.gethostname(), self._device or "", run)
-        monotonic_ns, utc_ns, half_width_ns = clock
-        device = layout.DEVICE_HOST if self._device is None else layout.DEVICE_GPU
-        header = layout.HEADER.pack(
-            *(layout.MAGIC, layout.VERSION, layout.RECORD_BYTES, *self._place, os.getpid()),
-            *(self._part, device, *self._sampled),
-            *(self._start_ns, utc_ns, monotonic_ns, half_width_ns, 0, 0),
-        )
-        checked = header[: layout.HEADER_CHECKED]
-        header = checked + zlib.crc32(checked).to_bytes(4, "little") + header[-4:]
-        self._write(header + b"".join(text_records(of, 0, text) for of, text in enumerate(texts)))
+        rank, world_size = self._place
+        every, iterations = self._sampled
+        fields: dict[str, Any] = {
+            "schema": layout.SCHEMA,
+            "rank": rank,
+            "pid": os.getpid(),
+            "part": self._part,
+            "host": _clean(socket.gethostname()),
+            "began_ns": self._start_ns,
+            "clock": _clock_fields(clock),
+        }
+        if world_size != NONE:
+            fields["world_size"] = world_size
+        if self._device is not None:
+            fields["device"] = _clean(self._device)
+        if run:
+            fields["run"] = _clean(run)
+        if every:
+            fields |= {"every": every, "iterations": iterations}
+        self._write(encode_line(fields))
         self._part += 1
         while len(self._paths) > PARTS:
             self._paths.pop(0).unlink(missing_ok=True)

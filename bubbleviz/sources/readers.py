@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.progress import Watch
-from bubbleviz.recording_layout import MAGIC, SUFFIX
+from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
 from bubbleviz.sources.nsys.files import TABLES, is_columnar
 from bubbleviz.sources.sqlite.queries import SQLITE
@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from bubbleviz.model.profile import Contents, Profile
 
 
+#: The beginning of a recording, of this version or another one.
+_RECORDING = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.recording/')
+#: The first bytes of recordings in the binary format of early development versions.
+_BINARY_RECORDING = b"bvrec\r\n\x1a"
 #: The beginning of a report of this program.
-_REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.')
+_REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.(?!recording/)')
 #: The beginning of a trace that this program wrote for viewers.
 _OWN_TRACE = re.compile(rb'^\s*\{[^\[\]]*"otherData"\s*:\s*\{[^{}]*"headline_reason"\s*:')
 #: The beginning of a file of costs, as XLA's latency-hiding scheduler reads it.
@@ -287,7 +291,7 @@ READERS = (
     Reader(
         name="recording",
         suffixes=(SUFFIX,),
-        recognises=lambda head: head.startswith(MAGIC),
+        recognises=lambda head: _RECORDING.match(head) is not None,
         open_file=opened_by("recordings.operations:open_recording"),
         operations="a recording of bubbleviz.annotate",
         sessions="bubbleviz.sources.recordings.operations",
@@ -366,6 +370,34 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
     return recognised
 
 
+def _refuse_own_files(path: str, head: bytes) -> None:
+    """Refuse files that this program wrote and does not analyze.
+
+    Args:
+        path: The file, for messages.
+        head: Its first bytes.
+
+    Raises:
+        ProfileError: The file is a report, a trace for viewers, or a recording of an old format.
+    """
+    if head.startswith(_BINARY_RECORDING):
+        raise ProfileError(
+            f"{path}: a recording in the binary format of an early development version, which "
+            "this bubbleviz does not read; record again"
+        )
+    if _REPORT.search(head):
+        packed = "unpack it with gunzip, and " if path.endswith(".gz") else ""
+        raise ProfileError(
+            f"{path}: a report of bubbleviz, not a profile; give the profiles, or {packed}give the "
+            "report to bubbleviz compare, gate, plan or view"
+        )
+    if is_own_trace(head):
+        raise ProfileError(
+            f"{path}: a trace that bubbleviz wrote, not a profile; give the profiles, or open it "
+            "in a viewer of traces"
+        )
+
+
 def reader_of(path: str) -> Reader:
     """Return the reader for a file, by its first bytes, or for a directory that is one profile.
 
@@ -383,17 +415,7 @@ def reader_of(path: str) -> Reader:
             f"{path}: costs of XLA's instructions, not a profile; give them to bubbleviz pgle "
             "with --against, beside the profile of a JAX run"
         )
-    if _REPORT.search(head):
-        packed = "unpack it with gunzip, and " if path.endswith(".gz") else ""
-        raise ProfileError(
-            f"{path}: a report of bubbleviz, not a profile; give the profiles, or {packed}give the "
-            "report to bubbleviz compare, gate, plan or view"
-        )
-    if is_own_trace(head):
-        raise ProfileError(
-            f"{path}: a trace that bubbleviz wrote, not a profile; give the profiles, or open it "
-            "in a viewer of traces"
-        )
+    _refuse_own_files(path, head)
     if (recognised := _recognised_as(path, head)) is not None:
         return recognised
     for reader in READERS:

@@ -19,7 +19,6 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.progress import unwatched
-from bubbleviz.recording_layout import HEADER, KIND_OPERATION, RECORD_BYTES
 from bubbleviz.sources.recordings.operations import read_session
 from scripts.frameworks.cases import Case
 
@@ -107,7 +106,8 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
 
 def _operations(file: Path) -> int:
     """Return how many operations a recorded file holds, of all phases."""
-    return file.read_bytes()[HEADER.size :: RECORD_BYTES].count(KIND_OPERATION)
+    _, *iterations = map(json.loads, file.read_text(encoding="ascii").splitlines())
+    return sum(len(iteration["operations"]["name"]) for iteration in iterations)
 
 
 def _iteration(of_rank: dict[str, Any], start_ns: int) -> int:

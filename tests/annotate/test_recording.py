@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,7 +60,7 @@ def train(iterations: int) -> None:
             pass
 
 
-def session(folder: Path, name: str = "rank-00000.bvrec") -> RecordedSession:
+def session(folder: Path, name: str = "rank-00000.recording.jsonl") -> RecordedSession:
     return read_session(str(folder / name), lambda _: None)
 
 
@@ -76,7 +79,7 @@ def test_every_operation_belongs_to_its_iteration(tmp_path: Path) -> None:
     assert names_of(recorded) == ["F mb=0 stage=1", "BW mb=0 stage=1", "Optimizer"] * 3
     assert recorded.stretch.operations.iteration.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert recorded.stretch.iterations.number.tolist() == [0, 1, 2]
-    assert (recorded.damaged, recorded.tail_bytes) == (0, 0)
+    assert (recorded.n_damaged, recorded.tail_bytes) == (0, 0)
     operations = recorded.stretch.operations
     assert (operations.host_end_ns >= operations.host_start_ns).all()
     assert (operations.start_ns == layout.NONE).all()
@@ -159,12 +162,15 @@ def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.Monk
     with annotate.record(tmp_path):
         train(1)
 
-    recorded = session(tmp_path, "rank-00003.bvrec")
+    recorded = session(tmp_path, "rank-00003.recording.jsonl")
     header = recorded.header
     assert (header.rank, header.world_size, header.pid) == (3, 8, os.getpid())
-    assert (recorded.run, recorded.host) == ("job/2", os.uname().nodename)
-    assert before <= header.utc_ns <= time.time_ns()
-    assert abs(header.utc_ns - header.monotonic_ns - time.time_ns() + time.monotonic_ns()) < 10**9
+    assert (header.run, header.host) == ("job/2", os.uname().nodename)
+    assert before <= header.clock.utc_ns <= time.time_ns()
+    assert (
+        abs(header.clock.utc_ns - header.clock.monotonic_ns - time.time_ns() + time.monotonic_ns())
+        < 10**9
+    )
 
 
 def test_torch_knows_the_rank_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +185,7 @@ def test_torch_knows_the_rank_better(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with annotate.record(tmp_path):
         train(1)
 
-    assert session(tmp_path, "rank-00005.bvrec").header.world_size == 6
+    assert session(tmp_path, "rank-00005.recording.jsonl").header.world_size == 6
 
 
 def test_a_restart_begins_another_file(tmp_path: Path) -> None:
@@ -189,7 +195,7 @@ def test_a_restart_begins_another_file(tmp_path: Path) -> None:
             train(2)
 
     files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == ["rank-00001.1.bvrec", "rank-00001.bvrec"]
+    assert [name.removesuffix(layout.SUFFIX) for name in files] == ["rank-00001.1", "rank-00001"]
     sizes = [session(tmp_path, n).header.world_size for n in files]
     assert sizes == [2, 4]
 
@@ -201,8 +207,8 @@ def test_files_make_room_for_later_ones(tmp_path: Path) -> None:
 
     files = sorted(tmp_path.iterdir())
     assert len(files) == PARTS
-    block = 6 * layout.RECORD_BYTES
-    assert sum(file.stat().st_size for file in files) <= limit + PARTS * (block + 200)
+    longest = max(len(line) for file in files for line in file.read_bytes().splitlines(True))
+    assert sum(file.stat().st_size for file in files) <= limit + PARTS * longest
     recorded = session(tmp_path, files[0].name)
     numbers = recorded.stretch.iterations.number.tolist()
     assert numbers == list(range(numbers[0], 200))
@@ -287,7 +293,7 @@ def test_a_variable_records_a_whole_process_with_the_standard_library_alone(tmp_
     out, error = done.communicate(timeout=300)
 
     assert (out, error) == ("[]\n", "")
-    recorded = session(tmp_path, "rank-00002.bvrec")
+    recorded = session(tmp_path, "rank-00002.recording.jsonl")
     assert recorded.stretch.iterations.number.tolist() == [0, 3]
 
 
@@ -326,6 +332,55 @@ def test_a_killed_process_leaves_whole_iterations(tmp_path: Path) -> None:
     recorded = session(tmp_path)
     assert recorded.stretch.iterations.number.tolist() == list(range(21))
     assert names_of(recorded) == ["F mb=0 stage=0", "BW mb=0 stage=0", "Optimizer"] * 21
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from bubbleviz import annotate
+number = 0
+while True:
+    # Entering an iteration writes the line of the one before.
+    with annotate.iteration(number):
+        os.write(1, b"%d\\n" % (number - 1))
+        for microbatch in range(20):
+            for phase in ("F", "BW"):
+                with annotate.phase(phase, microbatch=microbatch, stage=0):
+                    pass
+    number += 1
+"""
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(1_000, marks=pytest.mark.thorough)])
+@pytest.mark.timeout(1_800)
+def test_a_kill_at_any_time_loses_at_most_the_last_line(kills: int, tmp_path: Path) -> None:
+    rng = random.Random(kills)
+    for kill in range(kills):
+        folder = tmp_path / str(kill)
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", KILLED, str(CHECKOUT)],
+            env={**os.environ, "BUBBLEVIZ_RECORD": str(folder)},
+            stdout=subprocess.PIPE,
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"-1\n"
+            assert child.stdout.readline() == b"0\n"
+            time.sleep(rng.uniform(0, 0.02))
+            child.kill()
+            acknowledged = [0, *map(int, child.stdout.read().splitlines())]
+
+        (file,) = folder.iterdir()
+        *lines, _ = file.read_bytes().split(b"\n")
+        assert all(json.loads(line) for line in lines)
+        recorded = session(folder)
+        assert recorded.n_damaged == 0
+        numbers = recorded.stretch.iterations.number.tolist()
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) == len(lines) - 1
+        # The line may be complete before the process can say so.
+        assert len(numbers) - len(acknowledged) in (0, 1)
+        assert len(recorded.stretch.operations) == 40 * len(numbers)
+        shutil.rmtree(folder)
 
 
 def failing(after: int, partial: int = 0) -> Callable[[int, bytes], int]:
@@ -397,7 +452,7 @@ def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
     with annotate.record(tmp_path):
         train(1)
         with annotate.iteration():
-            reader = PartReader(str(tmp_path / "rank-00000.bvrec"), names)
+            reader = PartReader(str(tmp_path / "rank-00000.recording.jsonl"), names)
             seen = []
             for _ in range(3):
                 while (stretch := reader.read()) is not None:

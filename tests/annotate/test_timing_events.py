@@ -55,7 +55,7 @@ def stopped(recorder: Recorder, clock: Clock, folder: Path) -> RecordedOperation
 
 
 def session(folder: Path) -> RecordedSession:
-    return read_session(str(folder / "rank-00000.bvrec"), lambda _: None)
+    return read_session(str(folder / "rank-00000.recording.jsonl"), lambda _: None)
 
 
 def operate(recorder: Recorder, gpu: FakeGpu, name: str, length_ns: int) -> tuple[int, int]:
@@ -103,7 +103,7 @@ def test_times_are_those_of_the_device(
     assert operations.host_start_ns.min() >= UPTIME_NS
     header = session(tmp_path).header
     assert header.on_gpu
-    assert session(tmp_path).device == "Fake H100"
+    assert header.device == "Fake H100"
 
 
 def test_a_device_that_is_behind_is_read_iterations_later(
@@ -255,7 +255,7 @@ def test_a_planted_run_on_gpus_gives_the_planted_numbers(
         clock.now_ns += 50_000_000
         recorder.stop()
 
-    report = bubbleviz.analyze([str(tmp_path / "*.bvrec")])
+    report = bubbleviz.analyze([str(tmp_path / "*.recording.jsonl")])
 
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         for name, ratio in iteration.ratios.items():

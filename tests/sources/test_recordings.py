@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.annotate.part_files import encode_line
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.grouping import Numbering
@@ -197,8 +199,8 @@ def numbers(path: Path) -> list[int]:
 def test_a_header_alone_or_nothing_holds_nothing(tmp_path: Path) -> None:
     path = written(tmp_path)
     whole = path.read_bytes()
-    texts = 3
-    for length in (0, 8, 9, 40, 79, 80, 80 + 40 * texts, 80 + 40 * texts + 13):
+    header = whole.index(b"\n") + 1
+    for length in (0, 1, 8, 40, header - 1, header, header + 1, header + 100):
         path.write_bytes(whole[:length])
 
         assert numbers(path) == []
@@ -223,13 +225,14 @@ def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder), 8)
         whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) - cut % (len(whole) - 80)])
+        header = whole.index(b"\n") + 1
+        path.write_bytes(whole[: len(whole) - cut % (len(whole) - header)])
         found = numbers(path)
         assert found == list(range(len(found)))
         rng = random.Random(seed)
         damaged = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
-            damaged[rng.randrange(200, len(damaged))] ^= 1 << rng.randrange(8)
+            damaged[rng.randrange(header, len(damaged))] ^= 1 << rng.randrange(8)
         path.write_bytes(bytes(damaged))
         found = numbers(path)
         assert set(found) <= set(range(8))
@@ -238,29 +241,32 @@ def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int
         assert main(["analyze", str(path)]) in (0, 1)
 
 
+def damage(path: Path, line: int, position: int = -20) -> None:
+    """Change a bit of a line, which counts from 0."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    content = bytearray(lines[line])
+    content[position] ^= 1
+    lines[line] = bytes(content)
+    path.write_bytes(b"".join(lines))
+
+
 def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
     path = written(tmp_path, 4)
-    whole = bytearray(path.read_bytes())
-    # The second iteration: behind header, texts, and the first with the names.
-    at = 80 + 3 * 40 + (2 + 4) * 40 + 50
-    whole[at] ^= 0xFF
-    path.write_bytes(bytes(whole))
+    damage(path, line=2)
 
     report = bubbleviz.analyze([path])
 
     assert [iteration.name for iteration in report.iterations] == ["0", "2", "3"]
-    assert "4 records of 40 bytes belong to no whole iteration" in said(report)
+    assert "1 damaged line (line 3: the checksum does not fit)" in said(report)
     # The iteration in front of the damage has no next one.
     assert ratios(report)["0"]["period"] is None
     assert ratios(report)["2"]["period"] is not None
 
 
-@pytest.mark.parametrize("at", [3 * 40, 4 * 40, 8 * 40 + 39])
-def test_damage_where_names_are_is_told_as_such(at: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("position", [1, 40, -20, -2])
+def test_damage_where_names_are_is_told_as_such(position: int, tmp_path: Path) -> None:
     path = written(tmp_path)
-    content = bytearray(path.read_bytes())
-    content[80 + at] ^= 0xFF
-    path.write_bytes(bytes(content))
+    damage(path, 1, position)
 
     with pytest.raises(
         ProfileError, match="is damaged where the names of its operations are; copy"
@@ -268,21 +274,28 @@ def test_damage_where_names_are_is_told_as_such(at: int, tmp_path: Path) -> None
         bubbleviz.analyze([path])
 
 
+def test_a_recording_of_damaged_lines_alone_says_what_is_wrong(tmp_path: Path) -> None:
+    path = written(tmp_path, 2)
+    damage(path, 1)
+    damage(path, 2)
+
+    with pytest.raises(ProfileError, match=r"every line is damaged \(line 2: the checksum"):
+        bubbleviz.analyze([path])
+
+
 @pytest.mark.parametrize(
-    ("at", "reason"),
+    ("line", "reason"),
     [
-        (20, "a recording with a damaged header; copy it again, as binary"),
-        (80 + 4 * 40, "is damaged where the names of its operations are; copy it again"),
+        (0, "a recording with a damaged header; copy it again"),
+        (1, "is damaged where the names of its operations are; copy it again"),
     ],
 )
 def test_what_to_do_about_a_damaged_rank_comes_first(
-    at: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(planted(tmp_path / "run"), tmp_path, monkeypatch)
-    damaged = tmp_path / "rank-00002.bvrec"
-    content = bytearray(damaged.read_bytes())
-    content[at] ^= 0xFF
-    damaged.write_bytes(bytes(content))
+    damaged = tmp_path / "rank-00002.recording.jsonl"
+    damage(damaged, line)
 
     first = bubbleviz.analyze(tmp_path).what_to_do_first
 
@@ -294,22 +307,45 @@ def test_what_to_do_about_a_damaged_rank_comes_first(
 
 
 @pytest.mark.parametrize(
-    ("at", "new", "reason"),
+    ("old", "new", "reason"),
     [
-        (8, b"\x02\x00", "format version 2, and this bubbleviz reads version 1"),
-        (16, b"\x09", "damaged header"),
-        (10, b"\x29", "damaged header"),
-        # It was copied as text.
-        (5, b"\n\x1a", "no profile; give"),
+        (b"recording/1", b"recording/2", "damaged header"),
+        (b'"rank":0', b'"rank":1', "damaged header"),
+        (b"schema", b"scheme", "not a trace of PyTorch"),
+        (b'{"schema":"bubbleviz.recording/1"', b"bvrec\r\n\x1a\x01\x00", "record again"),
     ],
 )
-def test_another_version_and_a_damaged_header_are_refused(
-    at: int, new: bytes, reason: str, tmp_path: Path
+def test_a_damaged_header_and_an_old_format_are_refused(
+    old: bytes, new: bytes, reason: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path)
-    content = bytearray(path.read_bytes())
-    content[at : at + len(new)] = new
-    path.write_bytes(bytes(content))
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+
+    with pytest.raises(ProfileError, match=reason):
+        bubbleviz.analyze([path])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"schema": "bubbleviz.recording/2"},
+            "of schema bubbleviz.recording/2, and this bubbleviz",
+        ),
+        ({"rank": -1}, "a wrong header: Expected `int` >= 0 - at `..rank`"),
+        ({"clock": None}, "a wrong header: Expected `object`, got `null` - at `..clock`"),
+    ],
+)
+def test_another_version_and_a_wrong_header_are_refused(
+    changes: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path)
+    header, _, rest = path.read_bytes().partition(b"\n")
+    fields = json.loads(header)
+    del fields["crc"]
+    path.write_bytes(encode_line({**fields, **changes}) + rest)
 
     with pytest.raises(ProfileError, match=reason):
         bubbleviz.analyze([path])
@@ -334,8 +370,8 @@ def test_a_folder_stands_for_its_newest_run(tmp_path: Path) -> None:
     for rank in range(2):
         written(tmp_path, rank=rank, world_size=2, hour=1)
 
-    assert paths_of(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
-    assert paths_of(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
+    assert paths_of(tmp_path) == ["rank-00000.1.recording.jsonl", "rank-00001.1.recording.jsonl"]
+    assert paths_of(tmp_path / "rank-00000.recording.jsonl") == ["rank-00000.recording.jsonl"]
     assert "other recordings" in said(bubbleviz.analyze([tmp_path]))
     assert "other recordings" not in said(bubbleviz.analyze(rotated(tmp_path / "alone")))
 
@@ -344,7 +380,7 @@ def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Pa
     for hour, rank in enumerate((0, 1, 0)):
         written(tmp_path, rank=rank, world_size=2, hour=hour // 2)
 
-    assert paths_of(tmp_path) == ["rank-00000.1.bvrec"]
+    assert paths_of(tmp_path) == ["rank-00000.1.recording.jsonl"]
     assert "ranks without a profile" in said(bubbleviz.analyze([tmp_path]))
 
 
@@ -362,7 +398,7 @@ def test_parts_are_read_together_however_they_are_named(tmp_path: Path) -> None:
 
     assert ratios(bubbleviz.analyze([parts[2]])) == whole
     assert ratios(bubbleviz.analyze(parts)) == whole
-    assert ratios(bubbleviz.analyze([str(tmp_path / "*.bvrec")])) == whole
+    assert ratios(bubbleviz.analyze([str(tmp_path / "*.recording.jsonl")])) == whole
     names = [int(name) for name in whole]
     assert names == list(range(names[0], 40))
     assert all(values["period"] is not None for values in list(whole.values())[:-1])
@@ -407,7 +443,8 @@ def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
         return found
 
     assert seen() == [0, 1, 2, 3]
-    os.truncate(path, 500)
+    header, first, *_ = path.read_bytes().splitlines(keepends=True)
+    os.truncate(path, len(header) + len(first) + 50)
     assert seen() == [0]
     shutil.copy(other, path)
     assert seen() == list(range(9))
@@ -419,12 +456,12 @@ def test_a_folder_is_followed(tmp_path: Path) -> None:
     folder = FollowedFolder(str(tmp_path / "run"))
     assert list(folder.new()) == []
     written(tmp_path / "run", 2, rank=0, world_size=2)
-    (tmp_path / "run" / "notes.bvrec").write_text("no recording")
+    (tmp_path / "run" / "notes.recording.jsonl").write_text("no recording")
 
     ((_, stretch),) = folder.new()
 
     assert stretch.iterations.number.tolist() == [0, 1]
-    assert [Path(path).name for path in folder.unreadable] == ["notes.bvrec"]
+    assert [Path(path).name for path in folder.unreadable] == ["notes.recording.jsonl"]
     assert list(folder.new()) == []
     second = written(tmp_path / "run", 3, rank=1, world_size=2)
     ((part, stretch),) = folder.new()

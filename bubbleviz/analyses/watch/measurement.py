@@ -26,6 +26,7 @@ from bubbleviz.report import bubbles, gate
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report, report_on
 from bubbleviz.sources.recordings import parts as recorded
+from bubbleviz.sources.recordings.lines import Header
 from bubbleviz.sources.recordings.operations import RecordedSession, table_of
 
 # Recorded rank: the newest iterations of one process, as they are written.
@@ -45,8 +46,8 @@ class RecordedRank:
         read_s: when it was last seen to have written, on any clock.
     """
 
-    def __init__(self, part: recorded.PartReader, header: recorded.Header) -> None:
-        self.header, self.host, self._part = header, part.host, part
+    def __init__(self, part: recorded.PartReader, header: Header) -> None:
+        self.header, self.host, self._path = header, header.host, part.path
         self.read_s, self._last = 0.0, NONE
         self.stretch: recorded.Stretch | None = None
 
@@ -95,11 +96,8 @@ class RecordedRank:
         if not inside.any():
             return None
         return RecordedSession(
-            path=self._part.path,
+            path=self._path,
             header=self.header,
-            host=self.host,
-            device=self._part.device,
-            run=self._part.run,
             names=names,
             stretch=self._taken(inside),
         )
@@ -324,7 +322,7 @@ class Watcher:
         if len(own.numbers) > _MOST_KEPT:
             own.keep_from(own.numbers[-_MOST_KEPT])
 
-    def _restart(self, old_ns: int, header: recorded.Header) -> None:
+    def _restart(self, old_ns: int, header: Header) -> None:
         """Forget the ranks that began about when one did, now that it began again."""
         middle_ns = old_ns + (header.began_utc_ns - old_ns) // 2
         # The others of the run follow one by one.

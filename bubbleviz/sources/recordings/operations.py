@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
 from operator import itemgetter
-from pathlib import Path
 
 import numpy as np
 
@@ -22,16 +20,16 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import RECEIVING, WORK, Phase
 from bubbleviz.model.profile import Source
+from bubbleviz.model.texts import counted
 from bubbleviz.progress import Watch
 from bubbleviz.sources.recordings import parts as recorded
-from bubbleviz.sources.recordings.parts import Header, PartReader, RecordedOperations, Stretch
+from bubbleviz.sources.recordings.lines import Header
+from bubbleviz.sources.recordings.parts import PartReader, RecordedOperations, Stretch
 from bubbleviz.sources.tables.operations import OpenTable
 
 # Sessions: which files are parts of one recording, and which recordings are of one run.
 
 
-#: Bytes at the end of a file in which its last iteration is looked for.
-_TAIL_BYTES = 1 << 16
 #: Clocks of hosts may differ by that.
 _CLOCKS_NS = 1_000_000_000
 #: And by that where nobody sets them.
@@ -107,18 +105,11 @@ def newest_run(files: Sequence[str]) -> list[str]:
 
 def _ended_utc_ns(file: str, header: Header) -> int:
     """Return UTC at the end of a recording: of its last iteration, or its beginning without any."""
-    last = parts_of(file)[-1]
-    own = recorded.header_of(last)
-    with Path(last).open("rb") as opened:
-        size = opened.seek(0, os.SEEK_END)
-        first = max(size - _TAIL_BYTES, 0)
-        first += (layout.HEADER.size - first) % layout.RECORD_BYTES
-        opened.seek(max(first, layout.HEADER.size))
-        data = opened.read()
-    found = recorded.found_blocks(data)
-    if not found[1]:
-        return max(header.began_utc_ns, own.utc_ns)
-    return int(recorded.stretch_of(data, found, {}).iterations.utc_ns.max())
+    last_part = parts_of(file)[-1]
+    iteration = recorded.last_iteration(last_part)
+    if iteration is None:
+        return max(header.began_utc_ns, recorded.header_of(last_part).clock.utc_ns)
+    return iteration.clock.utc_ns
 
 
 def _numbered(stem: str, number: int) -> str:
@@ -140,25 +131,21 @@ class RecordedSession:
     Attributes:
         path: of its first file.
         header: of its first file.
-        host: hostname; "" unknown.
-        device: name of its device; "" unknown.
-        run: what the launcher calls the run; "" for nothing.
         names: of ranges, by number.
         stretch: its whole iterations.
         parts: how many files it has.
-        damaged: records in front of the last iteration that belong to none.
-        tail_bytes: bytes behind the last iteration.
+        n_damaged: Number of damaged lines that whole iterations of their file follow.
+        damage: What is wrong with the first damaged line, or "" if none is damaged.
+        tail_bytes: Number of bytes after the last whole iterations of the files.
     """
 
     path: str
     header: Header
-    host: str
-    device: str
-    run: str
     names: tuple[str, ...]
     stretch: Stretch
     parts: int = 1
-    damaged: int = 0
+    n_damaged: int = 0
+    damage: str = ""
     tail_bytes: int = 0
 
 
@@ -188,25 +175,25 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         before = reader.header
         watch((number + 1) / len(readers))
     header = next((reader.header for reader in readers if reader.header is not None), None)
+    damage = next((reader.damage for reader in readers if reader.damage), "")
+    if damage and not stretches:
+        raise ProfileError(
+            f"{path}: a recording of which every line is damaged ({damage}); copy it again, or "
+            "record again"
+        )
     if header is None or not stretches:
         raise NothingToAnalyseError(
             f"{path}: a recording without any whole iteration; let it run until the second one "
             "has begun"
         )
-    host, device, run = (
-        next(filter(None, texts), "")
-        for texts in zip(*((part.host, part.device, part.run) for part in readers), strict=True)
-    )
     return RecordedSession(
         path=paths[0],
         header=header,
-        host=host,
-        device=device,
-        run=run,
         parts=len(paths),
         names=names.values,
         stretch=recorded.joined_stretches(stretches),
-        damaged=sum(reader.damaged for reader in readers),
+        n_damaged=sum(reader.n_damaged for reader in readers),
+        damage=damage,
         tail_bytes=sum(reader.tail_bytes for reader in readers),
     )
 
@@ -240,10 +227,10 @@ def table_of(session: RecordedSession) -> OperationTable:
     recorded = session.stretch.operations
     known = np.append(meanings.phase >= 0, False)[recorded.name_id]
     rows = np.flatnonzero(known & ~recorded.launches)
-    if len(rows) == 0 and session.damaged:
+    if len(rows) == 0 and session.n_damaged:
         raise ProfileError(
-            f"{session.path}: is damaged where the names of its operations are; copy it again, as "
-            "binary, or record again"
+            f"{session.path}: is damaged where the names of its operations are; copy it again, or "
+            "record again"
         )
     if len(rows) == 0:
         raise NothingToAnalyseError(
@@ -311,10 +298,10 @@ def table_of(session: RecordedSession) -> OperationTable:
         # Times are those of the host's monotonic clock.
         source=Source(
             path=session.path,
-            host=session.host or session.path,
-            host_known=bool(session.host),
+            host=header.host or session.path,
+            host_known=bool(header.host),
             format="recording",
-            session_utc_ns=header.utc_ns - header.monotonic_ns,
+            session_utc_ns=header.clock.utc_ns - header.clock.monotonic_ns,
             session_clock_ns=0,
             device="rank",
         ),
@@ -407,9 +394,9 @@ def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limit
     for what, count, reason in (
         (
             "damaged parts of a recording",
-            session.damaged,
-            f"{session.damaged:,} records of 40 bytes belong to no whole iteration; their "
-            "iterations are left out",
+            session.n_damaged,
+            f"{counted(session.n_damaged, 'damaged line')} ({session.damage}); their iterations "
+            "are left out",
         ),
         (
             "recordings without an end",
@@ -485,13 +472,13 @@ def _facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
     header = session.header
     of = f" of {header.world_size}" if header.world_size > 0 else ""
     yield "rank", f"{header.rank}{of}, process {header.pid}"
-    yield "host", session.host or "not recorded"
+    yield "host", header.host or "not recorded"
     device = "GPU" if header.on_gpu else "the host itself"
-    yield "device", f"{device}, {session.device}" if session.device else device
+    yield "device", f"{device}, {header.device}" if header.device else device
     began = datetime.fromtimestamp(header.began_utc_ns // 10**9, timezone.utc)
     yield "began", f"{began:%Y-%m-%d %H:%M:%S} UTC"
-    if session.run:
-        yield "run", session.run
+    if header.run:
+        yield "run", header.run
     if session.parts > 1:
         yield "files", f"{session.parts}"
     if header.every:

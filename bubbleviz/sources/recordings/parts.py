@@ -1,121 +1,46 @@
 """Parts: the files of recordings, each read whole or again and again as it grows.
 
-A file is divided into whole iterations. Its blocks end with a record that says how many records
-they have, and their CRC-32. So a block that is damaged is passed over, wherever the damage is, and
-one that is being written is left for later::
+A file has one line per iteration. A line that is damaged is passed over, and what follows the last
+whole iteration is left for later, as it may be incomplete::
 
-    ├─ block ─┤├─ damaged ─┤├─ block ─┤├─ torn
-              END          END        END
+    header ⏎ iteration ⏎ damaged ⏎ iteration ⏎ torn
 """
 
 from __future__ import annotations
 
+import os
 import re
-import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined, scattered
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.texts import natural_key
+from bubbleviz.sources.recordings.lines import (
+    Header,
+    Iteration,
+    OperationColumns,
+    decode_header,
+    decode_iteration,
+    has_checksum,
+    is_cut_header,
+)
 
 #: Bytes that are read at a time; a longer iteration is read as a whole.
-CHUNK_BYTES = 1 << 24
-_SIZE = layout.RECORD_BYTES
-_TEXT = bytes([layout.KIND_TEXT])
+CHUNK_BYTES = 1 << 22
+#: Bytes at the end of a file in which its last iteration is looked for first.
+_TAIL_BYTES = 1 << 16
+#: Maximum length of a header in bytes.
+_MAX_HEADER_BYTES = 1 << 16
 _NAME = re.compile(rf"(?P<stem>.+?)(?:\.(?P<number>[0-9]{{1,6}}))?{re.escape(layout.SUFFIX)}\Z")
-
-
-def _record(fields: str) -> np.dtype[np.void]:
-    """Return records of these fields, each a name and its type."""
-    return np.dtype([(name, kind) for name, kind in map(str.split, fields.split(", "))])
-
-
-#: Fields that become columns have their names.
-_OPERATION = _record(
-    "kind u1, flags u1, thread <u2, name <u4, host_start_ns <i8, host_end_ns <i8, start_ns <i8, "
-    "end_ns <i8"
-)
-_CLOCK = _record(
-    "kind u1, spare 3u1, half_width_ns <u4, monotonic_ns <i8, utc_ns <i8, device_ns <i8, "
-    "spare_ns <i8"
-)
-_END = _record(
-    "kind u1, flags u1, spare 2u1, crc <u4, number <i8, start_ns <i8, end_ns <i8, records <u4, "
-    "lost <u4"
-)
-
-
-@dataclass(frozen=True)
-class Header:
-    """The header of a file.
-
-    Attributes:
-        rank: number of the process in the run.
-        world_size: how many there are; -1 unknown.
-        pid: process id.
-        part: number of the file in its recording; earlier ones may have made room.
-        on_gpu: whether a GPU ran the operations.
-        every: of so many iterations some were recorded; 0 for all.
-        iterations: how many of these.
-        session_ns: when the recording began, on the host's monotonic clock.
-        utc_ns: UTC when the file began.
-        monotonic_ns: the monotonic clock at that moment.
-    """
-
-    rank: int
-    world_size: int
-    pid: int
-    part: int
-    on_gpu: bool
-    every: int
-    iterations: int
-    session_ns: int
-    utc_ns: int
-    monotonic_ns: int
-
-    @property
-    def session(self) -> tuple[int, int, int, int]:
-        """What the parts of one recording share."""
-        return self.rank, self.world_size, self.pid, self.session_ns
-
-    @property
-    def began_utc_ns(self) -> int:
-        """UTC when the recording began."""
-        return self.utc_ns - (self.monotonic_ns - self.session_ns)
-
-
-def header_in(path: str, head: bytes) -> Header:
-    """Return the header in the first bytes of a file.
-
-    Raises:
-        ProfileError: it is cut, damaged, or of another version.
-    """
-    if not head.startswith(layout.MAGIC):
-        raise ProfileError(f"{path}: no recording of bubbleviz.annotate; give one, or a profile")
-    version = int.from_bytes(head[8:10], "little")
-    if len(head) >= 10 and version != layout.VERSION:
-        raise ProfileError(
-            f"{path}: a recording of format version {version}, and this bubbleviz reads version "
-            f"{layout.VERSION}; use the bubbleviz that wrote it, or a newer one"
-        )
-    if len(head) < layout.HEADER.size:
-        raise ProfileError(f"{path}: a recording that ends within its header; record again")
-    values = layout.HEADER.unpack(head[: layout.HEADER.size])
-    if zlib.crc32(head[: layout.HEADER_CHECKED]) != values[-2]:
-        raise ProfileError(f"{path}: a recording with a damaged header; copy it again, as binary")
-    _, _, record_bytes, rank, world_size, pid, part, device, *rest = values
-    if record_bytes != layout.RECORD_BYTES or rank < 0:
-        raise ProfileError(f"{path}: a recording with an impossible header; record again")
-    return Header(rank, world_size, pid, part, device == layout.DEVICE_GPU, *rest[:-3])
 
 
 def header_of(path: str) -> Header:
@@ -125,7 +50,7 @@ def header_of(path: str) -> Header:
         ProfileError: it cannot be read, or has none.
     """
     with _opened(path) as file:
-        return header_in(path, file.read(layout.HEADER.size))
+        return decode_header(path, file.readline(_MAX_HEADER_BYTES))
 
 
 @contextmanager
@@ -221,93 +146,95 @@ def joined_stretches(stretches: list[Stretch]) -> Stretch:
     )
 
 
-#: Of each whole block of some bytes its first record, its END, and whether damaged records stand in
-#: front of it; and how many records belong to no block, before the last END.
-FoundBlocks = tuple[list[int], list[int], list[bool], int]
-
-
-def found_blocks(data: bytes) -> FoundBlocks:
-    """Return the whole blocks of some bytes, which begin with a record."""
-    whole = data[: len(data) // _SIZE * _SIZE]
-    ends, view = np.frombuffer(whole, _END), memoryview(whole)
-    candidates = np.flatnonzero(ends["kind"] == layout.KIND_END)
-    records, crcs = ends["records"][candidates].tolist(), ends["crc"][candidates].tolist()
-    first: list[int] = []
-    last: list[int] = []
-    gap: list[bool] = []
-    before = damaged = 0
-    for at, count, crc in zip(candidates.tolist(), records, crcs, strict=True):
-        begin, end = at + 1 - count, at * _SIZE
-        # A clock and an END at least.
-        if count < 2 or begin < before:
-            continue
-        # The CRC's own place counts as zeros.
-        own = zlib.crc32(view[begin * _SIZE : end + layout.END_CRC.start])
-        own = zlib.crc32(view[end + layout.END_CRC.stop : end + _SIZE], zlib.crc32(bytes(4), own))
-        if own != crc:
-            continue
-        first.append(begin)
-        last.append(at)
-        gap.append(begin > before)
-        damaged += begin - before
-        before = at + 1
-    return first, last, gap, damaged
-
-
-def stretch_of(data: bytes, found: FoundBlocks, names: dict[int, int]) -> Stretch:
-    """Return whole blocks as columns.
+def stretch_of(
+    iterations: list[Iteration], after_damage: list[bool], names: dict[int, int]
+) -> Stretch:
+    """Return iterations as columns.
 
     Args:
-        data: whose blocks they are.
-        found: at least one.
-        names: number of each name of the file, by its number there.
+        iterations: At least one iteration.
+        after_damage: Whether damaged lines precede each iteration.
+        names: Ids of the names in the table of names, by their ids in the file.
     """
-    first, last = (np.array(records, np.int64) for records in found[:2])
-    count = len(data) // _SIZE
-    of_block = np.zeros(count + 1, np.int64)
-    of_block[first] += 1
-    of_block[last + 1] -= 1
-    inside = np.cumsum(of_block[:-1]) == 1
-    rows = np.frombuffer(data, _OPERATION, count)
-    at = np.flatnonzero(inside & (rows["kind"] == layout.KIND_OPERATION))
-    own, end = rows[at], np.frombuffer(data, _END, count)[last]
-    clock = np.frombuffer(data, _CLOCK, count)[last - 1]
-    number = scattered(max([*names, NONE]) + 2, list(names), list(names.values()))
-
-    def columns(records: npt.NDArray[np.void], names: str) -> dict[str, Ints]:
-        return {name: records[name].astype(np.int64) for name in names.split()}
-
-    iterations = RecordedIterations(
-        number=np.where((end["flags"] & layout.NAMED) != 0, end["number"], NONE),
-        after_gap=np.array(found[2], bool) | ((end["flags"] & layout.AFTER_PAUSE) != 0),
-        **columns(end, "start_ns end_ns lost"),
-        **columns(clock, "monotonic_ns utc_ns device_ns"),
+    after_pause = [iteration.after_pause for iteration in iterations]
+    rows = RecordedIterations(
+        number=_column(NONE if i.iteration is None else i.iteration for i in iterations),
+        start_ns=_column(iteration.start_ns for iteration in iterations),
+        end_ns=_column(iteration.end_ns for iteration in iterations),
+        after_gap=np.array(after_damage) | np.array(after_pause),
+        lost=_column(iteration.lost for iteration in iterations),
+        monotonic_ns=_column(iteration.clock.monotonic_ns for iteration in iterations),
+        utc_ns=_column(iteration.clock.utc_ns for iteration in iterations),
+        device_ns=_column(iteration.device_offset_ns for iteration in iterations),
     )
-    operations = RecordedOperations(
-        iteration=np.searchsorted(last, at),
-        name_id=number[np.minimum(own["name"].astype(np.int64), len(number) - 1)],
-        launches=(own["flags"] & layout.LAUNCHES) != 0,
-        times_lost=(own["flags"] & layout.TIMES_LOST) != 0,
-        **columns(own, "thread host_start_ns host_end_ns start_ns end_ns"),
-    )
-    return Stretch(iterations, operations)
+    return Stretch(rows, _operations_of(iterations, rows.start_ns, names))
 
 
-def _texts_in(data: bytes, first: int, last: int) -> Iterator[tuple[int, int, str]]:
-    """Yield what each text of some records is of, its number, and itself.
+def _operations_of(
+    iterations: list[Iteration], iteration_start_ns: Ints, names: dict[int, int]
+) -> RecordedOperations:
+    """Return the operations of iterations as columns.
 
     Args:
-        data: that begin with a record.
-        first: of the records.
-        last: behind the last of them.
+        iterations: At least one iteration.
+        iteration_start_ns: When they began, which their operations' times count from.
+        names: Ids of the names in the table of names, by their ids in the file.
     """
-    pieces: dict[tuple[int, int], bytes] = {}
-    for at in range(first, last):
-        if data[at * _SIZE] == layout.KIND_TEXT:
-            _, of, used, number, text = layout.TEXT.unpack_from(data, at * _SIZE)
-            pieces[of, number] = pieces.get((of, number), b"") + text[:used]
-    for (of, number), text in pieces.items():
-        yield of, number, text.decode("utf-8", "replace")
+    tables = [iteration.operations for iteration in iterations]
+    counts = [len(table.name) for table in tables]
+    row = np.repeat(np.arange(len(tables)), counts)
+    origin_ns = iteration_start_ns[row]
+    # The last element stands for names that the file does not define.
+    name_of_id = scattered(max([*names, NONE]) + 2, list(names), list(names.values()))
+    name_id = _column(chain.from_iterable(table.name for table in tables))
+    name_id = np.minimum(name_id, len(name_of_id) - 1)
+    launches = _optional_column(tables, lambda table: table.launches).astype(bool)
+    device_start_ns = _device_times(tables, lambda table: table.device_start, origin_ns)
+    on_device = np.repeat([bool(table.device_start) for table in tables], counts)
+    return RecordedOperations(
+        iteration=row,
+        name_id=name_of_id[name_id],
+        thread=_optional_column(tables, lambda table: table.thread),
+        launches=launches,
+        host_start_ns=_column(chain.from_iterable(table.start for table in tables)) + origin_ns,
+        host_end_ns=_column(chain.from_iterable(table.end for table in tables)) + origin_ns,
+        start_ns=device_start_ns,
+        end_ns=_device_times(tables, lambda table: table.device_end, origin_ns),
+        times_lost=on_device & (device_start_ns == NONE) & ~launches,
+    )
+
+
+def _column(numbers: Iterable[int]) -> Ints:
+    return np.fromiter(numbers, np.int64)
+
+
+def _optional_column(
+    tables: list[OperationColumns], column: Callable[[OperationColumns], Sequence[int]]
+) -> Ints:
+    """Return a column of tables, with 0 for all rows of a table that lacks it."""
+    lists: list[Sequence[int]] = [column(table) or [0] * len(table.name) for table in tables]
+    return _column(chain.from_iterable(lists))
+
+
+def _device_times(
+    tables: list[OperationColumns],
+    column: Callable[[OperationColumns], list[int | None]],
+    origin_ns: Ints,
+) -> Ints:
+    """Return times of the device on the host's clock, or -1 where they are unknown.
+
+    Args:
+        tables: The operations of each iteration.
+        column: Returns the times of a table, which may be absent.
+        origin_ns: What the times count from, for each operation.
+    """
+    unknown: list[int | None] = [None]
+    lists = [column(table) or unknown * len(table.name) for table in tables]
+    # None becomes NaN. Doubles are exact up to 104 days after the start of an iteration.
+    offset_ns = np.fromiter(chain.from_iterable(lists), np.float64, len(origin_ns))
+    is_known = ~np.isnan(offset_ns)
+    known_ns = np.where(is_known, offset_ns, 0).astype(np.int64) + origin_ns
+    return np.where(is_known, known_ns, NONE)
 
 
 class PartReader:
@@ -324,11 +251,10 @@ class PartReader:
     Attributes:
         path: the file.
         header: of the file; None as long as it has none.
-        host: hostname; "" unknown.
-        device: name of the device; "" unknown.
-        run: what the launcher calls the run; "" for nothing.
-        damaged: records that belong to no whole iteration, before the last one.
-        tail_bytes: bytes behind the last whole iteration: it is being written, or was never ended.
+        n_damaged: Number of damaged lines before the last whole iteration.
+        damage: What is wrong with the first damaged line, or "" if none is damaged.
+        tail_bytes: Number of bytes after the last whole iteration, which is still being written or
+            was never completed.
     """
 
     def __init__(self, path: str, names: Numbering[str]) -> None:
@@ -337,10 +263,10 @@ class PartReader:
 
     def _forget(self) -> None:
         self.header: Header | None = None
-        self.host = self.device = self.run = ""
-        self.damaged = self.tail_bytes = 0
+        self.damage = ""
+        self.n_damaged = self.tail_bytes = 0
         self._head = b""
-        self._offset = layout.HEADER.size
+        self._offset = self._n_lines = 0
         self._names: dict[int, int] = {}
 
     def read(self) -> Stretch | None:
@@ -349,81 +275,96 @@ class PartReader:
         Raises:
             ProfileError: it is no recording, of another version, or cannot be read.
         """
-        chunk = CHUNK_BYTES
-        while True:
-            data = self._bytes(chunk)
-            ended = len(data) < chunk
-            data = self._past_texts(data)
-            found = found_blocks(data)
-            if found[1]:
-                return self._taken(data, found)
-            if ended:
-                self.tail_bytes = len(data)
+        with _opened(self.path) as file:
+            if not self._seek_unread(file):
                 return None
-            # An iteration, or damage, that is longer than that.
-            chunk *= 2
+            iterations, after_damage = self._read_iterations(file)
+        for iteration in iterations:
+            for name_id, name in iteration.names.items():
+                self._names[name_id] = self._numbering.number(name)
+        return stretch_of(iterations, after_damage, self._names) if iterations else None
 
-    def _bytes(self, most: int) -> bytes:
-        """Return the bytes from where the last whole iteration ended; none without a header.
+    def _seek_unread(self, file: BinaryIO) -> bool:
+        """Go to the end of the last whole iteration; return False if the header is incomplete.
 
         Raises:
-            ProfileError: it is no recording, of another version, or cannot be read.
+            ProfileError: The file is no recording, or of another version.
         """
-        with _opened(self.path) as file:
-            head = file.read(layout.HEADER.size)
-            if not head.startswith(self._head):
-                self._forget()
-            if self.header is None:
-                if len(head) < layout.HEADER.size and layout.MAGIC.startswith(head[:8]):
-                    return b""
-                self.header, self._head = header_in(self.path, head), head
-            # The byte before has been read already, and shows that the file was not cut.
+        if self.header is not None and file.read(len(self._head)) == self._head:
             file.seek(self._offset - 1)
-            data = file.read(most + 1)
-        if not data:
-            self._forget()
-            return self._bytes(most)
-        return data[1:]
+            if file.read(1) == b"\n":
+                return True
+        # The file is new, or it was cut or replaced.
+        self._forget()
+        file.seek(0)
+        head = file.readline(_MAX_HEADER_BYTES)
+        if is_cut_header(head):
+            self.tail_bytes = len(head)
+            return False
+        self.header, self._head = decode_header(self.path, head), head
+        self._offset, self._n_lines = len(head), 1
+        return True
 
-    def _past_texts(self, data: bytes) -> bytes:
-        """Return what follows the texts behind the header, and take these."""
-        if self._offset != layout.HEADER.size:
-            return data
-        size, count = layout.RECORD_BYTES, 0
-        while (beginning := data[count * size : count * size + 2])[:1] == _TEXT and (
-            len(beginning) == 2 and beginning[1] != layout.TEXT_NAME
-        ):
-            count += 1
-        texts = {of: text for of, _, text in _texts_in(data, 0, min(count, len(data) // size))}
-        kinds = (layout.TEXT_HOST, layout.TEXT_DEVICE, layout.TEXT_RUN)
-        self.host, self.device, self.run = (texts.get(kind, "") for kind in kinds)
-        if len(data) < count * size + 2:
-            # Others may follow.
-            return b""
-        self._offset += count * size
-        return data[count * size :]
+    def _read_iterations(self, file: BinaryIO) -> tuple[list[Iteration], list[bool]]:
+        """Return the next whole iterations, and whether damaged lines precede each of them.
 
-    def _taken(self, data: bytes, found: FoundBlocks) -> Stretch:
-        """Return the whole iterations of the next bytes, and go on behind them."""
-        end = (found[1][-1] + 1) * layout.RECORD_BYTES
-        self._offset += end
-        self.tail_bytes = len(data) - end
-        self.damaged += found[3]
-        kinds = np.frombuffer(data, np.uint8)[: len(data) // _SIZE * _SIZE : _SIZE]
-        first, last = found[:2]
-        blocks = np.searchsorted(last, np.flatnonzero(kinds == layout.KIND_TEXT))
-        for block in np.unique(blocks[blocks < len(last)]).tolist():
-            for of, number, text in _texts_in(data, first[block], last[block]):
-                if of == layout.TEXT_NAME:
-                    self._names[number] = self._numbering.number(text)
-        return stretch_of(data, found, self._names)
+        Lines after the last whole iteration are read again next time: another machine may not see
+        all that was written yet.
+        """
+        iterations: list[Iteration] = []
+        after_damage: list[bool] = []
+        is_checked = has_checksum(self._head)
+        n_bytes = n_lines = n_pending = self.tail_bytes = 0
+        if not self.n_damaged:
+            self.damage = ""
+        for line in file:
+            self.tail_bytes += len(line)
+            if not line.endswith(b"\n"):
+                break
+            n_lines += 1
+            try:
+                iteration = decode_iteration(line, is_checked=is_checked)
+            except ValueError as error:
+                n_pending += 1
+                self.damage = self.damage or f"line {self._n_lines + n_lines}: {error}"
+                continue
+            iterations.append(iteration)
+            after_damage.append(n_pending > 0)
+            self.n_damaged += n_pending
+            self._n_lines += n_lines
+            self._offset += self.tail_bytes
+            n_bytes += self.tail_bytes
+            n_lines = n_pending = self.tail_bytes = 0
+            if n_bytes >= CHUNK_BYTES:
+                break
+        return iterations, after_damage
+
+
+def last_iteration(path: str) -> Iteration | None:
+    """Return the last whole iteration of a file, or None if there is none.
+
+    Raises:
+        ProfileError: The file cannot be read.
+    """
+    with _opened(path) as file:
+        head = file.readline(_MAX_HEADER_BYTES)
+        size = file.seek(0, os.SEEK_END)
+        tail_bytes = _TAIL_BYTES
+        while True:
+            file.seek(max(size - tail_bytes, len(head)))
+            for line in reversed(file.readlines()):
+                with suppress(ValueError):
+                    return decode_iteration(line, is_checked=has_checksum(head))
+            if tail_bytes >= size:
+                return None
+            tail_bytes *= 8
 
 
 def rank_and_number(path: str) -> tuple[str, int] | None:
     """Return the path of the first file of a rank, without its ending, and the number of a file.
 
-    A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec`` and so on; a process that
-    takes its place after a restart goes on with the next number. None for other names.
+    A process writes ``rank-00003.recording.jsonl``, then ``rank-00003.1.recording.jsonl``. The
+    process that replaces it after a restart continues with the next number. None for other names.
     """
     match = _NAME.fullmatch(path)
     return None if match is None else (match["stem"], int(match["number"] or 0))

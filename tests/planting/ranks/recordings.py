@@ -1,22 +1,21 @@
-"""Planted runs as ``bubbleviz.annotate`` records them: one file per rank, encoded as columns."""
+"""Planted runs as ``bubbleviz.annotate`` records them: one file per rank."""
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bubbleviz import recording_layout as layout
-from bubbleviz.annotate.part_files import text_records
+from bubbleviz.annotate.part_files import encode_line
 from bubbleviz.annotate.ranges import name_of
+from bubbleviz.recording_layout import SCHEMA, SUFFIX
 from tests.planting.ranks.runs import SERVER, Ints, PlantedRun
 
 #: UTC and the monotonic clock of a host when the first true nanosecond passes.
 _UTC_NS, _UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
 #: The clocks of two neighbouring hosts were switched on this long after each other.
 _LATER_NS = 777_000_000
-_RECORD = np.dtype([("head", "<u8"), ("times", "<i8", 4)])
 
 
 def write_recordings(run: PlantedRun, folder: Path, clock_errors_ns: Ints | None) -> list[Path]:
@@ -36,50 +35,61 @@ def write_recordings(run: PlantedRun, folder: Path, clock_errors_ns: Ints | None
         stage, server = rank // recipe.pipelines, rank // SERVER
         uptime = _UPTIME_NS + _LATER_NS * server
         error = 0 if clock_errors_ns is None else int(clock_errors_ns[server])
-        data = [_header(rank, recipe.ranks, f"node{server:05}", uptime, error)]
-        names = _names(stage, recipe.microbatches)
+        utc_less_ns = _UTC_NS - uptime + error
+        lines = [_header(rank, recipe.ranks, f"node{server:05}", uptime, utc_less_ns)]
+        order = np.append(run.order[stage], 2 * recipe.microbatches)
         for k in range(recipe.iterations):
-            order = run.order[stage]
-            begins = np.append(start[rank, k].ravel()[order], steps[0][rank, k]) + uptime
-            ends = np.append(end[rank, k].ravel()[order], steps[1][rank, k]) + uptime
-            numbers = np.append(order, 2 * recipe.microbatches)
-            texts = names if k == 0 else b""
-            data.append(_block(texts, numbers, begins, ends, k, _UTC_NS - uptime + error))
-        files.append(folder / f"rank-{rank:05}.bvrec")
-        files[-1].write_bytes(b"".join(data))
+            begins = np.append(start[rank, k].ravel()[order[:-1]], steps[0][rank, k]) + uptime
+            ends = np.append(end[rank, k].ravel()[order[:-1]], steps[1][rank, k]) + uptime
+            fields = _iteration(order, begins, ends, utc_less_ns)
+            if k == 0:
+                fields["names"] = dict(enumerate(_names(stage, recipe.microbatches)))
+            lines.append({"iteration": k, **fields})
+        files.append(folder / f"rank-{rank:05}{SUFFIX}")
+        files[-1].write_bytes(b"".join(map(encode_line, lines)))
     return files
 
 
-def _header(rank: int, ranks: int, host: str, uptime_ns: int, error_ns: int) -> bytes:
-    values = (
-        layout.MAGIC, layout.VERSION, layout.RECORD_BYTES, rank, ranks, 1000 + rank, 0,
-        layout.DEVICE_HOST, 0, 1, uptime_ns, _UTC_NS + error_ns, uptime_ns, 1_000,
-    )  # fmt: skip
-    checked = layout.HEADER.pack(*values, 0, 0)[: layout.HEADER_CHECKED]
-    texts = text_records(layout.TEXT_HOST, 0, host)
-    return layout.HEADER.pack(*values, zlib.crc32(checked), 0) + texts
+def _clock(monotonic_ns: int, utc_less_ns: int) -> dict[str, int]:
+    """Return both clocks of a host; ``utc_less_ns`` is UTC less the monotonic clock."""
+    utc_ns = monotonic_ns + utc_less_ns
+    return {"monotonic_ns": monotonic_ns, "utc_ns": utc_ns, "half_width_ns": 1_000}
 
 
-def _names(stage: int, microbatches: int) -> bytes:
+def _header(rank: int, ranks: int, host: str, uptime_ns: int, utc_less_ns: int) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "rank": rank,
+        "world_size": ranks,
+        "pid": 1000 + rank,
+        "host": host,
+        "began_ns": uptime_ns,
+        "clock": _clock(uptime_ns, utc_less_ns),
+    }
+
+
+def _names(stage: int, microbatches: int) -> list[str]:
     names = [name_of(p, m, None, stage) for p in ("F", "BW") for m in range(microbatches)]
-    names.append(name_of("Optimizer"))
-    return b"".join(text_records(layout.TEXT_NAME, n, name) for n, name in enumerate(names))
+    return [*names, name_of("Optimizer")]
 
 
-def _block(
-    texts: bytes, number: Ints, start_ns: Ints, end_ns: Ints, iteration: int, utc_less_ns: int
-) -> bytes:
-    """Return the block of one iteration; ``utc_less_ns`` is UTC less the monotonic clock."""
-    rows = np.zeros(len(number), _RECORD)
-    # Kind, flags and thread are 0 but for the kind; the number of the name stands above them.
-    rows["head"] = layout.KIND_OPERATION | (number.astype(np.uint64) << np.uint64(32))
-    rows["times"] = layout.NONE
-    rows["times"][:, 0], rows["times"][:, 1] = start_ns, end_ns
+def _iteration(name_ids: Ints, start_ns: Ints, end_ns: Ints, utc_less_ns: int) -> dict[str, Any]:
+    """Return the line of an iteration, without its number.
+
+    Args:
+        name_ids: Ids of the names of its operations, in order of their starts.
+        start_ns: When the operations began.
+        end_ns: When they ended.
+        utc_less_ns: UTC less the monotonic clock.
+    """
     first, last = int(start_ns[0]), int(end_ns[-1])
-    clock = layout.CLOCK.pack(layout.KIND_CLOCK, 1_000, last, last + utc_less_ns, -1, 0)
-    records = len(texts) // layout.RECORD_BYTES + len(number) + 2
-    values = (layout.KIND_END, layout.NAMED, 0, iteration, first, last, records, 0)
-    block = texts + rows.tobytes() + clock + layout.END.pack(*values)
-    crc = zlib.crc32(block).to_bytes(4, "little")
-    at = len(block) - layout.RECORD_BYTES
-    return block[: at + layout.END_CRC.start] + crc + block[at + layout.END_CRC.stop :]
+    return {
+        "start_ns": first,
+        "end_ns": last,
+        "clock": _clock(last, utc_less_ns),
+        "operations": {
+            "name": name_ids.tolist(),
+            "start": (start_ns - first).tolist(),
+            "end": (end_ns - first).tolist(),
+        },
+    }
