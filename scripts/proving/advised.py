@@ -1,7 +1,7 @@
 """Run jobs with a fault, do what ``bubbleviz analyze`` advises, and run them again.
 
     python -m scripts.proving.advised
-    python -m scripts.proving.advised microbatch --kept runs/
+    python -m scripts.proving.advised microbatch
 
 Prints what each advice promised and what came of it, by the clock of the ranks and by ``bubbleviz
 compare``. Each advice is followed alone; what it moves is still done, elsewhere.
@@ -10,15 +10,11 @@ compare``. Each advice is followed alone; what it moves is still done, elsewhere
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 import bubbleviz
 from bubbleviz.report.followed import FollowedAdvice
@@ -70,7 +66,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=", ".join(known))
     parser.add_argument("--iterations", type=int, default=6, help="timed, of each run")
-    parser.add_argument("--kept", type=Path, help="folder for recordings and reports")
     given = parser.parse_args()
     unknown = [name for name in given.jobs if name not in known]
     if unknown:
@@ -78,16 +73,15 @@ def main() -> int:
     rows: list[Followed] = []
     with tempfile.TemporaryDirectory() as scratch:
         for name in given.jobs or known:
-            folder = (given.kept or Path(scratch)) / name
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = Path(scratch) / name
+            folder.mkdir()
             try:
                 for row in _follow(*known[name], folder, given.iterations):
                     rows.append(row)
-                    print(f"{name}: {row.advice.line}", file=sys.stderr, flush=True)
+                    print(_line(row), flush=True)
             except RunError as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 return 1
-    _print(rows)
     return 0 if all(abs(row.off) <= _OFF for row in rows) else 1
 
 
@@ -140,28 +134,12 @@ def _seconds(job: Job, order: Order) -> float:
     return result.seconds
 
 
-def _print(rows: list[Followed]) -> None:
-    """Print one row per advice."""
-    table = Table(box=None, header_style="")
-    for column in ("job", "advice"):
-        table.add_column(column)
-    for column in ("promised", "came %", "more by, points", "compare says"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        own = row.advice
-        table.add_row(
-            row.job.name,
-            own.action,
-            saved_share(own.kind, own.place, own.promised_ratio, own.error_ratio),
-            f"{-100 * row.came:.1f}",
-            f"{100 * row.off:+.1f}",
-            own.verdict,
-        )
-    Console(width=160, highlight=False).print(table)
-    worst = max((abs(row.off) for row in rows), default=0.0)
-    print(
-        f"largest difference {100 * worst:.1f} points of the iteration; load "
-        f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+def _line(row: Followed) -> str:
+    own = row.advice
+    promised = saved_share(own.kind, own.place, own.promised_ratio, own.error_ratio)
+    return (
+        f"{row.job.name}, {own.action}: promised {promised}, came {-100 * row.came:.1f} %, "
+        f"{100 * row.off:+.1f} points; compare says {own.verdict}"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 
 #: Milliseconds by virtual stage.
@@ -178,19 +177,3 @@ JOBS = (
         streams=True,
     ),
 )
-
-
-def random_job(seed: int) -> Job:
-    """Return a job of uneven stages and, as often as not, a slow link; the same for one seed."""
-    draw = random.Random(seed)
-    p = draw.choice((2, 3, 4, 6, 8))
-    placement = draw.choice((_one, _one, _looped, _v))(p)
-    # PyTorch's interleaved schedules take microbatches in groups of p, its V at least 2p.
-    m = draw.randint(2 * p, 16) if placement == _v(p) else p * draw.randint(1, max(1, 16 // p))
-    times = [tuple(round(draw.uniform(20, 60), 1) for _ in placement) for _ in ("F", "B", "W")]
-    links: tuple[tuple[int, int, float], ...] = ()
-    if draw.random() < 0.5:
-        at = draw.randrange(p - 1)
-        there, back = (at, at + 1, draw.uniform(10, 60)), (at + 1, at, draw.uniform(10, 60))
-        links = draw.choice(((there,), (back,), (there, back)))
-    return Job(f"random-{seed}", placement, m, times[0], times[1], times[2], links)

@@ -56,11 +56,6 @@ class Result:
         """The median iteration."""
         return sorted(self.iterations_s)[len(self.iterations_s) // 2]
 
-    @property
-    def fastest_s(self) -> float:
-        """The iteration that others on the machine disturbed least."""
-        return min(self.iterations_s)
-
 
 class RunError(Exception):
     """A rank failed, or did not come back in time."""

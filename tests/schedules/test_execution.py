@@ -48,7 +48,7 @@ def test_a_measured_job_is_planned_and_the_plan_runs(job: str) -> None:
     """How long it takes is not tested: others use the processors, too."""
     done = run("scripts.proving", job, "--iterations", "2", "--scale", "0.5")
 
-    lines = [line for line in done.stderr.splitlines() if line.startswith(job)]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(job)]
     assert len(lines) >= 3, done.stderr[-2000:]
     assert sum(" plan: " in line for line in lines) == 1
     for line in lines:
