@@ -14,13 +14,10 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import found_in
-from bubbleviz.native.library import ended, library
 
 #: What stands for other characters in a pattern; a set that is not closed ends it.
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
-#: What C may read otherwise than Python, outside of plain sets: NUL, and odd ranges of characters.
-_ODD = re.compile(r"\0|\[\^?\]?[^\]]*-")
 #: A set that means the same in a regex.
 _PLAIN_SET = re.compile(r"\[[A-Za-z0-9_]+\]|\[(?:0-9|a-z|A-Z)\]")
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
@@ -213,15 +210,10 @@ class PackedNames:
     def fitting(self, globs: Sequence[str]) -> Bools:
         """Return for each number whether any of the SQLite GLOBs matches its name."""
         found = np.zeros(self.count, bool)
-        native = None if _ODD.search(_PLAIN_SET.sub("", "".join(globs))) else library()
         for first, begin, packed in self.packed:
             rows = len(begin) - 1
-            own = found[first : first + rows]
-            # Bytes end in a NUL of their own, which C may look at.
-            names = np.frombuffer(packed, np.uint8), begin, rows, own
-            if native is None or native.call("fitting", ended(*globs), len(globs), *names):
-                texts = (packed[at:to].decode() for at, to in itertools.pairwise(begin.tolist()))
-                own[:] = fitting(globs, texts)
+            texts = (packed[at:to].decode() for at, to in itertools.pairwise(begin.tolist()))
+            found[first : first + rows] = fitting(globs, texts)
         numbers, others = self._others
         # Of a number that stands there twice, as it should not, the first name counts.
         found[numbers[::-1]] = others.fitting(globs)[::-1]

@@ -265,9 +265,9 @@ def within_windows(
     """
     if native := library():
         begin = np.searchsorted(sets[0], np.arange(groups + 1))
-        covered_ns, number = np.zeros(low_ns.shape, np.int64), np.arange(low_ns.size)
-        windows = group, low_ns, high_ns, number, None, low_ns.size
-        native.call("labelled", begin, sets[1], sets[2], None, windows, None, covered_ns)
+        covered_ns = np.empty(low_ns.shape, np.int64)
+        windows = group, low_ns, high_ns, low_ns.size
+        native.call("measure_groups", begin, sets[1], sets[2], *windows, covered_ns)
         return covered_ns
     return GroupCover(sets, groups).within(group, low_ns, high_ns)
 

@@ -219,39 +219,23 @@ EXPORTED int64_t bubbleviz_last_before(const int64_t *group, const int64_t *time
     return 0;
 }
 
-/* Windows of groups, each with the first of the sums that it adds to, and a label; -1: none, as where
- * labels are NULL.
- */
-struct windows {
-    const int64_t *group;
-    const int64_t *low;
-    const int64_t *high;
-    const int64_t *sum;
-    const int64_t *label;
-    int64_t count;
-};
-
-/* Add up how much of each window labelled intervals cover, by label.
+/* How much of each window the intervals of its group cover. Returns 0.
  *
- * Intervals of a group are a set; begin: its first one, and the end of the last group. A window's
- * own label counts instead of theirs, but for those that always count; label: NULL is 0. Returns 0.
+ * The intervals of each group are a set. begin: the first interval of each group; one more: the end
+ * of the last group.
  */
-EXPORTED int64_t bubbleviz_labelled(const int64_t *begin, const int64_t *start, const int64_t *end,
-                                    const int64_t *label, const struct windows *windows,
-                                    const uint8_t *always, int64_t *sums)
+EXPORTED int64_t bubbleviz_measure_groups(const int64_t *begin, const int64_t *start,
+                                          const int64_t *end, const int64_t *group,
+                                          const int64_t *low, const int64_t *high, int64_t windows,
+                                          int64_t *covered)
 {
-    for (int64_t i = 0; i < windows->count; i++) {
-        int64_t low = windows->low[i], high = windows->high[i];
-        int64_t own = windows->label ? windows->label[i] : -1;
-        int64_t first = begin[windows->group[i]], last = begin[windows->group[i] + 1];
-        int64_t at = first + last_at(end + first, last - first, -1, low) + 1;
-        for (; at < last && start[at] < high; at++) {
-            int64_t counted = label ? label[at] : 0;
-            if (own >= 0 && !always[counted])
-                counted = own;
-            sums[windows->sum[i] + counted] += (end[at] < high ? end[at] : high) -
-                                               (start[at] > low ? start[at] : low);
-        }
+    for (int64_t i = 0; i < windows; i++) {
+        int64_t first = begin[group[i]], last = begin[group[i] + 1];
+        int64_t at = first + last_at(end + first, last - first, -1, low[i]) + 1;
+        covered[i] = 0;
+        for (; at < last && start[at] < high[i]; at++)
+            covered[i] += (end[at] < high[i] ? end[at] : high[i]) -
+                          (start[at] > low[i] ? start[at] : low[i]);
     }
     return 0;
 }

@@ -99,55 +99,6 @@ EXPORTED int64_t bubbleviz_numbers(const struct numbers *numbers, const int64_t 
     return 1;
 }
 
-/* --- kernels -------------------------------------------------------------------------------- */
-
-/* Columns of kernels as profiles have them. */
-struct kernels {
-    const int64_t *start;
-    const int64_t *end;
-    const int64_t *device;
-    const int64_t *thread; /* or process: the lowest 24 bits do not count */
-    const int64_t *id;
-    const int64_t *name;
-    int64_t count;
-    int64_t latest; /* times are below this, and above what is as far below 0 */
-    int64_t device_bits;
-    int64_t uncorrelated; /* ids are below this, which stands for all others */
-};
-
-/* The same in fewer bytes. */
-struct narrow_kernels {
-    int64_t *start;
-    int64_t *end;
-    int16_t *rank; /* number of the process and the device */
-    int16_t *name;
-    uint32_t *id;
-};
-
-/* Narrow kernels; returns whether all have times that can be, and places and names with numbers. */
-EXPORTED int64_t bubbleviz_kernels(const struct kernels *wide, const struct numbers *places,
-                                   const struct numbers *names, const struct narrow_kernels *narrow)
-{
-    int64_t of_place[LATELY] = {0}, of_name[LATELY] = {0};
-
-    for (int64_t i = 0; i < wide->count; i++) {
-        int64_t start = wide->start[i], end = wide->end[i], device = wide->device[i];
-        uint64_t process = (uint64_t)(wide->thread[i] >> 24), id = (uint64_t)wide->id[i];
-        if (!end || end < start || start <= -wide->latest || end >= wide->latest || device < 0 ||
-            device >> wide->device_bits)
-            return 0;
-        int64_t place = (int64_t)(process << wide->device_bits | (uint64_t)device);
-        int32_t rank = number_of(places, of_place, place);
-        int32_t name = number_of(names, of_name, wide->name[i]);
-        if (rank == NONE || name == NONE)
-            return 0;
-        narrow->start[i] = start, narrow->end[i] = end;
-        narrow->rank[i] = (int16_t)rank, narrow->name[i] = (int16_t)name;
-        narrow->id[i] = (uint32_t)(id < (uint64_t)wide->uncorrelated ? id : wide->uncorrelated);
-    }
-    return 1;
-}
-
 /* --- launches ------------------------------------------------------------------------------- */
 
 /* What was launched: rows of each process in the order of their ids.

@@ -821,21 +821,6 @@ static int fits_any(const struct patterns *patterns, const uint8_t *at, const ui
     return 0;
 }
 
-/* Which of some texts fit a pattern; each ends where the next begins. A byte behind the last one may
- * be looked at. */
-EXPORTED int64_t bubbleviz_fitting(const uint8_t *globs, int64_t count, const uint8_t *texts,
-                                   const int64_t *begin, int64_t rows, uint8_t *fitting)
-{
-    struct patterns *patterns = prepared(globs, count);
-
-    if (!patterns)
-        return NO_MEMORY;
-    for (int64_t row = 0; row < rows; row++)
-        fitting[row] = (uint8_t)fits_any(patterns, texts + begin[row], texts + begin[row + 1]);
-    free(patterns);
-    return OK;
-}
-
 /* --- rows with names ------------------------------------------------------------------------ */
 
 /* Rows to keep: those of some kinds, with a text that fits, or without one and with some number;

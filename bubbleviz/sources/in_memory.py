@@ -27,7 +27,6 @@ from bubbleviz.model.grouping import (
     sorted_rows,
 )
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.native.library import Library, library
 from bubbleviz.timing import step
 
 #: Calls that are yielded at a time.
@@ -308,22 +307,8 @@ class ActivitiesBuilder:
         Raises:
             ValueError: a device has a number that none can have.
         """
-        if not ((native := library()) and self._added_at_once(native, block)):
-            self._add(block, "kernels")
+        self._add(block, "kernels")
         self._kernels = self._count
-
-    def _added_at_once(self, native: Library, block: Ints) -> bool:
-        """Add kernels by the compiled part; False where one is odd, its place or its name new."""
-        size, rows = block.shape[1], slice(self._count, self._count + block.shape[1])
-        columns = self._start_ns, self._end_ns, self._rank, self._name_id, self._correlation_id
-        narrow = tuple(column[rows] for column in columns)
-        if self._rank.itemsize + self._name_id.itemsize > 4 or len(narrow[0]) < size:
-            return False
-        limits = model.IMPOSSIBLE_NS, _DEVICE_BITS, model.UNCORRELATED
-        numbers = self._places.known(), self._names.known()
-        added = native.call("kernels", (*block, size, *limits), *numbers, narrow)
-        self._count += size * added
-        return bool(added)
 
     def add_copies(self, block: Ints) -> None:
         """Add copies or memsets, after all kernels: columns as of these, few with a name."""

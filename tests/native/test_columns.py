@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.replay import Kind, Role, Work, replay_of
 from bubbleviz.interpret.linking import Linker
 from bubbleviz.interpret.spans import DeviceWork, RankWork, times_of
 from bubbleviz.model import intervals
@@ -30,7 +28,6 @@ from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Ranges
 from bubbleviz.native import library as native
-from bubbleviz.sources.in_memory import ActivitiesBuilder
 from scripts.build_native import compile_library
 from tests.support.compiled import compiled_library
 
@@ -247,42 +244,6 @@ def windows(spans: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
 
 
 GROUPS = st.integers(0, 3)
-#: Times, devices, threads, ids and names of kernels: what is plain, new or odd.
-KERNELS = st.tuples(
-    *(st.sampled_from((1, 2, 5, 0, -3, 1 << 60)), st.sampled_from((5, 9, 0, 1 << 60))),
-    *(st.sampled_from((0, 1, 1 << 21)), st.sampled_from((1 << 24, (2 << 24) + 7, -1))),
-    *(st.sampled_from((0, 3, -1, UNCORRELATED, 1 << 40)), st.sampled_from((7, -1, 1 << 30))),
-)
-
-
-def narrowed(blocks: list[list[tuple[int, ...]]]) -> list[Any]:
-    """Return the work made of blocks of kernels, of which most places and names are known."""
-    known = [(1, 5, device, thread, 3, 7) for device in (0, 1) for thread in (1 << 24, -1)]
-    builder = ActivitiesBuilder(len(known) + sum(map(len, blocks)))
-    for block in (known, *blocks):
-        builder.add_kernels(np.array(block, np.int64).reshape(-1, 6).T.copy())
-    made = builder.activities(lambda ids: tuple(map(str, ids.tolist())))
-    columns = made.start_ns, made.end_ns, made.rank, made.correlation_id, made.name_id
-    return [lists(columns), made.ranks.tolist(), made.names, builder.untimed, builder.impossible]
-
-
-def replayed(meeting: list[int], following: list[tuple[int, int]]) -> list[Any]:
-    """Return in which order and when rows of meetings end that follow others, maybe in a circle."""
-    zeros, count = np.zeros(len(meeting), np.int64), len(meeting)
-    kinds = (Kind("F", Role.FORWARD, "F"),)
-    columns: list[Any] = [*[zeros] * 10, np.array(meeting, np.int64), kinds]
-    work = Work(*columns)
-    after, before = (np.array(following, np.int64).reshape(-1, 2) % max(count, 1)).T
-    replay = replay_of(
-        work, Dependencies(after[: len(after) * count], before[: len(after) * count])
-    )
-    own_ns = np.arange(1, 1 + 2 * count).reshape(2, count).T
-    # One scenario, two with one delay, and two with delays of their own.
-    scenarios = ((own_ns[:, :1], zeros), (own_ns, own_ns[:, 1]), (own_ns, own_ns[:, ::-1]))
-    ends_ns = [replay.ends_ns(*own).tolist() for own in scenarios]
-    return [replay.rows.tolist(), replay.unordered.tolist(), ends_ns]
-
-
 #: What is drawn, what must be among it, and what is made of it.
 CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[..., Any]]] = {
     "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], unions),
@@ -338,24 +299,6 @@ CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[.
         (st.lists(st.tuples(GROUPS, TIMES, TIMES)), st.lists(st.tuples(GROUPS, TIMES, TIMES))),
         [([], [(0, 1, 2)]), ([(1, 2, 5), (1, 7, 9), (2, 0, 3)], [(1, 0, 20), (1, 3, 5)])],
         windows,
-    ),
-    "narrow kernels": (
-        (st.lists(st.lists(KERNELS, max_size=2), max_size=3),),
-        [
-            ([],),
-            ([[(2, 9, 0, 1 << 24, -1, 7)], [(5, 9, 1, -1, UNCORRELATED + 4, 7)]],),
-            ([[(0, 0, 1, -1, 3, 7)], [(5, 4, 1, -1, 3, 7)], [(1, 1 << 60, 0, -1, 3, 7)]],),
-            ([[(-(1 << 60), 4, 1, -1, 3, 7)], [(1, 2, 1, -1, 3, 8)], [(1, 2, 0, 2 << 24, 3, 8)]],),
-        ],
-        narrowed,
-    ),
-    "replays": (
-        (
-            st.lists(st.sampled_from((-1, -1, 0, 1)), max_size=8),
-            st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=9),
-        ),
-        [([], []), ([-1, -1, 0, 0], [(1, 0), (2, 0), (3, 1), (3, 1)]), ([-1, 0], [(0, 1), (1, 0)])],
-        replayed,
     ),
     "times of work": (
         (OWNED,),

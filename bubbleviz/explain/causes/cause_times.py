@@ -27,7 +27,6 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.model.grouping import CodedTexts, expanded, first_of_each, found_in, groups_of
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations
-from bubbleviz.native.library import library
 
 # Bubbles: the idle intervals in the windows of one ratio, with their cause, as a table.
 
@@ -264,14 +263,8 @@ def _time_by_cause(idle: IdleIntervals, windows: tuple[Ints, ...], cells: int) -
             where this keeps its own.
         cells: how many there are.
     """
-    rank, cell, low, high, given = windows
+    _, cell, *_ = windows
     first, shape = cell * len(Cause), (cells, len(Cause))
-    if native := library():
-        begin = np.searchsorted(idle.rank, np.arange(int(rank.max(initial=NONE)) + 2))
-        own, sums = (idle.start_ns, idle.end_ns, idle.cause), np.zeros(shape, np.int64)
-        asked = rank, low, high, first, given, len(rank)
-        native.call("labelled", begin, *own, asked, _COUNTS_ALWAYS, sums)
-        return sums
     region, _, start_ns, end_ns, cause = _pieces(idle, windows)
     return group_sum(first[region] + cause, prod(shape), end_ns - start_ns).reshape(shape)
 

@@ -26,7 +26,6 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, constant, 
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_latest
 from bubbleviz.model.phase_masks import chosen_of
-from bubbleviz.native.library import library
 
 # Work: what ranks did in iterations, independent of how it was recorded.
 #
@@ -220,11 +219,6 @@ class Replay:
             own_ns: see :meth:`ends_ns`, in the order of :attr:`rows`.
             delay_ns: likewise.
         """
-        if native := library():
-            lists = (self.followed, self.followed_first), (self.members, self.members_first)
-            times = (ends.shape[1], own_ns, delay_ns.shape[1], delay_ns)
-            native.call("replayed", len(self.levels) - 1, self.levels, *lists, times, ends)
-            return
         # Rows that start together, and what they follow; meetings that they complete, and members.
         row, meeting = self.levels.T
         bounds = row, self.followed_first[row], meeting, self.members_first[meeting]
@@ -347,10 +341,6 @@ def _levels(meeting: Ints, order: Dependencies) -> tuple[Ints, Ints]:
     members, member_first = _listed(meeting, np.arange(count), len(missing))
     followers, follower_first = _listed(order.before, order.after, count)
     started, ended = np.full((2, count), NONE, np.int64)
-    if native := library():
-        lists = (members, member_first), (followers, follower_first), np.empty(count, np.int64)
-        native.call("levels", count, meeting, missing, waiting, *lists, started, ended)
-        return started, ended
     ready, level = np.flatnonzero(waiting == 0), 0
     while len(ready):
         started[ready] = level
@@ -370,10 +360,6 @@ def _levels(meeting: Ints, order: Dependencies) -> tuple[Ints, Ints]:
 def _listed(group: Ints, values: Ints, groups: int) -> tuple[Ints, Ints]:
     """Return values group by group, and where each group begins (and the last one ends)."""
     begin = np.zeros(groups + 1, np.int64)
-    if native := library():
-        listed = np.empty(len(group), np.int64)
-        native.call("listed", group, values, len(group), groups, begin, listed)
-        return listed, begin
     np.cumsum(np.bincount(group, minlength=groups), out=begin[1:])
     return values[sorted_rows(group)], begin
 

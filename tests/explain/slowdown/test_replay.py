@@ -1,0 +1,84 @@
+"""Replays: when rows end that follow others and meet them, against one row at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown.replay import Kind, Replay, Role, Work, replay_of
+
+#: The meeting of each row, -1 if it meets no other row.
+_MEETINGS = st.lists(st.sampled_from((-1, -1, 0, 1)), min_size=1, max_size=8)
+#: Pairs (row, row that it follows); cycles occur.
+_FOLLOWING = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=9)
+
+
+def _replay_of(meeting: list[int], following: list[tuple[int, int]]) -> Replay:
+    """Return the replay of rows that are all in one iteration."""
+    zeros = np.zeros(len(meeting), np.int64)
+    columns: list[Any] = [*[zeros] * 10, np.array(meeting, np.int64)]
+    work = Work(*columns, (Kind("F", Role.FORWARD, "F"),))
+    after, before = np.array(following, np.int64).reshape(-1, 2).T
+    return replay_of(work, Dependencies(after, before))
+
+
+def _ends_one_by_one(
+    meeting: list[int], following: list[tuple[int, int]], own_ns: list[int], delay_ns: list[int]
+) -> list[int] | None:
+    """Return when each row ends, or None if rows wait for each other."""
+    count = len(meeting)
+    # A row without a meeting meets itself.
+    met = [-2 - row if meeting[row] == -1 else meeting[row] for row in range(count)]
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for _ in range(2 * count):
+        for row in range(count):
+            followed = [before for after, before in following if after == row]
+            if all(before in ends for before in followed):
+                latest = max((ends[before] for before in followed), default=0)
+                starts[row] = latest + delay_ns[row]
+        for row in range(count):
+            members = [other for other in range(count) if met[other] == met[row]]
+            if all(member in starts for member in members):
+                ends[row] = max(starts[member] for member in members) + own_ns[row]
+    return [ends[row] for row in range(count)] if len(ends) == count else None
+
+
+@given(_MEETINGS, _FOLLOWING, st.data())
+@example([-1, -1, 0, 0], [(1, 0), (2, 0), (3, 1), (3, 1)], None)
+@example([-1, 0], [(0, 1), (1, 0)], None)
+def test_rows_end_as_they_do_one_by_one(
+    meeting: list[int], following: list[tuple[int, int]], data: st.DataObject | None
+) -> None:
+    count = len(meeting)
+    following = [(after % count, before % count) for after, before in following]
+    lengths = st.lists(st.integers(0, 9), min_size=count, max_size=count)
+    own_ns, other_ns, delay_ns, other_delay_ns = (
+        [data.draw(lengths) for _ in range(4)]
+        if data is not None
+        else [[*range(k, k + count)] for k in range(4)]
+    )
+    replay = _replay_of(meeting, following)
+    expected = _ends_one_by_one(meeting, following, own_ns, delay_ns)
+    if expected is None:
+        assert len(replay.rows) == 0
+        assert len(replay.unordered)
+        return
+    with_other_delay = _ends_one_by_one(meeting, following, other_ns, other_delay_ns)
+    with_same_delay = _ends_one_by_one(meeting, following, other_ns, delay_ns)
+
+    own = np.array((own_ns, other_ns), np.int64).T
+    delays = np.array((delay_ns, other_delay_ns), np.int64).T
+    one = replay.ends_ns(own[:, :1], delays[:, 0])
+    shared_delay = replay.ends_ns(own, delays[:, 0])
+    own_delays = replay.ends_ns(own, delays)
+
+    by_row = np.argsort(replay.rows)
+    assert sorted(replay.rows.tolist()) == list(range(count))
+    assert one[by_row].T.tolist() == [expected]
+    assert shared_delay[by_row].T.tolist() == [expected, with_same_delay]
+    assert own_delays[by_row].T.tolist() == [expected, with_other_delay]

@@ -1,0 +1,56 @@
+"""Work of devices in memory: what blocks of kernels become."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz.model.profile import IMPOSSIBLE_NS, UNCORRELATED
+from bubbleviz.sources.in_memory import ActivitiesBuilder
+
+#: Start, end, device, thread, correlation id and name of kernels; many times and ids are odd.
+_KERNELS = st.tuples(
+    st.sampled_from((1, 2, 5, 0, -3, 1 << 60)),
+    st.sampled_from((5, 9, 0, 1 << 60)),
+    st.sampled_from((0, 1, 1 << 21)),
+    st.sampled_from((1 << 24, (2 << 24) + 7, -1)),
+    st.sampled_from((0, 3, -1, UNCORRELATED, 1 << 40)),
+    st.sampled_from((7, -1, 1 << 30)),
+)
+
+
+@given(st.lists(st.lists(_KERNELS, max_size=3), max_size=4))
+def test_kernels_are_kept_that_have_possible_times(blocks: list[list[tuple[int, ...]]]) -> None:
+    kernels = [kernel for block in blocks for kernel in block]
+    timed = [kernel for kernel in kernels if kernel[:2] != (0, 0)]
+    possible = [
+        (start, end, *rest)
+        for start, end, *rest in timed
+        if -IMPOSSIBLE_NS < start <= end < IMPOSSIBLE_NS
+    ]
+    builder = ActivitiesBuilder(len(kernels))
+    for block in blocks:
+        builder.add_kernels(np.array(block, np.int64).reshape(-1, 6).T.copy())
+    made = builder.activities(lambda ids: tuple(map(str, ids.tolist())))
+
+    ranks = made.ranks[made.rank].reshape(-1, 2).tolist()
+    names = [made.names[name] for name in made.name_id.tolist()]
+    ids = made.correlation_id.tolist()
+    times = made.start_ns.tolist(), made.end_ns.tolist()
+    rows = [(*row[:2], *row[2], *row[3:]) for row in zip(*times, ranks, ids, names, strict=True)]
+    kept = [
+        (
+            start,
+            end,
+            thread >> 24,
+            device,
+            id_ if 0 <= id_ < UNCORRELATED else UNCORRELATED,
+            str(name),
+        )
+        for start, end, device, thread, id_, name in possible
+    ]
+    # Rank by rank; kernels of a rank keep their order.
+    assert rows == sorted(kept, key=lambda row: row[2:4])
+    assert builder.untimed["kernels"] == len(kernels) - len(timed)
+    assert builder.impossible["kernels"] == len(timed) - len(possible)
