@@ -1,4 +1,4 @@
-"""No stage of an analysis takes more instructions than its budget, which is raised knowingly."""
+"""No stage of an analysis takes 15 % more instructions than its budget."""
 
 from __future__ import annotations
 
@@ -8,52 +8,44 @@ from pathlib import Path
 import pytest
 
 from scripts.counting import __main__ as command
-from scripts.counting.budget import Budget, read_budget, verdict
+from scripts.counting.budget import Budget, format_failure, read_budget
 from scripts.counting.counts import CountingError, count, environment
 
 BUDGET = Budget(("here",), {"read": 100_000_000, "name": 2_000_000})
 
 
 @pytest.mark.valgrind
-def test_every_stage_is_within_its_budget() -> None:
-    """Renew the budget with scripts/instructions --renew, and say why in the commit."""
-    budget, here = read_budget(), environment()
+def test_no_stage_became_more_expensive() -> None:
+    """Renew the budget with scripts/instructions --renew, and give the reason in the commit."""
+    budget = read_budget()
+    counts = count()
 
-    complaints = budget.complaints(count(), here)
+    regressions = budget.regressions(counts, environment())
 
-    assert not complaints, verdict(complaints, same=here == budget.environment)
+    assert not regressions, f"{format_failure(regressions)}\n{budget.table(counts)}"
 
 
 @pytest.mark.parametrize(
-    ("counts", "here", "complaints"),
+    ("counts", "here", "regressions"),
     [
-        *(({"read": read, "name": 2_900_000}, "here", []) for read in (75_000_000, 105_000_000)),
+        *(({"read": read, "name": 2_900_000}, "here", []) for read in (1, 114_900_000)),
         (
-            {"read": 150_000_000, "name": 2_000_000},
+            {"read": 115_100_000, "name": 3_100_000},
             "here",
-            ["read: 150.0 million instructions, 50.0 % more than 100.0"],
+            [
+                "read: 115.1 million instructions, 15.1 % more than 100.0",
+                "name: 3.1 million instructions, 55.0 % more than 2.0",
+            ],
         ),
-        (
-            {"read": 60_000_000, "name": 2_000_000},
-            "here",
-            ["read: 60.0 million instructions, 40.0 % less than 100.0; hold what was won"],
-        ),
-        (
-            {"read": 100_000_000, "link": 1},
-            "here",
-            ["link: has no budget", "name: was not counted"],
-        ),
-        # Other versions are given more.
-        *(({"read": read, "name": 2_000_000}, "elsewhere", []) for read in (129_000_000, 1)),
-        (
-            {"read": 131_000_000, "name": 2_000_000},
-            "elsewhere",
-            ["read: 131.0 million instructions, 31.0 % more than 100.0"],
-        ),
+        # A new stage, and a stage that is no longer counted.
+        ({"read": 100_000_000, "link": 900_000_000}, "here", []),
+        ({"read": 150_000_000, "name": 9_000_000}, "elsewhere", []),
     ],
 )
-def test_complaints(counts: dict[str, int], here: str, complaints: list[str]) -> None:
-    assert BUDGET.complaints(counts, (here,)) == complaints
+def test_stages_that_take_15_percent_more_fail(
+    counts: dict[str, int], here: str, regressions: list[str]
+) -> None:
+    assert BUDGET.regressions(counts, (here,)) == regressions
 
 
 @pytest.fixture
