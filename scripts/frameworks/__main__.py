@@ -5,8 +5,8 @@
 
 Needs the package index and nothing else: each version is installed into an environment of its own
 below ``build/frameworks``. Ranks are processes that talk through gloo, and stages sleep for known
-times, so that four ranks run on two cores; they write down when they worked. Prints a table in
-Markdown; fails where something does not hold.
+times, so that four ranks run on two cores; they write down when they worked. Prints a
+line per case; fails where something does not hold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +67,9 @@ def main() -> int:
             chosen = [case for case in CASES if not given.case or case.name in given.case]
             for row in _tried(known[name], chosen, given.kept or Path(scratch)):
                 rows.append(row)
-                print(_line(row), file=sys.stderr, flush=True)
+                print(_line(row), flush=True)
             if given.lean:
                 removed(known[name])
-    _print(rows)
     return int(any(row.case is not None and row.outcome.wrong for row in rows))
 
 
@@ -144,31 +142,6 @@ def _line(row: Row) -> str:
         f"{outcome.points_of_profiler:.2f}, {outcome.cost_us:.0f} us per operation, load "
         f"{os.getloadavg()[0]:.1f})"
     )
-
-
-def _print(rows: list[Row]) -> None:
-    """Print the table, in Markdown."""
-    print("| version | schedule | state | times % | `schedule`, points | us per operation | on |")
-    print("|---|---|---|---|---|---|---|")
-    today = time.strftime("%Y-%m-%d")
-    for row in rows:
-        outcome = row.outcome
-        state = "; ".join(outcome.wrong) or "holds"
-        numbers = ("", "", "")
-        if row.case is not None and outcome.longer == outcome.longer:
-            numbers = (
-                f"+{100 * outcome.longer:.1f}",
-                f"{outcome.points:.2f}",
-                f"{outcome.cost_us:.0f}",
-            )
-        cells = (
-            row.environment.name,
-            row.case.name if row.case else "none",
-            state,
-            *numbers,
-            today,
-        )
-        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.proving.jobs import JOBS, Job, scaled
-from scripts.proving.planning import planned
-from scripts.proving.predicting import bubbleviz, memory_of, shipped_s, workload_of
+from scripts.proving.predicting import bubbleviz, memory_of, shipped_s, workload_of, write_plan
 from scripts.proving.training import Order, Ranks, Result, RunError
 
 #: The memory that plans keep within is that of this schedule, of each layout.
@@ -100,14 +99,14 @@ def _prove(job: Job, folder: Path, iterations: int) -> Iterator[Run]:
         bubbleviz("analyze", recording, "-o", report, "--force")
         workload = workload_of(report)
         limit = memory_of(_USUAL[job.layout], job, workload)
-        plan = planned(report, limit, job)
+        order, planned_s = write_plan(report, limit, job)
         for name in others:
             results[name] = ranks.run(Order(name, iterations=iterations))
         for name, result in results.items():
             fits = memory_of(name, job, workload) <= limit * (1 + 1e-9)
             yield Run(job, name, shipped_s(name, job, workload), result, fits)
-        result = ranks.run(Order(str(plan.order), "compute_only", iterations=iterations))
-        yield Run(job, "plan", plan.seconds, result, fits=True, planned=True)
+        result = ranks.run(Order(str(order), "compute_only", iterations=iterations))
+        yield Run(job, "plan", planned_s, result, fits=True, planned=True)
 
 
 def _line(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,21 @@ def shipped_s(name: str, job: Job, workload: Workload) -> float:
 def memory_of(name: str, job: Job, workload: Workload) -> float:
     """Return the most memory of a rank under one of PyTorch's schedules, in microbatches."""
     return max(peak_memory(shipped_plan(name, job), workload.activation, workload.kept))
+
+
+def write_plan(report: Path, limit: float, job: Job) -> tuple[Path, float]:
+    """Plan a measured run; return the file of the order and the predicted iteration in seconds.
+
+    Args:
+        report: Report of the run; the plan is written next to it.
+        limit: Microbatches that each rank has memory for.
+        job: The job that ran.
+    """
+    order, document = report.with_name("plan.csv"), report.with_name("plan.json")
+    bubbleviz("plan", report, "--memory-limit", limit, "-o", order, "-o", document, "--force")
+    plan = json.loads(document.read_text(encoding="utf-8"))
+    queued_ns = plan["communication"]["own_makespan_ns"]
+    return order, (queued_ns if job.streams else plan["best"]["makespan_ns"]) / 1e9
 
 
 def batched(plan: Plan, *, waits_for_sends: bool = False) -> LoweredPlan:
