@@ -28,7 +28,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bubbleviz.native.library import Library, load  # the path comes first
+from bubbleviz.native import library  # the path comes first
+from bubbleviz.native.library import Library, load
 from bubbleviz.sources.sqlite.pages import MISSING, FileShape, Pages, PageTable, unpacked
 from scripts.build_native import compile_library
 
@@ -94,13 +95,13 @@ def _some_by_sqlite(path: Path) -> list[list[object]]:
     return [[_MISSING if value is None else value for value in row] for row in rows]
 
 
-def _directly(functions: Library, path: Path, page_bytes: int) -> list[list[Any]] | None:
+def _directly(path: Path, page_bytes: int) -> list[list[Any]] | None:
     """Return what is to be expected of these rows as the C part reads it, or None."""
     columns = np.array([(i, MISSING, _MISSING, 0) for i in (0, 2, 4)], np.int64)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, page_bytes, page_bytes, path.stat().st_size // page_bytes)
-        pages = PageTable.of(Pages(functions, file), 2, columns, {})
+        pages = PageTable.of(Pages(file), 2, columns, {})
         if pages is None:
             return None
         numbers = pages.rows(*_EVERYTHING)
@@ -123,7 +124,7 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[list[Any]
         os.close(descriptor)
     if numbers is None or None in every:
         return None
-    decoded = [unpacked(rows, functions) for rows in every if rows]
+    decoded = [unpacked(rows) for rows in every if rows]
     return [
         [
             (*row, None if text < 0 else texts[text])
@@ -143,7 +144,7 @@ def _expected(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
     ]
 
 
-def _fuzz(functions: Library, seconds: float, seed: int) -> Counter[str]:
+def _fuzz(seconds: float, seed: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +157,7 @@ def _fuzz(functions: Library, seconds: float, seed: int) -> Counter[str]:
             raw = path.read_bytes()
             for _ in range(200):
                 path.write_bytes(_damaged(raw, page_bytes, chance))
-                decoded, rows = _directly(functions, path, page_bytes), _by_sqlite(path)
+                decoded, rows = _directly(path, page_bytes), _by_sqlite(path)
                 counts["files"] += 1
                 counts["left to SQLite"] += decoded is None
                 counts["refused by SQLite"] += rows is None
@@ -177,8 +178,8 @@ def sanitized() -> Library:
             flags = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
             if reason := compile_library(target, flags):
                 sys.exit(reason)
-            library = ["gcc", "-print-file-name=libasan.so"]
-            preload = subprocess.run(library, capture_output=True, text=True, check=True).stdout
+            command = ["gcc", "-print-file-name=libasan.so"]
+            preload = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             environment = {
                 **os.environ,
                 _SANITIZED: str(target),
@@ -198,7 +199,10 @@ def main() -> None:
     """Fuzz for some seconds from a seed on."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    for what, count in _fuzz(sanitized(), seconds, seed).items():
+    functions = sanitized()
+    # Decode with this library instead of the installed one.
+    library._loaded = lambda: functions  # type: ignore[assignment]  # a plain function will do
+    for what, count in _fuzz(seconds, seed).items():
         print(f"{count:10,} {what}")
 
 

@@ -293,7 +293,7 @@ def _running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
     if not len(rank):
         return rank
     rows = np.flatnonzero((operations.has_span == 1) & among(operations.phase, COMPUTE))
-    last = last_before(operations.rank[rows], operations.start_ns[rows], rank, time_ns)
+    last: Ints = last_before(operations.rank[rows], operations.start_ns[rows], rank, time_ns)
     return np.append(rows, NONE)[last]
 
 

@@ -38,7 +38,7 @@ from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
-from bubbleviz.native.library import Library, library
+from bubbleviz.native import functions as native
 
 #: What stands for the launch of work whose launch is unknown: the end of time.
 NEVER = int(np.iinfo(np.int64).max)
@@ -259,9 +259,8 @@ class Linker:
         self.thread = widened(self.thread, len(self.threads) - 1)
         launches.call = widened(launches.call, self._last_row)
         narrow = self.thread.dtype == np.int16 and launches.call.dtype == np.int32
-        if native := library() if ascending and narrow else None:
-            launched = self._linked_at_once(native, calls, thread)
-        else:
+        launched = self._linked_at_once(calls, thread) if ascending and narrow else None
+        if launched is None:
             launched = self._linked(calls, thread)
         workless = np.flatnonzero(~launched)
         self._add_workless(calls.start_ns[workless], thread[workless])
@@ -281,19 +280,25 @@ class Linker:
         self.range[activity], self.rule[activity] = of_range[launch], rule[launch]
         return launched
 
-    def _linked_at_once(self, native: Library, calls: model.Calls, thread: Codes) -> Bools:
-        """Do the same with the compiled part, of calls whose rows ascend."""
-        launches, size = self.launches, len(calls)
+    def _linked_at_once(self, calls: model.Calls, thread: Codes) -> Bools | None:
+        """Do the same with the compiled part, of calls whose rows ascend; None without it."""
+        if not native.is_available():
+            return None
+        launches = self.launches
         if self._tables is None or len(self._tables[0][0]) != len(self.threads):
             self._tables = self._tables_of_threads()
         index = launches.begin, launches.known, self._near, launches.by_id, launches.ids
-        columns = calls.row, calls.start_ns, calls.end_ns, thread, calls.correlation_id, size
+        columns = calls.row, calls.start_ns, calls.end_ns, thread, calls.correlation_id
         links = launches.call, launches.start_ns, self.thread, self.range, self.rule
-        place, lost = np.empty(size, np.int32), np.empty(size, np.int32)
-        lost_ns = np.empty(size, np.int64)
-        losses = native.call("link", index, columns, *self._tables, links, (place, lost_ns, lost))
-        self._add_workless(lost_ns[:losses], lost[:losses])
-        return np.asarray(place != NONE, bool)
+        threads, ranges = self._tables
+        linked = native.link_calls(
+            index=index, calls=columns, threads=threads, ranges=ranges, links=links
+        )
+        if linked is None:
+            return None
+        launched, lost_ns, lost_thread = linked
+        self._add_workless(lost_ns, lost_thread)
+        return launched
 
     def _tables_of_threads(self) -> tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]]:
         """Return what ``links.c`` is told of threads, and the ranges around their calls."""

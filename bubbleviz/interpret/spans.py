@@ -20,7 +20,7 @@ from bubbleviz.model.operations import BusyIntervals, OperationKeys, RankOperati
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
-from bubbleviz.native.library import Argument, cut, library
+from bubbleviz.native import functions as native
 
 # Device work: what ran on devices, each kernel and copy with its rank and its range.
 
@@ -161,27 +161,32 @@ def times_of(keys: OperationKeys, ran: RankWork) -> WorkTimes:
     iterations = groups_of(keys.rank[of], keys.iteration[of])
     group = np.full(count, NONE, np.int32)
     group[of] = iterations.of_row
-    if (native := library()) is None:
-        return _chosen_times(ran, communicates, group, len(iterations))
-    start_ns, end_ns, kernels = (np.empty(count, np.int64) for _ in range(3))
-    first, best = np.empty(count, np.int32), np.empty(count, np.uint8)
-    length_ns, reach_ns = (np.empty(count + len(iterations), np.int64) for _ in range(2))
-    spans = start_ns, end_ns, kernels, first, best, length_ns, reach_ns, len(length_ns)
-    loose, spent_ns = np.empty(len(work), bool), np.empty((len(ran.ranks), 5), np.int64)
-    made, sets = np.empty(4, np.int64), [np.empty(len(work), np.int64) for _ in range(8)]
+    is_sorted = bool((work.start_ns[1:] >= work.start_ns[:-1]).all())
     owner, of_range = (c.astype(np.int32, copy=False) for c in (ran.owner, work.range))
     rank = (work.rank - ran.ranks.start).astype(np.int32) if len(ran.ranks) > 1 else None
-    rows = owner, of_range, rank, work.compute, work.communication, work.start_ns, work.end_ns
-    order, known = None, (communicates, group, count)
-    whole: tuple[Argument, ...] = (len(ran.ranks), loose, spent_ns, made, *sets)
-    while (strays := native.call("spans", (*rows, len(work), order), known, spans, whole)) < 0:
-        order = sorted_rows(work.start_ns)
-    if strays:
-        raise IndexError(f"{strays} rows have an owner beyond the {count} operations")
-    found = [cut(sets[i], int(made[i // 2])) for i in range(8)]
-    worked_ns = np.append(length_ns[count:], 0)[group]
-    columns = start_ns, end_ns, kernels, first, length_ns[:count], worked_ns, loose, spent_ns
-    return WorkTimes(*columns, *zip(found[::2], found[1::2], strict=True))
+    kinds = work.compute, work.communication
+    measured = native.measure_work(
+        work=(owner, of_range, rank, *kinds, work.start_ns, work.end_ns),
+        n_rows=len(work),
+        order=None if is_sorted else sorted_rows(work.start_ns),
+        communicates=communicates,
+        group=group,
+        n_groups=len(iterations),
+        n_ranks=len(ran.ranks),
+    )
+    if measured is None:
+        return _chosen_times(ran, communicates, group, len(iterations))
+    return WorkTimes(
+        measured.start_ns,
+        measured.end_ns,
+        measured.n_kernels,
+        measured.first_row,
+        measured.length_ns[:count],
+        np.append(measured.length_ns[count:], 0)[group],
+        measured.is_loose,
+        measured.spent_ns,
+        *measured.sets,
+    )
 
 
 def _chosen_times(ran: RankWork, communicates: Bools, group: Codes, groups: int) -> WorkTimes:

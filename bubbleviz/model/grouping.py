@@ -22,7 +22,7 @@ from bubbleviz.model.columns import (
     joined,
     scattered,
 )
-from bubbleviz.native.library import cut, library
+from bubbleviz.native import functions as native
 
 # Sorting: rows in the order of some columns.
 
@@ -46,16 +46,14 @@ def sorted_rows(*keys: Key) -> Ints:
     Args:
         keys: columns, equally long, at least one.
     """
-    native = library() if len(keys[0]) > _FEW else None
-    if native is None:
+    if len(keys[0]) <= _FEW or not native.is_available():
         return np.lexsort(keys[::-1])
     order: Ints = np.arange(len(keys[0]))
     columns = tuple(map(_whole, keys))
-    if native.call("in_order", columns, len(columns), len(order)):
+    if native.is_sorted(columns):
         return order
     for word in _words(columns):
-        if native.call("sort", word, len(word), order):
-            # Memory is short.
+        if native.sort_rows(word, order) is None:
             return np.lexsort(keys[::-1])
     return order
 
@@ -102,18 +100,15 @@ def in_groups(group: Codes, columns: list[npt.NDArray[Any]]) -> Iterator[npt.NDA
         group: of each row, from 0 on.
         columns: whose values take two, four or eight bytes.
     """
-    native = library() if group.dtype == np.int16 else None
-    order = np.argsort(group, kind="stable") if native is None else None
+    order: Ints | None = None
     places = np.full(int(group.max(initial=NONE)) + 1, NONE, np.int64)
     while columns:
         column = columns.pop(0)
-        if native is None:
-            yield column[order]
-            continue
-        ordered = np.empty_like(column)
-        values = column, column.itemsize, ordered
-        native.call("grouped", group, len(group), places, len(places), *values)
-        del column, values
+        ordered = native.order_by_group(group, column, places)
+        if ordered is None:
+            order = np.argsort(group, kind="stable") if order is None else order
+            ordered = column[order]
+        del column
         yield ordered
 
 
@@ -161,12 +156,9 @@ def groups_of(*columns: Ints) -> Groups:
 
 def _packed(columns: Sequence[Ints]) -> tuple[Ints, int]:
     """Return a number for each row, in the order of rows, and what all of them lie below."""
-    if native := library() if len(columns[0]) > _FEW else None:
-        # A column of one value tells no rows apart.
-        some = tuple(c.astype(np.int64, copy=False) for c in columns if c.strides != (0,))
-        code = np.empty(len(columns[0]), np.int64)
-        if (base := native.call("packed", some, len(some), len(code), code)) > 0:
-            return code, base
+    compiled = native.pack(columns) if len(columns[0]) > _FEW else None
+    if compiled is not None:
+        return compiled
     code, base = _digit(columns[0])
     for column in columns[1:]:
         digit, size = _digit(column)
@@ -191,11 +183,9 @@ def _numbered(code: Ints, base: int) -> Groups:
     """
     if base > _LISTED * len(code) + _FEW_CODES:
         return _by_sorting(code)
-    if native := library() if len(code) > _FEW else None:
-        number, first = np.empty(base, np.int64), np.empty(min(base, len(code)), np.int64)
-        of_row = np.empty_like(code)
-        count = native.call("numbered", code, len(code), base, number, first, of_row)
-        return Groups(of_row, cut(first, count))
+    compiled = native.number_codes(code, base) if len(code) > _FEW else None
+    if compiled is not None:
+        return Groups(*compiled)
     # Of rows with one value the last that is written stays: the first.
     first = scattered(base, code[::-1], np.arange(len(code))[::-1])
     present = first != NONE
@@ -448,21 +438,18 @@ class BlockNumbering:
     def __len__(self) -> int:
         return len(self.values)
 
-    def known(self) -> tuple[Ints, Codes, int]:
-        """Return what the compiled part is told of the values so far."""
-        return self._sorted, self._code, len(self._sorted)
-
     def numbers(self, values: Ints) -> Codes:
         """Return the numbers of a block of values, shape (rows,)."""
-        if native := library():
-            found, values = np.empty(len(values), np.int32), np.asarray(values, np.int64)
-            if native.call("numbers", self.known(), values, len(values), found):
-                return found
+        values = np.asarray(values, np.int64)
+        numbers = native.look_up(values, self._sorted, self._code)
+        if numbers is not None:
+            return numbers
         if len(new := without(values, self._sorted)):
             self.values = np.concatenate((self.values, new))
             self._code = np.argsort(self.values, kind="stable").astype(np.int32)
             self._sorted = self.values[self._code]
-        return self.numbers(values) if native else self._code[np.searchsorted(self._sorted, values)]
+            numbers = native.look_up(values, self._sorted, self._code)
+        return self._code[np.searchsorted(self._sorted, values)] if numbers is None else numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)

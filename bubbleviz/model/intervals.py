@@ -13,7 +13,8 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import places_in, sorted_rows
-from bubbleviz.native.library import cut, library
+from bubbleviz.native import functions as native
+from bubbleviz.native.functions import accelerated_by
 
 Intervals = tuple[Ints, Ints]
 #: Group, start and end of sets that several groups have, group by group.
@@ -25,6 +26,7 @@ def empty() -> Intervals:
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
+@accelerated_by(native.union)
 def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Intervals:
     """Return the set covered by intervals in any order; empty ones (end <= start) vanish.
 
@@ -40,11 +42,6 @@ def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Interval
         end_ns: of each.
         chosen: which of them to look at; None for all.
     """
-    if native := library():
-        out = np.empty(len(start_ns), np.int64), np.empty(len(start_ns), np.int64)
-        count = native.call("union", start_ns, end_ns, chosen, len(start_ns), *out)
-        if count >= 0:
-            return cut(out[0], count), cut(out[1], count)
     if chosen is not None:
         start_ns, end_ns = start_ns[chosen], end_ns[chosen]
     real = end_ns > start_ns
@@ -66,13 +63,9 @@ def measure(intervals: Intervals) -> int:
     return int((intervals[1] - intervals[0]).sum())
 
 
+@accelerated_by(native.difference)
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the times that ``a`` covers and ``b`` does not."""
-    if native := library():
-        room = len(a[0]) + len(b[0])
-        start_ns, end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
-        count = native.call("difference", *a, len(a[0]), *b, len(b[0]), start_ns, end_ns)
-        return cut(start_ns, count), cut(end_ns, count)
     # What covers a segment, summed up from its start on: a 1, b -2; times are four sorted runs.
     points, change = np.concatenate((*a, *b)), np.array([1, -1, -2, 2], np.int8)
     order = np.argsort(points, kind="stable")
@@ -89,13 +82,9 @@ def within(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
     return start_ns[real], end_ns[real]
 
 
+@accelerated_by(native.measure_within)
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     """Return for each window [low, high] how much of it the set covers."""
-    if native := library():
-        covered_ns = np.empty(len(low_ns), np.int64)
-        windows = low_ns, high_ns, len(low_ns)
-        if not native.call("measure_within", *intervals, len(intervals[0]), *windows, covered_ns):
-            return covered_ns
     whole = np.zeros(len(intervals[0]), np.int64), *intervals
     return GroupCover(whole, 1).within(np.zeros_like(low_ns), low_ns, high_ns)
 
@@ -143,14 +132,11 @@ class Packing:
         return group, intervals[0] - shift_ns, intervals[1] - shift_ns
 
 
+@accelerated_by(native.group_extents)
 def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
     """Return the earliest low and latest high of each group; (0, -1) for groups without rows."""
     low = np.full(groups, np.iinfo(np.int64).max)
     high = np.full(groups, np.iinfo(np.int64).min)
-    if native := library():
-        rows = group.astype(np.int64, copy=False), low_ns, high_ns, len(group)
-        if not native.call("extents", *rows, groups, low, high):
-            return low, high
     np.minimum.at(low, group, low_ns)
     np.maximum.at(high, group, high_ns)
     none = low > high
@@ -166,6 +152,7 @@ def group_latest(group: Codes, groups: int, time_ns: Codes, none: int) -> Ints:
     return high
 
 
+@accelerated_by(native.group_union)
 def group_union(
     group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
 ) -> GroupIntervals:
@@ -178,13 +165,6 @@ def group_union(
         end_ns: of each interval.
         chosen: which of them to look at; None for all.
     """
-    if native := library():
-        rows = group.astype(np.int32, copy=False), start_ns, end_ns, chosen, len(group)
-        scratch = [np.empty(groups, np.int64) for _ in range(3)]
-        out = [np.empty(len(group), np.int64) for _ in range(3)]
-        count = native.call("group_union", *rows, groups, *scratch, *out)
-        if count >= 0:
-            return cut(out[0], count), cut(out[1], count), cut(out[2], count)
     if chosen is not None:
         group, start_ns, end_ns = group[chosen], start_ns[chosen], end_ns[chosen]
     packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
@@ -249,6 +229,7 @@ class GroupCover:
         return np.where(row >= 0, self._before_ns[at] + part, 0)
 
 
+@accelerated_by(native.measure_groups)
 def within_windows(
     sets: GroupIntervals, groups: int, group: Ints, low_ns: Ints, high_ns: Ints
 ) -> Ints:
@@ -263,12 +244,6 @@ def within_windows(
         low_ns: starts of the windows.
         high_ns: their ends; none is before its start.
     """
-    if native := library():
-        begin = np.searchsorted(sets[0], np.arange(groups + 1))
-        covered_ns = np.empty(low_ns.shape, np.int64)
-        windows = group, low_ns, high_ns, low_ns.size
-        native.call("measure_groups", begin, sets[1], sets[2], *windows, covered_ns)
-        return covered_ns
     return GroupCover(sets, groups).within(group, low_ns, high_ns)
 
 
@@ -346,12 +321,6 @@ class Innermost:
         begin = np.cumsum([0, *map(len, layers)])
         return Innermost(begin, start_ns[row], end_ns[row], depth[row], row)
 
-    @property
-    def columns(self) -> tuple[Ints, ...]:
-        """The columns that the compiled part takes, with memory for what it found last."""
-        near = np.full(len(self.begin) - 1, NONE, np.int64)
-        return self.begin, near, self.start_ns, self.end_ns, self.depth, self.row
-
     def _all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Yield (query, place) pairs: every interval that holds [start, end], layer by layer.
 
@@ -369,11 +338,17 @@ class Innermost:
 
     def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
         """Return the row of the innermost interval that holds each [start, end]; -1 none."""
+        compiled = native.find_innermost(
+            begin=self.begin,
+            intervals=(self.start_ns, self.end_ns),
+            depth=self.depth,
+            row=self.row,
+            start_ns=start_ns,
+            end_ns=end_ns,
+        )
+        if compiled is not None:
+            return compiled
         best = np.full(len(start_ns), NONE, np.int64)
-        if native := library():
-            layers, queries = len(self.begin) - 1, len(start_ns)
-            native.call("innermost", self.columns, layers, start_ns, end_ns, queries, best)
-            return best
         depth = best.copy()
         for query, place in self._all_around(start_ns, end_ns):
             deeper = self.depth[place] > depth[query]
@@ -385,6 +360,7 @@ class Innermost:
 # Preceding rows: which row of a group came last before a time.
 
 
+@accelerated_by(native.last_before)
 def last_before(
     group: Ints, time_ns: Ints, wanted: Ints, wanted_ns: Ints, *, or_at: bool = False
 ) -> Ints:
@@ -403,12 +379,6 @@ def last_before(
         wanted_ns: before when.
         or_at: whether rows at that very time count.
     """
-    if native := library():
-        row = np.empty(len(wanted), np.int64)
-        rows = group.astype(np.int64, copy=False), time_ns, len(group)
-        sought = wanted.astype(np.int64, copy=False), wanted_ns, len(wanted)
-        if not native.call("last_before", *rows, *sought, int(or_at), row):
-            return row
     both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
     is_row = np.arange(len(both)) < len(group)
     order = sorted_rows(both, times_ns, ~is_row if or_at else is_row)

@@ -1,5 +1,5 @@
-"""The compiled part: pages of SQLite tables decoded in C, loaded by ctypes where it was built.
+"""The compiled part, which ctypes loads if it was built. Without it numpy or SQLite do the same.
 
-It hands on columns and names, or None: then the caller takes the way that needs no compiler, which
-gives the same. It imports nothing of bubbleviz but the ground.
+:mod:`bubbleviz.native.functions` has a function for each compiled one. This package does not import
+any other part of bubbleviz.
 """

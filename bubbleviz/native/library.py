@@ -1,9 +1,6 @@
-"""Library: the functions of the C files here, with numpy columns in place of pointers.
+"""The shared library: finds and loads it, and passes numpy columns to it.
 
-What they give, their callers give without them, too: pages of databases
-(:mod:`bubbleviz.sources.sqlite.pages`), the search of orders
-(:mod:`bubbleviz.schedules.search.orders`), links and spans (:mod:`bubbleviz.interpret`),
-intervals, numbers and sorting (:mod:`bubbleviz.model`).
+:mod:`bubbleviz.native.functions` calls its functions; other modules use the functions there.
 """
 
 from __future__ import annotations

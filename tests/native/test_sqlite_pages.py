@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bubbleviz.native.library import ended
+from bubbleviz.native import library as native
 from bubbleviz.sources.sqlite.pages import (
     UNUSUAL,
     FileShape,
@@ -47,12 +48,22 @@ def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | No
     return path
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> Iterator[None]:
+    """Decode with the C part as its source is now."""
+    functions = compiled_library()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(native.SWITCH, raising=False)
+        patch.setattr(native, "_loaded", lambda: functions)
+        yield
+
+
 @contextmanager
 def _table(path: Path) -> Iterator[PageTable | None]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, PAGE, PAGE, path.stat().st_size // PAGE)
-        yield PageTable.of(Pages(compiled_library(), file), ROOT, NUMBER, {})
+        yield PageTable.of(Pages(file), ROOT, NUMBER, {})
     finally:
         os.close(descriptor)
 
@@ -64,7 +75,7 @@ def _decoded(path: Path) -> list[tuple[int, str | None]] | None:
 
 
 def _rows_of(packed: PackedRows) -> list[tuple[int, str | None]]:
-    rows = unpacked(packed, compiled_library())
+    rows = unpacked(packed)
     return list(zip(rows[0][0].tolist(), texts_of(rows), strict=True))
 
 
@@ -186,7 +197,7 @@ def test_what_stands_in_json_of_one_member(tmp_path: Path) -> None:
 def test_texts_are_numbered(texts: list[str | None], times: int) -> None:
     raw = [None if text is None else text.encode() for text in texts] * times
     length = np.array([-1 if text is None else len(text) for text in raw], np.int64)
-    rows = unpacked((length[None], b"".join(filter(None, raw))), compiled_library())
+    rows = unpacked((length[None], b"".join(filter(None, raw))))
 
     assert texts_of(rows) == texts * times
     assert len(rows[2]) == len({*texts} - {None})
@@ -197,7 +208,7 @@ def test_names_that_differ_by_their_numbers_are_given_once(form: str) -> None:
     raw = [form.format(number % 200).encode() for number in range(30_000)]
     length = np.array([len(text) for text in raw], np.int64)
 
-    assert len(unpacked((length[None], b"".join(raw)), compiled_library())[2]) == 200
+    assert len(unpacked((length[None], b"".join(raw)))[2]) == 200
 
 
 _PIECES = ("abc", "bcd", "a", "b", "-", "]", "^", "é", "\U0010ffff", "\n")
@@ -212,17 +223,18 @@ _WILD = (*_PIECES, "*", "*", "?", "[", "[a-c]", "[^b", "[c-a", "[]-a]", "[^]", "
 @example([f"*abc{n}" for n in range(70)], ["abc", "abc40", "abc69", "abc70", "a abc6"])
 @example(["*abc*bcd*", "*bcd?abc"], ["abcbcd", "abbcabcdbcd", "bcdabc", "bcdéabc", "bcd"])
 def test_patterns_match_as_in_sqlite(globs: list[str], names: list[str]) -> None:
-    texts = [name.encode() for name in names]
-    begin, found = np.cumsum([0, *map(len, texts)]), np.ones(len(names), bool)
-    together = np.frombuffer(b"".join(texts) + b"\0", np.uint8)
-
-    assert not compiled_library().call(
-        "fitting", ended(*globs), len(globs), together, begin, len(names), found
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = _file(Path(folder), names)
+        with _table(path) as table:
+            assert table is not None
+            packed = table.named(1, globs)
+    assert packed is not None
+    # Each row contains its number, from 200 on.
+    matching = (packed[0][0] - 200).tolist()
 
     with closing(sqlite3.connect(":memory:")) as db:
         fits = [[db.execute("SELECT ? GLOB ?", (n, g)).fetchone()[0] for g in globs] for n in names]
-    assert found.tolist() == [any(of_name) for of_name in fits]
+    assert matching == [row for row, of_name in enumerate(fits) if any(of_name)]
 
 
 def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:

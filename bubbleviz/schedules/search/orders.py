@@ -30,7 +30,8 @@ from itertools import product
 
 import numpy as np
 
-from bubbleviz.native.library import Argument, library
+from bubbleviz.native import functions as native
+from bubbleviz.native.library import Argument
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.plan import v_placement
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
@@ -74,9 +75,8 @@ def improve(
     Returns:
         None where the orders deadlock, or exceed the memory.
     """
-    compiled = library()
     longest = sum(problem.lengths) * problem.microbatches + sum(problem.down) + sum(problem.up)
-    if compiled is None or longest * 8 * problem.devices > _MOST_TICKS:
+    if longest * 8 * problem.devices > _MOST_TICKS:
         return Improvement(problem, codes).improved(trials, memory, rise, seed, enough)
     offset = np.cumsum([0, *map(len, codes)]).astype(np.int32)
     columns = (problem.lengths, problem.down, problem.up, problem.held, problem.kept, problem.limit)
@@ -88,8 +88,18 @@ def improve(
         *sizes,
         not problem.makespan,
     )
-    search = trials, memory, rise, seed, enough
-    length = compiled.call("orders_improved", pipeline, (code, offset), *search)
+    length = native.improve_orders(
+        pipeline=pipeline,
+        code=code,
+        offset=offset,
+        trials=trials,
+        memory=memory,
+        rise=rise,
+        seed=seed,
+        enough=enough,
+    )
+    if length is None:
+        return Improvement(problem, codes).improved(trials, memory, rise, seed, enough)
     return None if length < 0 else (length, [row.tolist() for row in np.split(code, offset[1:-1])])
 
 
@@ -296,7 +306,7 @@ def shortest_orders(
         starts = [[[code for code in row if code % 3 < 2] for row in codes] for codes in starts]
     best = _distinct([improve(problem, codes, 0) for codes in starts])
     watch(begun + 0.1 * (1 - begun))
-    budget = most if library() is not None else min(most, _TIMED)
+    budget = most if native.is_available() else min(most, _TIMED)
     moves = budget * (1 - begun) / problem.operations
     done = 0.0
     for kept, share, memory, rise in _ROUNDS:

@@ -175,4 +175,4 @@ class DirectReader:
         if rows is None:
             self._leave(query)
             return None
-        return unpacked(rows, table.pages.functions)
+        return unpacked(rows)

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct
-from bubbleviz.native import library as native
+from bubbleviz.native import functions as native
+from bubbleviz.native.library import Argument, absence, ended
 from bubbleviz.sources.sqlite.database import HEADER_BYTES, StoredColumns, files_beside, page_counts
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, SQLITE, PlainColumn
 
@@ -104,16 +105,12 @@ class PageTable:
         file = pages.file
         if not 1 < root <= file.pages:
             return None
-        try:
-            leaf, last_row = np.empty(file.pages, np.uint32), np.empty(file.pages, np.int64)
-        except MemoryError:
+        leaves = native.find_leaves(file=file, root=root, max_leaves=file.pages)
+        if leaves is None:
             return None
-        count = pages.functions.call("leaves", file, root, leaf, last_row, file.pages)
-        if count < 0:
-            return None
-        longest = np.full(count, NONE, np.int64)
-        leaves = leaf[:count].copy(), last_row[:count].copy(), longest
-        return PageTable(pages, *leaves, integers, places)
+        leaf, last_row = leaves
+        longest = np.full(len(leaf), NONE, np.int64)
+        return PageTable(pages, leaf, last_row, longest, integers, places)
 
     def _around(self, first: int, last: int) -> tuple[int, int]:
         """Return which leaves, from and to, may hold rows of some numbers."""
@@ -154,19 +151,11 @@ class PageTable:
         leaves = self.leaf[at], self.last_row[at], 0, len(at), *EVERY_ROW
         return self._decoded(leaves, rows, len(rows))
 
-    def _decoded(
-        self, leaves: tuple[native.Argument, ...], wanted: Ints | None, room: int
-    ) -> Ints | None:
-        try:
-            values = np.empty((len(self.integers), room), np.int64)
-        except MemoryError:
-            return None
+    def _decoded(self, leaves: tuple[Argument, ...], wanted: Ints | None, room: int) -> Ints | None:
         chosen = (*leaves, wanted, 0 if wanted is None else len(wanted), *_UNTIMED)
-        read = self.integers, len(self.integers), values, room
-        rows = self.pages.functions.call("integers", self.pages.file, chosen, *read)
-        if rows < 0:
-            return None
-        return values if rows == room else values[:, :rows].copy()
+        return native.decode_integers(
+            file=self.pages.file, leaves=chosen, columns=self.integers, max_rows=room
+        )
 
     def named(
         self,
@@ -207,8 +196,8 @@ class PageTable:
         wanted, of_threads, since, until, parts = (
             np.array(some, np.int64) if some else None for some in (ids, threads, *times)
         )
-        selection: tuple[native.Argument, ...] = (native.ended(*globs), len(globs), text)
-        selection += (native.ended(before) if before else None, kind, *kinds)
+        selection: tuple[Argument, ...] = (ended(*globs), len(globs), text)
+        selection += (ended(before) if before else None, kind, *kinds)
         selection += (of_text, -1 if ids is None else len(ids), wanted)
         selection += (start, end, thread, len(threads), of_threads)
         selection += (shortest, since, until, parts)
@@ -216,44 +205,38 @@ class PageTable:
             self.longest if start != NONE else None,
             *(start, end, shortest if thread != NONE else NONE),
         )
-        call, integers = self.pages.functions.call, self.integers
-        columns = len(integers) + 1
-        blocks, texts = [np.empty((columns, 0), np.int64)], []
+        blocks, texts = [np.empty((len(self.integers) + 1, 0), np.int64)], []
         for bounds in self.pieces() if pieces is None else pieces:
             stretch = self.leaf, self.last_row, *self._around(*bounds), *bounds
-            leaves = *stretch, None, 0, *lengths
-            read, result = (integers, len(integers), selection), np.zeros(4, np.int64)
-            try:
-                if call("named", self.pages.file, leaves, *read, result):
-                    return None
-                at, text_at, rows, bytes_of_texts = result.tolist()
-                flat = np.frombuffer(native.memory_at(at, rows * columns * 8), np.int64)
-                # Copies, as the memory behind them is freed.
-                blocks.append(np.array(flat.reshape(rows, columns).T, order="C"))
-                texts.append(bytes(native.memory_at(text_at, bytes_of_texts)))
-            finally:
-                call("named_free", result)
+            decoded = native.decode_named(
+                file=self.pages.file,
+                leaves=(*stretch, None, 0, *lengths),
+                columns=self.integers,
+                selection=selection,
+            )
+            if decoded is None:
+                return None
+            blocks.append(decoded[0])
+            texts.append(decoded[1])
         return np.concatenate(blocks, axis=1), b"".join(texts)
 
 
-def unpacked(rows: PackedRows, functions: native.Library) -> NamedRows:
+def unpacked(rows: PackedRows) -> NamedRows:
     """Return rows with their texts as strings, each once."""
-    columns, texts = rows
-    count = columns.shape[1]
-    slots = np.zeros(2 << (2 * count).bit_length(), np.uint32)
-    number, found = np.empty(count, np.int64), np.empty((count, 2), np.int64)
-    packed = np.frombuffer(texts, np.uint8)
-    room = slots, len(slots), number, found
-    bounds = found[: functions.call("distinct", packed, columns[-1], count, *room)].tolist()
-    each = [texts[at : at + size].decode("utf-8", "replace") for at, size in bounds]
-    return columns[:-1], number, each
+    columns, packed = rows
+    numbered = native.number_texts(packed, columns[-1])
+    if numbered is None:
+        raise RuntimeError("packed rows come from the compiled part alone")
+    number, bounds = numbered
+    bounds_of_texts = bounds.tolist()
+    texts = [packed[at : at + size].decode("utf-8", "replace") for at, size in bounds_of_texts]
+    return columns[:-1], number, texts
 
 
 @dataclass(frozen=True)
 class Pages:
-    """An open file that is plain, and the compiled part. Threads may use it at the same time."""
+    """An open file that is plain. Threads may use it at the same time."""
 
-    functions: native.Library
     file: FileShape
 
     def table(self, stored: StoredColumns, query: PageQuery) -> PageTable | None:
@@ -296,9 +279,8 @@ class Pages:
 @contextmanager
 def opened_pages(path: str) -> Iterator[Pages | str]:
     """Open a file, which nothing is writing; the reason where it, or the machine, forbids it."""
-    functions = native.library()
-    if functions is None:
-        yield native.absence()
+    if not native.is_available():
+        yield absence()
         return
     if files_beside(path):
         yield "a journal or log lies beside the file"
@@ -310,7 +292,7 @@ def opened_pages(path: str) -> Iterator[Pages | str]:
         return
     try:
         file = _shape_of(descriptor)
-        yield ("the file is not laid out as expected" if file is None else Pages(functions, file))
+        yield ("the file is not laid out as expected" if file is None else Pages(file))
     finally:
         with suppress(OSError):
             os.close(descriptor)

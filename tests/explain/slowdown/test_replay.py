@@ -20,8 +20,9 @@ _FOLLOWING = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=
 def _replay_of(meeting: list[int], following: list[tuple[int, int]]) -> Replay:
     """Return the replay of rows that are all in one iteration."""
     zeros = np.zeros(len(meeting), np.int64)
-    columns: list[Any] = [*[zeros] * 10, np.array(meeting, np.int64)]
-    work = Work(*columns, (Kind("F", Role.FORWARD, "F"),))
+    kinds = (Kind("F", Role.FORWARD, "F"),)
+    columns: list[Any] = [*[zeros] * 10, np.array(meeting, np.int64), kinds]
+    work = Work(*columns)
     after, before = np.array(following, np.int64).reshape(-1, 2).T
     return replay_of(work, Dependencies(after, before))
 

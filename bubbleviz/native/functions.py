@@ -1,0 +1,533 @@
+"""The compiled functions, with numpy columns and named arguments.
+
+Each function does what a function of another module does without a compiler, and returns None if
+it cannot: the library is missing or switched off, or the arguments do not suit it.
+:func:`accelerated_by` chooses between the two, so that callers need not know which one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.native.library import Argument, cut, library, memory_at
+
+_Ints = npt.NDArray[np.int64]
+_Codes = npt.NDArray[np.signedinteger[Any]]
+_Bools = npt.NDArray[np.bool_]
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_Column = TypeVar("_Column", bound=npt.NDArray[Any])
+
+
+def is_available() -> bool:
+    """Return whether the library is there, and not switched off."""
+    return library() is not None
+
+
+def accelerated_by(
+    compiled: Callable[_Parameters, _Result | None],
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Return a decorator that runs a compiled function instead, if it can.
+
+    Args:
+        compiled: Function with the parameters and the result of the decorated function, which
+            returns None if the decorated function has to run.
+    """
+
+    def decorate(plain: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        @wraps(plain)
+        def run(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+            result = compiled(*args, **kwargs)
+            return plain(*args, **kwargs) if result is None else result
+
+        return run
+
+    return decorate
+
+
+def _empty(length: int) -> _Ints:
+    return np.empty(length, np.int64)
+
+
+def _as_ints(column: _Codes) -> _Ints:
+    return column.astype(np.int64, copy=False)
+
+
+# Intervals: see bubbleviz.model.intervals.
+
+
+def union(
+    start_ns: _Ints, end_ns: _Ints, chosen: _Bools | None = None
+) -> tuple[_Ints, _Ints] | None:
+    """Return the union of intervals, or None if their starts do not ascend."""
+    native = library()
+    if native is None:
+        return None
+    length = len(start_ns)
+    union_start_ns, union_end_ns = _empty(length), _empty(length)
+    count = native.call("union", start_ns, end_ns, chosen, length, union_start_ns, union_end_ns)
+    if count < 0:
+        return None
+    return cut(union_start_ns, count), cut(union_end_ns, count)
+
+
+def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _Ints] | None:
+    """Return the times that ``a`` covers and ``b`` does not."""
+    native = library()
+    if native is None:
+        return None
+    room = len(a[0]) + len(b[0])
+    start_ns, end_ns = _empty(room), _empty(room)
+    count = native.call("difference", *a, len(a[0]), *b, len(b[0]), start_ns, end_ns)
+    return cut(start_ns, count), cut(end_ns, count)
+
+
+def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints) -> _Ints | None:
+    """Return how much of each window [low, high] a set covers, or None if memory is short."""
+    native = library()
+    if native is None:
+        return None
+    covered_ns = _empty(len(low_ns))
+    windows = low_ns, high_ns, len(low_ns)
+    status = native.call("measure_within", *intervals, len(intervals[0]), *windows, covered_ns)
+    return None if status else covered_ns
+
+
+def group_extents(
+    group: _Codes, groups: int, low_ns: _Ints, high_ns: _Ints
+) -> tuple[_Ints, _Ints] | None:
+    """Return the earliest low and latest high of each group, or None if a group is unknown."""
+    native = library()
+    if native is None:
+        return None
+    low, high = _empty(groups), _empty(groups)
+    rows = _as_ints(group), low_ns, high_ns, len(group)
+    status = native.call("extents", *rows, groups, low, high)
+    return None if status else (low, high)
+
+
+def group_union(
+    group: _Codes, groups: int, start_ns: _Ints, end_ns: _Ints, chosen: _Bools | None = None
+) -> tuple[_Ints, _Ints, _Ints] | None:
+    """Return the union of each group's intervals, or None if their starts do not ascend."""
+    native = library()
+    if native is None:
+        return None
+    rows = group.astype(np.int32, copy=False), start_ns, end_ns, chosen, len(group)
+    scratch = [_empty(groups) for _ in range(3)]
+    columns = [_empty(len(group)) for _ in range(3)]
+    count = native.call("group_union", *rows, groups, *scratch, *columns)
+    if count < 0:
+        return None
+    return cut(columns[0], count), cut(columns[1], count), cut(columns[2], count)
+
+
+def measure_groups(
+    sets: tuple[_Ints, _Ints, _Ints], groups: int, group: _Ints, low_ns: _Ints, high_ns: _Ints
+) -> _Ints | None:
+    """Return how much of each window [low, high] of a group the set of the group covers."""
+    native = library()
+    if native is None:
+        return None
+    owner, start_ns, end_ns = sets
+    begin = np.searchsorted(owner, np.arange(groups + 1))
+    covered_ns = np.empty(low_ns.shape, np.int64)
+    windows = group, low_ns, high_ns, low_ns.size
+    native.call("measure_groups", begin, start_ns, end_ns, *windows, covered_ns)
+    return covered_ns
+
+
+def find_innermost(
+    begin: _Ints,
+    intervals: tuple[_Ints, _Ints],
+    depth: _Ints,
+    row: _Ints,
+    start_ns: _Ints,
+    end_ns: _Ints,
+) -> _Ints | None:
+    """Return the row of the innermost interval around each query, -1 if there is none.
+
+    Args:
+        begin: First interval of each layer, and the number of intervals.
+        intervals: Start and end of each interval, layer by layer.
+        depth: Depth of each interval.
+        row: Row of each interval.
+        start_ns: Start of each query.
+        end_ns: End of each query.
+    """
+    native = library()
+    if native is None:
+        return None
+    layers, queries = len(begin) - 1, len(start_ns)
+    # Place of the interval found last in each layer.
+    near = np.full(layers, -1, np.int64)
+    innermost = _empty(queries)
+    index = begin, near, *intervals, depth, row
+    native.call("innermost", index, layers, start_ns, end_ns, queries, innermost)
+    return innermost
+
+
+def last_before(
+    group: _Ints, time_ns: _Ints, wanted: _Ints, wanted_ns: _Ints, *, or_at: bool = False
+) -> _Ints | None:
+    """Return the last row of each wanted group before a time, or None if rows do not ascend."""
+    native = library()
+    if native is None:
+        return None
+    row = _empty(len(wanted))
+    rows = _as_ints(group), time_ns, len(group)
+    queries = _as_ints(wanted), wanted_ns, len(wanted)
+    status = native.call("last_before", *rows, *queries, int(or_at), row)
+    return None if status else row
+
+
+# Sorting and grouping: see bubbleviz.model.grouping.
+
+
+def is_sorted(columns: Sequence[_Ints]) -> bool:
+    """Return whether rows are in the order of some columns; False without the library."""
+    native = library()
+    if native is None:
+        return False
+    return bool(native.call("in_order", tuple(columns), len(columns), len(columns[0])))
+
+
+def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
+    """Sort rows by a word, stably.
+
+    Args:
+        word: Key of each row, at least one.
+        order: Rows in the order that ties keep. It is changed in place.
+
+    Returns:
+        ``order``, or None if memory is short.
+    """
+    native = library()
+    if native is None:
+        return None
+    return None if native.call("sort", word, len(word), order) else order
+
+
+def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column | None:
+    """Return a column in the order of groups, or None if groups are not 16-bit integers.
+
+    Rows of a group keep their order.
+
+    Args:
+        group: Group of each row.
+        column: Values of two, four or eight bytes.
+        next_place: Scratch memory, one number per group, which is -1 before the first column.
+    """
+    native = library()
+    if native is None or group.dtype != np.int16:
+        return None
+    ordered: _Column = np.empty_like(column)
+    places = next_place, len(next_place)
+    native.call("grouped", group, len(group), *places, column, column.itemsize, ordered)
+    return ordered
+
+
+def pack(columns: Sequence[_Codes]) -> tuple[_Ints, int] | None:
+    """Pack columns into one code per row; codes are in the order of rows.
+
+    Returns:
+        The codes and an upper bound that all codes are below, or None if the codes do not fit.
+    """
+    native = library()
+    if native is None:
+        return None
+    code = _empty(len(columns[0]))
+    # A column of one value does not distinguish rows.
+    varying = tuple(_as_ints(column) for column in columns if column.strides != (0,))
+    base = native.call("packed", varying, len(varying), len(code), code)
+    return (code, base) if base > 0 else None
+
+
+def number_codes(code: _Ints, base: int) -> tuple[_Ints, _Ints] | None:
+    """Return the number of each row's code, and the first row of each number."""
+    native = library()
+    if native is None:
+        return None
+    number_of_code = _empty(base)
+    first, of_row = _empty(min(base, len(code))), np.empty_like(code)
+    count = native.call("numbered", code, len(code), base, number_of_code, first, of_row)
+    return of_row, cut(first, count)
+
+
+def look_up(
+    values: _Ints, known: _Ints, number: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32] | None:
+    """Return the number of each value, or None if a value is unknown.
+
+    Args:
+        values: Values to look up.
+        known: Known values, ascending.
+        number: Number of each known value.
+    """
+    native = library()
+    if native is None:
+        return None
+    numbers = np.empty(len(values), np.int32)
+    is_known = native.call("numbers", (known, number, len(known)), values, len(values), numbers)
+    return numbers if is_known else None
+
+
+# Work of devices: see bubbleviz.interpret.linking and bubbleviz.interpret.spans.
+
+
+def link_calls(
+    *,
+    index: tuple[npt.NDArray[Any], ...],
+    calls: tuple[npt.NDArray[Any], ...],
+    threads: tuple[npt.NDArray[Any], ...],
+    ranges: tuple[_Ints, ...],
+    links: tuple[npt.NDArray[Any], ...],
+) -> tuple[_Bools, _Ints, npt.NDArray[np.int32]] | None:
+    """Link the calls of a block to what they launched, and to ranges.
+
+    Args:
+        index: Columns of ``struct index`` in ``links.c``. Its ``near`` is changed in place.
+        calls: Columns of ``struct calls``, whose rows ascend.
+        threads: Columns of ``struct threads``.
+        ranges: Columns of ``struct ranges``. Its ``near`` is changed in place.
+        links: Columns of ``struct links``, changed in place.
+
+    Returns:
+        Which calls launched something, and start and thread of each call of an earlier block whose
+        launch turned out to belong to another call.
+    """
+    native = library()
+    if native is None:
+        return None
+    size = len(calls[0])
+    place, lost_thread = np.empty(size, np.int32), np.empty(size, np.int32)
+    lost_ns = _empty(size)
+    found = place, lost_ns, lost_thread
+    losses = native.call("link", index, (*calls, size), threads, ranges, links, found)
+    return place != -1, lost_ns[:losses], lost_thread[:losses]
+
+
+class MeasuredWork(NamedTuple):
+    """When and how long work ran.
+
+    Attributes:
+        start_ns: Start of each operation.
+        end_ns: End of each operation.
+        n_kernels: Number of compute kernels of each operation.
+        first_row: First row of each operation, or -1 without work.
+        length_ns: How long compute kernels of each operation, and then of each group ran.
+        is_loose: Whether each row is a compute kernel outside of compute operations.
+        spent_ns: Time by rank and kind of work, shape (ranks, 5).
+        sets: When anything, communication, compute kernels and loose compute kernels ran.
+    """
+
+    start_ns: _Ints
+    end_ns: _Ints
+    n_kernels: _Ints
+    first_row: npt.NDArray[np.int32]
+    length_ns: _Ints
+    is_loose: _Bools
+    spent_ns: _Ints
+    sets: tuple[tuple[_Ints, _Ints], ...]
+
+
+def measure_work(
+    *,
+    work: tuple[npt.NDArray[Any] | None, ...],
+    n_rows: int,
+    order: _Ints | None,
+    communicates: _Bools,
+    group: npt.NDArray[np.int32],
+    n_groups: int,
+    n_ranks: int,
+) -> MeasuredWork | None:
+    """Measure when and how long the work of operations, of their groups and of ranks ran.
+
+    Args:
+        work: Columns of ``struct work`` in ``spans.c``.
+        n_rows: Number of rows of these columns.
+        order: Rows in the order of their starts, or None if they are in this order.
+        communicates: Which operations are communication.
+        group: Group of each operation, or -1.
+        n_groups: Number of groups.
+        n_ranks: Number of ranks.
+
+    Raises:
+        IndexError: A row belongs to an operation or a rank that does not exist.
+    """
+    native = library()
+    if native is None:
+        return None
+    n_operations = len(communicates)
+    start_ns, end_ns, n_kernels = (_empty(n_operations) for _ in range(3))
+    first_row, best = np.empty(n_operations, np.int32), np.empty(n_operations, np.uint8)
+    length_ns, reach_ns = (_empty(n_operations + n_groups) for _ in range(2))
+    spans = start_ns, end_ns, n_kernels, first_row, best, length_ns, reach_ns, len(length_ns)
+    is_loose, spent_ns = np.empty(n_rows, bool), np.empty((n_ranks, 5), np.int64)
+    lengths, bounds = np.empty(4, np.int64), [_empty(n_rows) for _ in range(8)]
+    operations = communicates, group, n_operations
+    ranks: tuple[Argument, ...] = (n_ranks, is_loose, spent_ns, lengths, *bounds)
+    strays = native.call("spans", (*work, n_rows, order), operations, spans, ranks)
+    if strays:
+        raise IndexError(f"{strays} rows have an owner beyond the {n_operations} operations")
+    sets = tuple(
+        (cut(set_start_ns, length), cut(set_end_ns, length))
+        for set_start_ns, set_end_ns, length in zip(
+            bounds[::2], bounds[1::2], lengths.tolist(), strict=True
+        )
+    )
+    return MeasuredWork(start_ns, end_ns, n_kernels, first_row, length_ns, is_loose, spent_ns, sets)
+
+
+# Orders of operations: see bubbleviz.schedules.search.orders.
+
+
+def improve_orders(
+    *,
+    pipeline: tuple[Argument, ...],
+    code: npt.NDArray[np.int32],
+    offset: npt.NDArray[np.int32],
+    trials: int,
+    memory: int,
+    rise: int,
+    seed: int,
+    enough: int,
+) -> int | None:
+    """Search for shorter orders, and write the best ones to ``code``.
+
+    Args:
+        pipeline: Members of ``struct pipeline`` in ``orders.c``.
+        code: Operations of all devices, changed in place.
+        offset: First operation of each device, and the number of operations.
+        trials: Number of moves to try.
+        memory: Number of previous trials that count for acceptance.
+        rise: Thousandths by which orders may become longer than the first ones.
+        seed: Seed of the moves.
+        enough: Length at which the search ends.
+
+    Returns:
+        The length of the best orders, -1 if the first ones cannot run, or None without the library.
+    """
+    native = library()
+    if native is None:
+        return None
+    search = trials, memory, rise, seed, enough
+    return native.call("orders_improved", pipeline, (code, offset), *search)
+
+
+# Pages of SQLite files: see bubbleviz.sources.sqlite.pages, whose caller falls back to SQLite.
+
+
+def find_leaves(
+    *, file: tuple[int, ...], root: int, max_leaves: int
+) -> tuple[npt.NDArray[np.uint32], _Ints] | None:
+    """Return the leaf pages of a table, and the last row number that each of them may contain.
+
+    Args:
+        file: Descriptor, bytes of a page, usable bytes of a page, and number of pages.
+        root: Page of the root of the table's tree.
+        max_leaves: Maximum number of leaves.
+
+    Returns:
+        The columns, or None if a page is unusual or memory is short.
+    """
+    native = library()
+    if native is None:
+        return None
+    try:
+        leaf, last_row = np.empty(max_leaves, np.uint32), _empty(max_leaves)
+    except MemoryError:
+        return None
+    count = native.call("leaves", file, root, leaf, last_row, max_leaves)
+    return None if count < 0 else (leaf[:count].copy(), last_row[:count].copy())
+
+
+def decode_integers(
+    *, file: tuple[int, ...], leaves: tuple[Argument, ...], columns: _Ints, max_rows: int
+) -> _Ints | None:
+    """Decode columns of whole numbers.
+
+    Args:
+        file: As in :func:`find_leaves`.
+        leaves: Members of ``struct leaves`` in ``sqlite_pages.c``.
+        columns: Place, meaning of NULL, missing value and row number flag of each column.
+        max_rows: Maximum number of rows.
+
+    Returns:
+        Values, shape (columns, rows), or None if a page is unusual or memory is short.
+    """
+    native = library()
+    if native is None:
+        return None
+    try:
+        values = np.empty((len(columns), max_rows), np.int64)
+    except MemoryError:
+        return None
+    rows = native.call("integers", file, leaves, columns, len(columns), values, max_rows)
+    if rows < 0:
+        return None
+    return values if rows == max_rows else values[:, :rows].copy()
+
+
+def decode_named(
+    *,
+    file: tuple[int, ...],
+    leaves: tuple[Argument, ...],
+    columns: _Ints,
+    selection: tuple[Argument, ...],
+) -> tuple[_Ints, bytes] | None:
+    """Decode columns of whole numbers and a column of texts of selected rows.
+
+    Args:
+        file: As in :func:`find_leaves`.
+        leaves: Members of ``struct leaves`` in ``sqlite_pages.c``.
+        columns: As in :func:`decode_integers`.
+        selection: Members of ``struct selection`` in ``sqlite_pages.c``.
+
+    Returns:
+        Values and last the lengths of texts, -1 for NULL, shape (columns + 1, rows), and the texts
+        without separators; or None if a page is unusual or memory is short.
+    """
+    native = library()
+    if native is None:
+        return None
+    result, width = np.zeros(4, np.int64), len(columns) + 1
+    try:
+        if native.call("named", file, leaves, columns, len(columns), selection, result):
+            return None
+        address, text_address, rows, text_bytes = result.tolist()
+        values = np.frombuffer(memory_at(address, rows * width * 8), np.int64)
+        # Copies, since the memory is freed.
+        return (
+            np.array(values.reshape(rows, width).T, order="C"),
+            bytes(memory_at(text_address, text_bytes)),
+        )
+    finally:
+        native.call("named_free", result)
+
+
+def number_texts(texts: bytes, lengths: _Ints) -> tuple[_Ints, _Ints] | None:
+    """Number distinct texts.
+
+    Args:
+        texts: Texts without separators.
+        lengths: Length of each row's text, -1 for NULL.
+
+    Returns:
+        Number of each row's text, -1 for NULL; and begin and length of each distinct text, shape
+        (texts, 2).
+    """
+    native = library()
+    if native is None:
+        return None
+    rows = len(lengths)
+    slots = np.zeros(2 << (2 * rows).bit_length(), np.uint32)
+    number, bounds = _empty(rows), np.empty((rows, 2), np.int64)
+    packed = np.frombuffer(texts, np.uint8)
+    count = native.call("distinct", packed, lengths, rows, slots, len(slots), number, bounds)
+    return number, bounds[:count]
