@@ -17,10 +17,8 @@ ONE = str(FIXTURES / "1f1b")
 
 
 def test_outputs_are_written_and_only_replaced_by_force(tmp_path: Path, cli: CommandLine) -> None:
-    # Of a picture of chunks no tokens are known.
-    names = [own.name for own in renderers() if own.name != "chunk-costs"]
+    names = [own.name for own in renderers()]
     outputs = [(f"--{name}", tmp_path / f"out.{name}") for name in names]
-    # A plot of schedules against memory needs more than one.
     words = ("analyze", ONE, "--what-if")
     cli.printed(*words, *chain(*outputs))
     first = {file: file.read_bytes() for file in tmp_path.iterdir()}

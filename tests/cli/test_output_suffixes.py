@@ -55,9 +55,15 @@ def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
         suffixed("a.svg", ["json"])
 
 
-@pytest.mark.parametrize("file", ["x.bubbles.parquet", "X.Iterations.PARQUET"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("x.bubbles.parquet", "X.Iterations.PARQUET", "x.pftrace", "x.perfetto-trace"),
+        *("x.chunks.svg", "x.chunks.pdf", "x.Slowdowns.svg", "x.slowdowns.png", "x.memory.svg"),
+    ],
+)
 def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -> None:
-    """Without this check, the table of operations would be written under these names."""
+    """Without this check, operations would be written or drawn under most of these names."""
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.bubbles\.csv.*\.parquet"):
         suffixed(file, NAMES)
     report = bubbleviz.analyze(ONE)

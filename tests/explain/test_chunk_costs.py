@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.render.json_document import document
-from bubbleviz.render.picture.slowdowns import chunk_costs
+from bubbleviz.render.web import unsaved
+from bubbleviz.render.web.unsaved import unsaved_numbers
 from bubbleviz.report.report import Report, cost_in_words
-from bubbleviz.report.view import View
 from tests.support.command_line import CommandLine
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
-from tests.support.places import FIXTURES
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def report_of(folder: Path, tokens: list[int], times_ns: list[float], **more: list[int]) -> Report:
@@ -95,7 +93,6 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(told: bool, tmp_path: Pa
     even = document(report)["even_chunks"]
     assert even["virtual_stage"] == 1
     assert even["even_ns"] < 0.99 * even["equal_ns"]
-    assert chunk_costs(report, View()).count('class="bv-mark"') == 2 * 2
 
 
 @pytest.mark.filterwarnings("error")
@@ -127,41 +124,47 @@ def test_noise_alone_is_no_curve(tmp_path: Path) -> None:
     assert first.token_squared_ns == 0
 
 
-def test_the_picture_has_a_panel_a_stage(tmp_path: Path) -> None:
+def test_a_page_carries_the_measured_chunks(tmp_path: Path) -> None:
     tokens = [64, 128, 512, 1024, 4096]
     report = report_of(tmp_path, tokens, [200_000 + 500 * t for t in tokens])
-    root = ET.fromstring(chunk_costs(report, View()))
+    first, second = unsaved_numbers(report).chunk_times
 
-    texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert [text for text in texts if text and text.startswith("stage ")] == ["stage 0", "stage 1"]
-    assert "0.200 ms + 0.5 us/token" in texts
-    assert len(list(root.iter(f"{SVG}circle"))) == 2 * len(tokens)
-
-
-def test_the_line_of_few_tokens_has_no_steps(tmp_path: Path) -> None:
-    tokens = [1, 2, 3]
-    root = ET.fromstring(chunk_costs(report_of(tmp_path, tokens, [1e6, 2e6, 3e6]), View()))
-
-    line = next(p for p in root.iter(f"{SVG}path") if p.get("class") == "bv-mark").attrib["d"]
-    points = np.array([point.split() for point in line[1:].split("L")], float)
-    slopes = np.diff(points[:, 1]) / np.diff(points[:, 0])
-    assert np.ptp(slopes) < 0.01
+    assert (first.virtual_stage, second.virtual_stage) == (0, 1)
+    assert sorted(first.tokens) == sorted(second.tokens) == tokens
+    assert dict(zip(first.tokens, first.busy_ns, strict=True)) == {
+        count: 200_000 + 500 * count for count in tokens
+    }
+    assert dict(zip(second.tokens, second.busy_ns, strict=True)) == {
+        count: 400_000 + 1000 * count for count in tokens
+    }
 
 
-def test_the_picture_of_ranks_without_a_stage(tmp_path: Path) -> None:
+def test_a_page_carries_chunks_of_ranks_without_a_stage(tmp_path: Path) -> None:
     report = bubbleviz.analyze(table_of(tmp_path, Serving((1.0,), (1.0, 1.0), tokens=[4])))
-    root = ET.fromstring(chunk_costs(report, View()))
 
-    texts = [text.text or "" for text in root.iter(f"{SVG}text")]
-    assert [text for text in texts if text.startswith("stage")] == ["stage unknown"]
+    assert [own.virtual_stage for own in unsaved_numbers(report).chunk_times] == [-1]
 
 
-def test_a_picture_without_tokens_is_refused(tmp_path: Path, cli: CommandLine) -> None:
-    made = tmp_path / "x.chunks.svg"
-    said = cli.refused("analyze", str(FIXTURES / "1f1b"), "-o", str(made), code=2)
+@given(
+    st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 10**10)), min_size=1, max_size=60),
+    st.integers(0, 60),
+)
+def test_thinned_chunks_lie_next_to_all_others(chunks: list[tuple[int, int]], most: int) -> None:
+    tokens, busy_ns = np.array(chunks, np.int64).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unsaved, "_MAX_CHUNKS", most)
+        drawn = unsaved._thinned(tokens, busy_ns).tolist()
 
-    assert "a picture of chunks needs the tokens of each forward" in said
-    assert not made.exists()
+    assert drawn == sorted(set(drawn))
+    if len(chunks) <= most:
+        assert drawn == list(range(len(chunks)))
+    # Each chunk has a drawn one in its cell, which is 1 / 127 of the axes wide and high.
+    wide, high = max(tokens.max(), 1) / 127, max(busy_ns.max(), 1) / 127
+    for count, length in chunks:
+        assert any(
+            abs(count - chunks[row][0]) <= wide and abs(length - chunks[row][1]) <= high
+            for row in drawn
+        )
 
 
 def test_tables_written_again_keep_their_tokens(tmp_path: Path, cli: CommandLine) -> None:

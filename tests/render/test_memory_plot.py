@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -61,18 +60,6 @@ def test_labels_do_not_overlap(places: list[tuple[int, int]], limit: int) -> Non
     for (_, one), (_, other) in combinations(boxes.items(), 2):
         apart = one[0] >= other[2] or other[0] >= one[2] or one[1] >= other[3] or other[1] >= one[3]
         assert apart
-
-
-def test_a_report_plots_the_schedules_of_what_if(tmp_path: Path, cli: CommandLine) -> None:
-    file = tmp_path / "run.memory.svg"
-    assert "give --what-if" in cli.refused("analyze", FIXTURES / "1f1b", "-o", file, code=2)
-    assert not file.exists()
-    assert main(["analyze", str(FIXTURES / "1f1b"), "--what-if", "-o", str(file)]) == 0
-    svg = file.read_text()
-
-    assert "microbatches of a stage" in svg
-    assert re.search(r">[^<]*1f1b \(ran\)[^<]*<", svg)
-    assert "gpipe" in svg
 
 
 def test_layouts_and_plans_are_plotted(tmp_path: Path, cli: CommandLine) -> None:

@@ -10,8 +10,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 
-#: All but that of chunks, which needs tokens.
-NAMES = [renderer.name for renderer in renderers() if renderer.name != "chunk-costs"]
+NAMES = [renderer.name for renderer in renderers()]
 
 
 @cache

@@ -15,10 +15,9 @@ from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, OF_ANALYZE, flag, option, 
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PictureOptions, numbers, parallel_of
 from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps
-from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
-from bubbleviz.render.formats import ALONE, renderers
+from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.timing import noting, step
@@ -84,8 +83,6 @@ def analyze(
     sizes = None if parallel is None else parallel_of(parallel)
     settings = reading.settings()
     picture.check(outputs.formats.values())
-    if "memory-plot" in outputs.formats.values() and not what_if:
-        raise UsageError(ALONE)
     with noting() as steps:
         with step("load the analysis"):
             from bubbleviz.api import analyze as analyze_run

@@ -25,13 +25,10 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.view import View
 
 #: Endings of former formats of reports. Their shorter endings belong to formats with other content.
-_FORMER_ENDINGS = re.compile(r"\.(bubbles|iterations)\.parquet$")
-
-#: Why a report without other schedules has no plot of them.
-ALONE = (
-    "a plot of schedules against memory needs schedules beside the one that ran; give --what-if, "
-    "or plot a plan: bubbleviz plan report.json -o plan.memory.svg"
+_FORMER_ENDINGS = re.compile(
+    r"\.(?:bubbles|iterations)\.parquet$|\.(?:chunks|slowdowns|memory)\.(?:svg|pdf|png)$"
 )
+
 #: Packages that are extras, and what is said where one is needed and not installed.
 _EXTRAS = {
     "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "

@@ -16,15 +16,11 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
-from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.formats import ALONE
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.page import Page, box, fitted, percent, px, text_width
 from bubbleviz.render.picture.plots import LETTERS, Graph, steps
-from bubbleviz.report.report import Report
-from bubbleviz.report.view import View
 
 #: px: height of the plot, and what lies to its left, right and below.
 _HEIGHT, _LEFT, _RIGHT, _BELOW = 330.0, 62.0, 96.0, 40.0
@@ -69,35 +65,6 @@ class MemoryPlot:
     in_bytes: bool
     limit: float | None = None
     reason: str = ""
-
-
-def alternatives(report: Report, _: View) -> str:
-    """Return bubble ratios of schedules against memory; the reason where these are unknown.
-
-    Raises:
-        UsageError: no other schedules were asked for.
-    """
-    others = report.alternatives
-    ran = report.schedule.name if report.schedule is not None else None
-    rows = [row for row in others.rows if row.name != "no-delay"] if others is not None else []
-    if others is None or (rows and {row.name for row in rows} <= {"measured", ran}):
-        raise UsageError(ALONE)
-    in_bytes = any(row.peak_bytes is not None for row in rows)
-    points = []
-    for row in rows:
-        memory = row.peak_bytes if in_bytes else row.peak_activations
-        if memory is not None and row.bubble_ratio is not None:
-            name = "as measured" if row.name == "measured" else row.name
-            name += " (ran)" if row.name == ran else ""
-            points.append(MemoryPoint(name, memory, row.bubble_ratio, bool(row.fits)))
-    plot = MemoryPlot(
-        "Bubble ratio of schedules against memory",
-        tuple(points),
-        in_bytes,
-        limit=others.limit_bytes,
-        reason=others.reason,
-    )
-    return draw_memory_plot(plot)
 
 
 def draw_memory_plot(plot: MemoryPlot) -> str:

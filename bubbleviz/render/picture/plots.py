@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import drawsvg
@@ -87,14 +86,6 @@ def steps(low: float, high: float, most: int) -> list[float]:
     """Return round values from ``low`` to ``high``, about so many."""
     step = round_step((high - low) / most, (1, 2, 2.5, 5, 10))
     return [number * step for number in range(int(-(-low // step)), int(high // step) + 1)]
-
-
-def steps_around(low: float, high: float, most: int) -> list[float]:
-    """Return round values, about so many, from ``low`` or below it to ``high`` or above it."""
-    step = round_step((high - low) / most, (1, 2, 2.5, 5, 10))
-    # What is round itself is no step further out.
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [number * step for number in range(first, last + 1)]
 
 
 def draw_cells(page: Page, shade: Floats, left: float, width: float, height: float) -> None:

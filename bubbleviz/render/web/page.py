@@ -36,6 +36,7 @@ from bubbleviz.render.formats import check_installed
 from bubbleviz.render.json_document import document
 from bubbleviz.render.rows import chosen_ranks
 from bubbleviz.render.web.shards import bytes_of, deflated, sharded
+from bubbleviz.render.web.unsaved import UnsavedNumbers, unsaved_numbers
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.rank_means import (
     RankMeans,
@@ -66,6 +67,9 @@ _SCRIPTS = (
     "timeline",
     "charts",
     "tables",
+    "slowdown",
+    "chunks",
+    "memory",
     "parts",
     "details",
     "overview",
@@ -95,7 +99,8 @@ def render(report: Report, view: View) -> str:
     means = rank_means(report) if many else None
     found = () if means is None else standouts(report, means)
     asked = [rank.index for rank in chosen_ranks(report, view)] if view.ranks else []
-    own = packed(numbers, timeline_of(report), shown, report.command, means, found, asked)
+    unsaved = unsaved_numbers(report)
+    own = packed(numbers, timeline_of(report), shown, report.command, unsaved, means, found, asked)
     return page(*own)
 
 
@@ -106,7 +111,7 @@ def page_of_saved(path: str, saved: Mapping[str, Any]) -> str:
         InputError: its timeline contradicts itself.
         OutputError: the charting library is not installed.
     """
-    return page(*packed(saved, restored(path, saved), _opening(saved), ""))
+    return page(*packed(saved, restored(path, saved), _opening(saved), "", UnsavedNumbers()))
 
 
 def _opening(saved: Mapping[str, Any]) -> int | None:
@@ -194,6 +199,7 @@ def packed(
     timeline: Timeline,
     shown: int | None,
     command: str,
+    unsaved: UnsavedNumbers,
     means: RankMeans | None = None,
     found: Sequence[Standout] = (),
     wanted: Sequence[int] = (),
@@ -205,6 +211,7 @@ def packed(
         timeline: its operations.
         shown: index of the iteration to begin with; None for the whole run.
         command: the command line that made it; empty for none.
+        unsaved: Numbers that the JSON values lack.
         means: of the ranks of a run of many; its timeline is packed in shards then.
         found: what of these stands out.
         wanted: indices of ranks that were asked for: of many, the first is shown, and they find
@@ -244,6 +251,7 @@ def packed(
         "base_ns": str(timeline.base_ns),
         "shown": shown,
         "command": command,
+        "unsaved": asdict(unsaved),
         "shown_rank": next(iter(wanted), None),
         "many": many_ranks(len(document["ranks"])),
         "standouts": standing_out,

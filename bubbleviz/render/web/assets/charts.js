@@ -141,6 +141,14 @@ function heatSpec(run, phase, name) {
   };
 }
 
+// An axis of iterations: ticks are at places, and named as the report names iterations.
+function iterationAxis({ iterations }) {
+  const step = Math.ceil(iterations.length / 12);
+  const ticks = iterations.map((own) => own.index).filter((index) => index % step === 0);
+  const labels = ticks.map((index) => clean(iterations[index].name, 20));
+  return { field: "index", type: "quantitative", title: "iteration", axis: { values: ticks, labelExpr: `${JSON.stringify(labels)}[datum.value / ${step}]`, labelOverlap: true }, scale: { nice: false, zero: false } };
+}
+
 function trendSpec(run) {
   const { report } = run;
   const known = run.ratioDefinitions.map((own) => own.name);
@@ -153,10 +161,6 @@ function trendSpec(run) {
       index: own.index, iteration: clean(own.name, 40), definition: called(name), ratio: own.bubble_ratio[name],
       averaged: own.averaged ? "averaged" : "not averaged",
     })));
-  const step = Math.ceil(report.iterations.length / 12);
-  const ticks = report.iterations.map((own) => own.index).filter((index) => index % step === 0);
-  // Ticks are at places, and named as the report names iterations.
-  const labels = ticks.map((index) => clean(report.iterations[index].name, 20));
   return values.length === 0 ? null : {
     description: "Lines: bubble ratio of each iteration by each definition.",
     data: { values },
@@ -164,7 +168,7 @@ function trendSpec(run) {
     height: 190,
     layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, tooltip: true, cursor: "pointer" } }],
     encoding: {
-      x: { field: "index", type: "quantitative", title: "iteration", axis: { values: ticks, labelExpr: `${JSON.stringify(labels)}[datum.value / ${step}]`, labelOverlap: true }, scale: { nice: false, zero: false } },
+      x: iterationAxis(report),
       y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: false } },
       color: { field: "definition", type: "nominal", title: null, scale: { domain: names.map(called), range: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"] } },
       shape: { field: "averaged", type: "nominal", title: null, scale: { domain: ["averaged", "not averaged"], range: ["circle", "triangle-up"] }, legend: values.some((own) => own.averaged !== "averaged") ? {} : null },
@@ -199,12 +203,25 @@ class Charts {
   }
 
   async all() {
-    const trend = await this.draw("trend", trendSpec(this.run));
-    trend?.addEventListener("click", (_, item) => {
-      if (item?.datum?.index !== undefined) this.timeline.callbacks.iteration(item.datum.index);
-    });
+    await this.trend("trend", trendSpec(this.run));
     await this.draw("causes-chart", causesSpec(this.run));
     await this.heat(this.phase, this.measure);
+    if (this.run.report.slowdown) await this.trend("slowdown-trend", slowdownSpec(this.run));
+    if (this.run.report.chunk_costs?.length) await this.chunks(slowestChunks(this.run.report.chunk_costs));
+    const schedules = schedulesSpec(this.run);
+    if (schedules) await this.draw("schedules-chart", schedules);
+  }
+
+  // Draws values of iterations; a click on one shows it in the timeline.
+  async trend(id, spec) {
+    const view = await this.draw(id, spec);
+    view?.addEventListener("click", (_, item) => {
+      if (item?.datum?.index !== undefined) this.timeline.callbacks.iteration(item.datum.index);
+    });
+  }
+
+  async chunks(place) {
+    await this.draw("chunks-chart", chunksSpec(this.run, place));
   }
 
   async heat(phase, measure) {

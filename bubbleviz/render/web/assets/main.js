@@ -139,6 +139,7 @@ function fillControls(run, timeline, charts) {
     document.querySelector(".skip").href = "#Devices";
     return;
   }
+  byId("chunk-stage")?.addEventListener("change", (event) => charts.chunks(Number(event.currentTarget.value)));
   const phases = byId("heat-phase");
   phases.append(...charts.phases.map((phase) => element("option", { value: phase }, phase)));
   const measures = byId("heat-measure");
@@ -164,10 +165,19 @@ function fillPanels(run, timeline) {
   const changes = whatIfTable(run);
   fill("what-if", ...(changes ? explained("what if", changes) : [quiet("Unknown for this run.")]), ...alternatives(run));
   fill("times", ...explained("phase times by stage", phaseTimesTable(run)));
+  fill("slowdown", ...slowdownPanel(run));
+  fillIf(run.report.chunk_costs?.length, "chunks", () => chunksPanel(run));
+  fillIf(run.report.memory, "memory", () => memoryPanel(run));
   fillRanks(run);
   fill("clocks", ...explained("clocks", clocksTable(run)));
   fill("limitations", limitations(run));
   fill("provenance", ...provenance(run));
+}
+
+// Fills a section that only some runs have; without content it goes, and so does its link.
+function fillIf(known, id, content) {
+  if (known) byId(`${id}-panel`).append(...content());
+  else for (const own of [byId(`${id}-section`), document.querySelector(`#contents a[href="#${id}-section"]`).parentElement]) own.remove();
 }
 
 // What is listed by rank: of all, or of those that the timeline shows.

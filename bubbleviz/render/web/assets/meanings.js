@@ -51,7 +51,23 @@ const MEANINGS = {
   "95 %": "95 % of the ranks do not exceed it",
   most: "the most of all ranks",
   activations: "most microbatches whose activations a rank holds at once",
+  "peak memory": "the most that the fullest device allocates at once, weights included",
   launched: "where the host launched it",
+  chunks: "number of measured forwards whose tokens are known",
+  tokens: "of the shortest and the longest chunk",
+  fixed: "fitted time of a chunk without tokens",
+  "per token": "fitted time of each token",
+  attention: "fitted time of each token × (tokens + 2 prefix)",
+  residual: "standard deviation of the chunks from the fit",
+  explained: "share of the variance that the fit explains",
+  peak: "the most that the rank allocated at once, weights included",
+  resident: "allocated when an iteration begins, median: weights, gradients, optimizer states",
+  "virtual stage": "place in the order in which a microbatch passes the chunks of all stages",
+  operations: "number of measured operations",
+  leaves: "memory after the operation minus memory before it, median",
+  needs: "the most that is allocated during the operation beyond what was before it, median",
+  "held to B": "activations that the backward for the input frees",
+  "kept to W": "activations that only the backward for the weights frees",
 };
 
 // The meaning of a column, whose name may end in its unit.

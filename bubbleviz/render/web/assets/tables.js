@@ -114,12 +114,15 @@ function alternatives(run) {
   const stage = others.window === "stage";
   const lengthNs = (own) => { const ms = stage ? own.cost_ms : own.makespan_ms; return ms === null ? null : ms * 1e6; };
   const unit = commonUnit(others.rows.map(lengthNs));
+  const inBytes = others.rows.some((own) => own.peak_bytes !== null && own.peak_bytes !== undefined);
+  const limit = run.data.unsaved.memory_limit_bytes;
   const rows = others.rows.map((own) => [
     clean(own.name, 60), time(lengthNs(own), unit), share(own.bubble_ratio), share(own.speedup),
-    own.peak_activations === null ? "–" : significant(own.peak_activations), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
+    own.peak_activations === null ? "–" : significant(own.peak_activations), ...(inBytes ? [memoryCell(own.peak_bytes)] : []), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
-  const made = table(null, ["schedule", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "time saved", "activations", "fits in the same memory"], rows, { lastText: true });
-  return [heading, ...explained("other schedules", made)];
+  const made = table(null, ["schedule", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "time saved", "activations", ...(inBytes ? ["peak memory"] : []), limit === null ? "fits in the same memory" : `fits in ${memorySize(limit)}`], rows, { id: "schedules", lastText: true });
+  const chart = schedulePoints(run)[1].length < 2 ? [] : [quiet("Lower left is better. The line joins the schedules that no other beats in both."), element("div", { id: "schedules-chart", class: "chart" })];
+  return [heading, ...explained("other schedules", made), ...chart];
 }
 
 function phaseTimesTable(run) {

@@ -1,0 +1,61 @@
+// Chunks: what a forward of a serving run takes by its tokens, measured and fitted, by virtual stage.
+
+// Points of a fitted line.
+const LINE_POINTS = 33;
+
+const chunkStage = (cost) => (cost.virtual_stage < 0 ? "unknown" : cost.virtual_stage);
+
+function chunkTimeNs(cost, tokens, prefix) {
+  return cost.fixed_ns + (cost.token_ns ?? 0) * tokens + (cost.token_squared_ns ?? 0) * tokens * (tokens + 2 * prefix);
+}
+
+function chunksPanel(run) {
+  const { chunk_costs: costs } = run.report;
+  const chosen = element("select", { id: "chunk-stage" }, ...costs.map((own, at) => element("option", { value: at }, chunkStage(own))));
+  chosen.value = String(slowestChunks(costs));
+  return [
+    quiet("Time of a chunk: fixed + tokens × per token + tokens × (tokens + 2 prefix) × attention. The prefix is what the chunk reads of its prompt’s earlier chunks."),
+    ...explained("what a chunk costs", chunkCostsTable(costs)),
+    element("h3", {}, "Measured chunks and the fit"), element("label", {}, "stage ", chosen), element("div", { id: "chunks-chart", class: "chart" }),
+  ];
+}
+
+// The place of the stage whose longest chunk takes longest.
+function slowestChunks(costs) {
+  const longest = costs.map((own) => chunkTimeNs(own, own.most_tokens, 0));
+  return longest.indexOf(Math.max(...longest));
+}
+
+function chunkCostsTable(costs) {
+  const [ms, us] = [[1e6, "ms"], [1e3, "µs"]];
+  const rows = costs.map((own) => [
+    chunkStage(own), grouped(own.n), `${grouped(own.least_tokens)} to ${grouped(own.most_tokens)}`, time(own.fixed_ns, ms), time(own.token_ns, us),
+    own.token_squared_ns ? element("span", { title: exactly(own.token_squared_ns) }, significant(own.token_squared_ns)) : "–",
+    time(own.residual_ns, ms), share(own.explained),
+  ]);
+  return table(null, ["stage", "chunks", "tokens", "fixed, ms", "per token, µs", "attention, ns", "residual, ms", "explained"], rows, { id: "chunk-costs" });
+}
+
+// Dots: chunks. Lines: the fit without a prefix, and with the longest one that a whole chunk read.
+function chunksSpec(run, place) {
+  const cost = run.report.chunk_costs[place];
+  if (!cost) return null;
+  const measured = run.data.unsaved.chunk_times.find((own) => own.virtual_stage === cost.virtual_stage);
+  const dots = (measured?.tokens ?? []).map((tokens, at) => ({ tokens, ms: measured.busy_ns[at] / 1e6 }));
+  const longest = Math.max(Math.floor(cost.prompt_tokens / Math.max(cost.most_tokens, 1)) - 1, 0) * cost.most_tokens;
+  const lines = [...new Set([0, longest])].flatMap((prefix) => Array.from({ length: LINE_POINTS }, (_, at) => {
+    const tokens = cost.least_tokens + (cost.most_tokens - cost.least_tokens) * at / (LINE_POINTS - 1);
+    return { tokens, ms: chunkTimeNs(cost, tokens, prefix) / 1e6, prefix, fit: prefix ? `fit after ${grouped(prefix)} tokens` : "fit without a prefix" };
+  }));
+  const x = { field: "tokens", type: "quantitative", title: "tokens of a chunk", scale: { domain: [0, Math.max(cost.most_tokens, 1)] } };
+  const y = { field: "ms", type: "quantitative", title: "ms", scale: { zero: true } };
+  return {
+    description: `Dots: time of each chunk on stage ${chunkStage(cost)} by its tokens, in milliseconds. Lines: the fit.`,
+    width: "container",
+    height: 200,
+    layer: [
+      { data: { values: dots }, mark: { type: "point", filled: true, size: 28, opacity: 0.8, color: "#0072b2", tooltip: true }, encoding: { x, y, tooltip: [{ field: "tokens", format: "," }, { field: "ms", format: ",.4~g" }] } },
+      { data: { values: lines }, mark: { type: "line", strokeWidth: 1.5 }, encoding: { x, y, color: { field: "fit", type: "nominal", title: null, sort: { field: "prefix" }, scale: { range: ["#d55e00", "#009e73"] } } } },
+    ],
+  };
+}

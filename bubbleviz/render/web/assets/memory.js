@@ -1,0 +1,77 @@
+// Memory: what ranks and operations allocate, and bubble ratios of schedules against it.
+
+const MEMORY_UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
+
+function memorySize(bytes) {
+  const unit = MEMORY_UNITS.find(([size]) => Math.abs(bytes) >= size);
+  return unit ? `${significant(bytes / unit[0])} ${unit[1]}` : `${grouped(bytes)} B`;
+}
+
+function memoryCell(bytes) {
+  return bytes === null || bytes === undefined ? "–" : element("span", { title: `${grouped(bytes)} bytes` }, memorySize(bytes));
+}
+
+function memoryPanel(run) {
+  const { ranks, operations } = run.report.memory;
+  const fullest = ranks.length > MOST_LISTED ? [...ranks].sort((a, b) => b.peak_bytes - a.peak_bytes).slice(0, MOST_LISTED) : ranks;
+  const peaks = table(fewOf(ranks.length, "rank", "the fullest"), ["rank", "peak", "resident"],
+    fullest.map((own) => [element("span", {}, run.rankLabel(own.rank)), memoryCell(own.peak_bytes), memoryCell(own.resident_bytes)]), { id: "memory-ranks" });
+  const kinds = table(null, ["virtual stage", "phase", "operations", "leaves", "needs", "held to B", "kept to W"],
+    operations.map((own) => [own.virtual_stage ?? "–", own.phase, grouped(own.n), ...["net_bytes", "above_bytes", "held_bytes", "kept_bytes"].map((name) => memoryCell(own[name]))]), { left: 2, id: "memory-operations" });
+  return [element("div", { class: "pair" },
+    element("div", {}, element("h3", {}, "Ranks"), ...explained("memory of ranks", peaks)),
+    element("div", {}, element("h3", {}, "Operations"), ...explained("memory of operations", kinds)))];
+}
+
+// Schedules with a ratio and a memory, as dots: those at one place share a dot and its label.
+function schedulePoints(run) {
+  const { alternatives: others, schedule } = run.report;
+  const rows = (others?.rows ?? []).filter((own) => own.name !== "no-delay");
+  const inBytes = rows.some((own) => own.peak_bytes !== null && own.peak_bytes !== undefined);
+  const points = new Map();
+  for (const own of rows) {
+    const memory = inBytes ? own.peak_bytes : own.peak_activations;
+    if (memory === null || memory === undefined || own.bubble_ratio === null) continue;
+    const name = own.name === "measured" ? "as measured" : own.name === schedule?.name ? `${own.name} (ran)` : own.name;
+    const key = `${memory} ${own.bubble_ratio.toFixed(6)}`;
+    const point = points.get(key) ?? points.set(key, { memory, ratio: own.bubble_ratio, names: [], fits: false }).get(key);
+    point.names.push(clean(name, 40));
+    point.fits ||= Boolean(own.fits);
+  }
+  return [inBytes, [...points.values()].sort((a, b) => a.memory - b.memory || a.ratio - b.ratio)];
+}
+
+function schedulesSpec(run) {
+  const [inBytes, points] = schedulePoints(run);
+  if (points.length < 2) return null;
+  const limit = inBytes ? run.data.unsaved.memory_limit_bytes : null;
+  const unit = inBytes ? MEMORY_UNITS.find(([size]) => Math.max(...points.map((own) => own.memory)) >= size) ?? [1, "B"] : [1, ""];
+  const most = 1.08 * Math.max(limit ?? 0, ...points.map((own) => own.memory)) / unit[0];
+  const values = points.map((own) => ({ memory: own.memory / unit[0], ratio: own.ratio, schedules: own.names.join(", "), fits: own.fits ? "yes" : "no" }));
+  // The schedules that no other beats in both.
+  const best = values.filter((own, at) => values.slice(0, at).every((other) => other.ratio > own.ratio));
+  const told = values.filter((own) => best.includes(own) || /as measured|\(ran\)/.test(own.schedules));
+  const title = inBytes ? `memory of the fullest device, ${unit[1]}` : "activations of the fullest device, microbatches of a stage";
+  const x = { field: "memory", type: "quantitative", title, scale: { domain: [0, most], nice: false } };
+  const y = { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: true } };
+  // The best schedules have their labels above their dots, others below.
+  const label = (isRight, isBest) => ({
+    data: { values: told.filter((own) => (own.memory > most / 2) === isRight && best.includes(own) === isBest) },
+    mark: { type: "text", align: isRight ? "right" : "left", dx: isRight ? -8 : 8, dy: isBest ? -7 : 12, fontSize: 11, limit: 320 },
+    encoding: { x, y, text: { field: "schedules" } },
+  });
+  const border = { data: { values: [{ memory: (limit ?? 0) / unit[0] }] }, mark: { type: "rule", strokeDash: [4, 3] }, encoding: { x } };
+  return {
+    description: "Dots: the bubble ratio of each schedule and the memory of its fullest device. Filled dots fit.",
+    width: "container",
+    height: 220,
+    layer: [
+      { data: { values: best }, mark: { type: "line", interpolate: "step-after", opacity: 0.5, strokeWidth: 1 }, encoding: { x, y, color: { value: "#7a828c" } } },
+      ...(limit === null ? [] : [border]),
+      { data: { values }, mark: { type: "point", size: 60, stroke: "#0072b2", strokeWidth: 1.5, opacity: 1, tooltip: true },
+        encoding: { x, y, fill: { field: "fits", type: "nominal", title: null, scale: { domain: ["yes", "no"], range: ["#0072b2", "transparent"] }, legend: null },
+          tooltip: [{ field: "schedules" }, { field: "memory", title: inBytes ? unit[1] : "microbatches", format: ",.4~g" }, { field: "ratio", format: ".3p" }, { field: "fits" }] } },
+      label(false, true), label(true, true), label(false, false), label(true, false),
+    ],
+  };
+}

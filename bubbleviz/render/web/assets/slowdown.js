@@ -1,0 +1,70 @@
+// Slowdowns: how many times as long as an ideal iteration, by stage and replica and by iteration.
+
+// All ranks differ a little: smaller slowdowns have no colour. The darkest colour is at least this much above.
+const USUAL_SLOWDOWN = 1.02;
+const LEAST_RANGE = 0.1;
+const MOST_REPLICAS = 64;
+// Letters stay readable on the darkest colour, on light and on dark pages.
+const DARKEST = 0.65;
+
+function slowdownPanel(run) {
+  const { slowdown } = run.report;
+  if (!slowdown) return [quiet(run.data.unsaved.no_slowdowns || "Unknown for this run.")];
+  const total = element("b", { title: String(slowdown.total) }, slowdown.total.toFixed(3));
+  const words = element("p", {}, `An iteration takes ${duration(slowdown.original_ns)}, and an ideal one, with mean times everywhere, ${duration(slowdown.ideal_ns)}: `, total, " times as long. The slowdown of a rank is the smaller of those of its stage and of its replica.");
+  const ranks = slowdownTable(run);
+  const curve = element("div", {}, element("h3", {}, "Slowdown of each iteration"), element("div", { id: "slowdown-trend", class: "chart" }));
+  return [words, element("div", { class: "pair" }, ...(ranks ? [element("div", {}, element("h3", {}, "Slowdown of each rank"), ranks)] : []), curve)];
+}
+
+// The slowdown of each replica's stages, by replica and then by stage: that of the slowest rank.
+function slowdownsByReplica(run) {
+  const replicas = new Map();
+  for (const { index, pipeline, stage } of run.report.ranks) {
+    const value = run.report.slowdown.by_rank[index];
+    if (value === undefined || stage === null) continue;
+    const stages = replicas.get(pipeline) ?? replicas.set(pipeline, new Map()).get(pipeline);
+    stages.set(stage, Math.max(stages.get(stage) ?? 0, value));
+  }
+  return replicas;
+}
+
+// A row for each replica and a column for each stage; of many replicas, those with the slowest ranks.
+function slowdownTable(run) {
+  const all = [...slowdownsByReplica(run)];
+  if (!all.length) return null;
+  const slowest = ([, stages]) => Math.max(...stages.values());
+  const shown = [...all].sort((a, b) => slowest(b) - slowest(a)).slice(0, MOST_REPLICAS).sort(([a], [b]) => a - b);
+  const stages = [...new Set(shown.flatMap(([, own]) => [...own.keys()]))].sort((a, b) => a - b);
+  const most = Math.max(USUAL_SLOWDOWN + LEAST_RANGE, ...shown.map(slowest));
+  const cell = (value) => {
+    if (value === undefined) return "";
+    const made = element("span", { class: "heat-cell", title: String(value) }, value.toFixed(2));
+    const shade = Math.max(0, (value - USUAL_SLOWDOWN) / (most - USUAL_SLOWDOWN));
+    made.style.background = `rgb(179 38 30 / ${(DARKEST * shade).toFixed(3)})`;
+    return made;
+  };
+  const rows = shown.map(([replica, own]) => [replica === null ? "replica" : `replica ${replica}`, ...stages.map((stage) => cell(own.get(stage)))]);
+  const caption = all.length > shown.length ? `${shown.length} of ${counted(all.length, "replica")}: those with the slowest ranks` : null;
+  const made = table(caption, ["", ...stages.map((stage) => `stage ${stage}`)], rows, { id: "slowdowns" });
+  return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "table: slowdown of each rank" }, made);
+}
+
+function slowdownSpec(run) {
+  const { slowdown, iterations } = run.report;
+  if (!slowdown) return null;
+  const values = Object.entries(slowdown.by_iteration).map(([index, value]) => ({ index: Number(index), iteration: clean(iterations[index].name, 40), slowdown: value }));
+  return values.length === 0 ? null : {
+    description: "Line: the slowdown of each iteration, in times of an ideal iteration.",
+    data: { values },
+    width: "container",
+    height: 150,
+    layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, opacity: 1, tooltip: true, cursor: "pointer" } }],
+    encoding: {
+      x: iterationAxis(run.report),
+      y: { field: "slowdown", type: "quantitative", title: "times an ideal iteration", axis: { format: ".3~f" }, scale: { zero: false } },
+      color: { value: "#0072b2" },
+      tooltip: [{ field: "iteration" }, { field: "slowdown", format: ".4~f" }],
+    },
+  };
+}

@@ -1,0 +1,97 @@
+"""Numbers that the interactive page shows and a saved report does not contain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.explain.phase_times import costed
+from bubbleviz.model.columns import Ints
+from bubbleviz.report.rank_means import MANY_RANKS, many_ranks
+from bubbleviz.report.report import Report
+
+#: Maximum number of stages whose chunks are drawn.
+_MAX_STAGES = 64
+#: Maximum number of chunks of a stage that are all drawn. More are thinned to one in each cell of a
+#: grid over tokens and times, which is finer than a dot.
+_MAX_CHUNKS = 1000
+_GRID = 128
+_MANY = (
+    f"Slowdowns take long to compute for more than {MANY_RANKS} ranks. bubbleviz analyze RUN "
+    "-v slowdown prints them, and -o FILE.json contains them."
+)
+
+
+@dataclass(frozen=True)
+class ChunkTimes:
+    """Measured chunks of a virtual stage.
+
+    Attributes:
+        virtual_stage: The virtual stage, or -1 if unknown.
+        tokens: Tokens of each chunk.
+        busy_ns: Time of each chunk.
+    """
+
+    virtual_stage: int
+    tokens: list[int]
+    busy_ns: list[int]
+
+
+@dataclass(frozen=True)
+class UnsavedNumbers:
+    """Numbers of a page beside those of the JSON report.
+
+    Attributes:
+        chunk_times: Measured chunks of each virtual stage whose chunk costs are fitted.
+        memory_limit_bytes: Memory of a device that schedules are compared with, or None if it is
+            that of the run.
+        no_slowdowns: The reason why there are no slowdowns, or "" if there are or none is known.
+    """
+
+    chunk_times: tuple[ChunkTimes, ...] = ()
+    memory_limit_bytes: float | None = None
+    no_slowdowns: str = ""
+
+
+def unsaved_numbers(report: Report) -> UnsavedNumbers:
+    """Return the numbers of a page that its JSON report does not contain."""
+    others = report.alternatives
+    return UnsavedNumbers(
+        chunk_times=_chunk_times(report),
+        memory_limit_bytes=None if others is None else others.limit_bytes,
+        no_slowdowns=_no_slowdowns(report),
+    )
+
+
+def _no_slowdowns(report: Report) -> str:
+    if many_ranks(len(report.ranks)):
+        return _MANY
+    source = report.explanation.slowdown_source
+    if source is None or report.slowdowns is not None:
+        return ""
+    return source.reason
+
+
+def _chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
+    operations = report.operations
+    is_averaged = np.array([iteration.averaged for iteration in report.iterations], bool)
+    rows = costed(operations, is_averaged)
+    stages = [cost.virtual_stage for cost in report.explanation.chunk_costs[:_MAX_STAGES]]
+    times = []
+    for stage in stages:
+        of_stage = rows[operations.virtual_stage[rows] == stage]
+        tokens, busy_ns = operations.tokens[of_stage], operations.busy_ns[of_stage]
+        drawn = _thinned(tokens, busy_ns)
+        times.append(ChunkTimes(stage, tokens[drawn].tolist(), busy_ns[drawn].tolist()))
+    return tuple(times)
+
+
+def _thinned(tokens: Ints, busy_ns: Ints) -> Ints:
+    """Return the rows of the chunks to draw: all, or the first one in each cell of a grid."""
+    if len(tokens) <= _MAX_CHUNKS:
+        return np.arange(len(tokens))
+    column = tokens * (_GRID - 1) // max(int(tokens.max()), 1)
+    line = busy_ns * (_GRID - 1) // max(int(busy_ns.max()), 1)
+    _, first_row = np.unique(column * _GRID + line, return_index=True)
+    return np.sort(first_row)

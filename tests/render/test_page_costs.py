@@ -1,0 +1,289 @@
+"""The page shows planted slowdowns, chunk costs and memory with the numbers of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.model.memory_sizes import parse_bytes
+from bubbleviz.render.json_document import render as as_json
+from bubbleviz.render.web import page as html
+from bubbleviz.report import rank_means
+from bubbleviz.report.report import Report
+from bubbleviz.report.saved import read_document
+from bubbleviz.report.view import View
+from tests.planting.options import Planting
+from tests.render.test_page_reading import violations
+from tests.support.drawn_reports import report_of
+from tests.support.forward_runs import UNIT_NS, Serving, table_of
+from tests.support.memory_events import Allocations, plant_memory
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.opened_pages import Open, Opened, percent, significant
+from tests.support.planted_runs import analysed
+from tests.support.torch_traces import traces_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_rank=5, slow_rank_factor=2)
+
+
+def texts_of(rows: Locator) -> list[list[str]]:
+    """Return the cells of table rows."""
+    return [row.locator("th, td").all_inner_texts() for row in rows.all()]
+
+
+def section_of(opened: Opened, name: str) -> Locator:
+    return opened.page.locator(f"#{name}-section")
+
+
+def contents_of(opened: Opened) -> list[str]:
+    return opened.page.locator("#contents a").all_inner_texts()
+
+
+def saved(report: Report, folder: Path) -> str:
+    """Return the page of a report that was saved as JSON and read again."""
+    file = folder / "report.json"
+    file.write_text(as_json(report, View()), encoding="utf-8")
+    return html.page_of_saved(str(file), read_document(str(file)))
+
+
+# Slowdowns
+
+
+def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) -> None:
+    report = analysed(RUN)
+    found = report.slowdowns
+    assert found is not None
+    places = {rank.index: (rank.pipeline, rank.stage) for rank in report.ranks}
+    assert places[5] == (1, 1), "the planted rank"
+
+    for page in (report, saved(report, tmp_path)):
+        own = opened(page)
+        rows = texts_of(own.page.locator("#slowdowns tbody tr"))
+        assert [row[0] for row in rows] == ["replica 0", "replica 1"]
+        shown: dict[tuple[int | None, int | None], float] = {
+            (replica, stage): float(text)
+            for replica, row in enumerate(rows)
+            for stage, text in enumerate(row[1:])
+        }
+        for index, slowdown in found.by_rank.items():
+            assert shown[places[index]] == float(f"{slowdown:.2f}")
+        assert max(shown, key=lambda place: shown[place]) == (1, 1)
+        exact = own.page.locator("#slowdowns tbody span").first.get_attribute("title")
+        assert float(str(exact)) == found.by_rank[0]
+        assert f"{found.total:.3f} times as long" in section_of(own, "slowdown").inner_text()
+
+
+def test_the_curve_has_the_slowdown_of_each_iteration(opened: Open) -> None:
+    report = analysed(RUN)
+    found = report.slowdowns
+    assert found is not None
+    own = opened(report)
+    values = own.run("return charts.views.get('slowdown-trend').spec.data.values")
+
+    assert {value["index"]: value["slowdown"] for value in values} == found.by_iteration
+    names = {value["index"]: value["iteration"] for value in values}
+    assert names == {i.index: i.name for i in report.iterations if i.averaged}
+    own.run("await timeline.callbacks.iteration(1)")
+
+
+def test_of_many_replicas_those_with_the_slowest_ranks_are_shown(opened: Open) -> None:
+    report = analysed(
+        replace(RUN, stages=2, microbatches=2, replicas=66, iterations=1, slow_rank=131)
+    )
+    ranks = tuple(
+        replace(rank, pipeline=rank.index // 2, stage=rank.index % 2) for rank in report.ranks
+    )
+    own = opened(replace(report, ranks=ranks))
+    rows = texts_of(own.page.locator("#slowdowns tbody tr"))
+
+    assert len(rows) == 64
+    caption = own.page.locator("#slowdowns caption").inner_text()
+    assert caption == "64 of 66 replicas: those with the slowest ranks"
+    found = report.slowdowns
+    assert found is not None
+    slowest = max(found.by_rank, key=lambda rank: found.by_rank[rank])
+    assert f"replica {slowest // 2}" in [row[0] for row in rows]
+
+
+def test_without_slowdowns_the_page_gives_the_reason(opened: Open, tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
+    panel = opened(bubbleviz.analyze(path)).page.locator("#slowdown-panel")
+
+    assert panel.inner_text() == "no complete training iteration was recorded"
+    assert opened(report_of([])).page.locator("#slowdown-panel").inner_text() == (
+        "Unknown for this run."
+    )
+
+
+def test_a_page_of_many_ranks_says_where_slowdowns_are(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rank_means, "MANY_RANKS", 3)
+    report = analysed(RUN)
+    panel = opened(report).page.locator("#slowdown-panel")
+
+    assert "-v slowdown prints them, and -o FILE.json contains them" in panel.inner_text()
+    # The JSON report contains them, and so does its page.
+    assert opened(saved(report, tmp_path)).page.locator("#slowdowns tbody tr").count() == 2
+
+
+# Chunks
+
+
+def served(folder: Path) -> tuple[Report, list[int], list[float]]:
+    """Return a run whose chunks take 0.2 ms, 0.5 us per token and 0.1 ns per attended pair."""
+    tokens = ([1024] * 7 + [640] + [1024] * 5 + [100] + [512]) * 2
+    prefixes = [1024 * number for number in (*range(8), *range(6), 0)] * 2
+    noise = np.random.default_rng(3).normal(0, 5_000, len(tokens))
+    times_ns = [
+        200_000 + 500 * x + 0.1 * x * (x + 2 * read) + n
+        for x, read, n in zip(tokens, prefixes, noise, strict=True)
+    ]
+    run = Serving([ns / UNIT_NS for ns in times_ns], (1.0, 2.0), tokens=tokens)
+    return bubbleviz.analyze(table_of(folder, run)), tokens, times_ns
+
+
+def test_the_planted_cost_of_a_chunk_is_in_the_table(opened: Open, tmp_path: Path) -> None:
+    report, tokens, _ = served(tmp_path)
+    for page in (report, saved(report, tmp_path)):
+        own = opened(page)
+        first, second = texts_of(own.page.locator("#chunk-costs tbody tr"))
+
+        assert first[:3] == ["0", str(len(tokens)), "100 to 1,024"]
+        costs = report.explanation.chunk_costs
+        for row, cost, factor in zip((first, second), costs, (1, 2), strict=True):
+            assert row[3] == significant(cost.fixed_ns / 1e6, 4)
+            assert row[4] == significant((cost.token_ns or 0) / 1e3, 4)
+            assert row[5] == significant(cost.token_squared_ns or 0)
+            assert row[7] == percent(cost.explained or 0)
+            planted = [0.2 * factor, 0.5 * factor, 0.1 * factor]
+            assert list(map(float, row[3:6])) == pytest.approx(planted, rel=0.05)
+
+
+def test_the_chart_has_measured_chunks_and_the_fit(opened: Open, tmp_path: Path) -> None:
+    report, tokens, times_ns = served(tmp_path)
+    own = opened(report)
+    script = "return charts.views.get('chunks-chart').spec.layer.map((own) => own.data.values)"
+
+    assert own.page.locator("#chunk-stage").input_value() == "1", "the slowest stage"
+    own.page.locator("#chunk-stage").select_option("0")
+    own.page.wait_for_function("() => document.querySelector('#chunks-chart svg')")
+    dots, line = own.run(script)
+    measured = sorted((dot["tokens"], dot["ms"]) for dot in dots)
+    planted = sorted((x, ns / 1e6) for x, ns in zip(tokens, times_ns, strict=True))
+    assert measured == [(x, pytest.approx(ms, abs=1e-5)) for x, ms in planted]
+    cost = report.explanation.chunk_costs[0]
+    for point in line:
+        fitted = float(cost.time_ns(np.array(point["tokens"], float), point["prefix"]))
+        assert point["ms"] == pytest.approx(fitted / 1e6)
+    assert {point["prefix"] for point in line} == {0, 6 * 1024}
+
+
+def test_runs_without_chunks_or_memory_have_no_such_section(opened: Open) -> None:
+    own = opened(analysed(RUN))
+
+    assert not {"Chunks", "Memory"} & set(contents_of(own))
+    assert section_of(own, "chunks").count() == section_of(own, "memory").count() == 0
+    assert "Slowdown" in contents_of(own)
+
+
+# Memory
+
+MB = 1_000_000
+TRUTH = (
+    Allocations(held=50 * MB, kept=20 * MB, output=3 * MB, temporary=8 * MB, resident=400 * MB),
+    Allocations(held=70 * MB, kept=10 * MB, temporary=2 * MB, resident=900 * MB),
+)
+
+
+@pytest.fixture(scope="module")
+def in_bytes(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Return a run of GPipe with planted allocations, compared with schedules within 1.1 GB."""
+    from tests.planting import plant
+
+    folder = tmp_path_factory.mktemp("memory")
+    plant(Planting(schedule="gpipe", stages=2, microbatches=4, devices="zero"), folder / "nsys")
+    traces = traces_of(folder / "nsys" / "node0.sqlite", folder)
+    for trace, truth in zip(traces, TRUTH, strict=True):
+        plant_memory(trace, truth, ())
+    return bubbleviz.analyze(traces, what_if=True, memory_limit="1.1GB")
+
+
+def test_planted_memory_is_in_the_tables(in_bytes: Report, opened: Open, tmp_path: Path) -> None:
+    memory = in_bytes.memory
+    assert memory is not None
+    for page in (in_bytes, saved(in_bytes, tmp_path)):
+        own = opened(page)
+        rows = texts_of(own.page.locator("#memory-ranks tbody tr"))
+        assert [row[2] for row in rows] == ["400 MB", "900 MB"]
+        cells = own.page.locator("#memory-ranks tbody tr td:nth-child(2) span").all()
+        exact = [str(cell.get_attribute("title")) for cell in cells]
+        assert exact == [f"{peak.peak_bytes:,} bytes" for peak in memory.ranks]
+        kinds = {(row[0], row[1]): row for row in
+                 texts_of(own.page.locator("#memory-operations tbody tr"))}  # fmt: skip
+        assert set(kinds) == {("0", "F"), ("0", "BW"), ("1", "F"), ("1", "BW")}
+        assert kinds["0", "F"][5] == "70.0 MB"
+        assert kinds["1", "F"][5] == "80.0 MB"
+
+
+def test_schedules_are_compared_by_ratio_and_memory(in_bytes: Report, opened: Open) -> None:
+    assert in_bytes.alternatives is not None
+    own = opened(in_bytes)
+    rows = {row[0]: row for row in texts_of(own.page.locator("#schedules tbody tr"))}
+    header = own.page.locator("#schedules thead th").all_inner_texts()
+    layers = own.run("return charts.views.get('schedules-chart').spec.layer")
+    dots = next(layer for layer in layers if layer["mark"]["type"] == "point")["data"]["values"]
+    by_name = {name: dot for dot in dots for name in dot["schedules"].split(", ")}
+
+    assert header[-2:] == ["peak memory", "fits in 1.10 GB"]
+    for row in in_bytes.alternatives.rows:
+        if row.peak_bytes is None or row.bubble_ratio is None or row.name == "no-delay":
+            continue
+        cells = rows[row.name]
+        assert parse_bytes(cells[-2].replace(" ", ""), "") == pytest.approx(
+            row.peak_bytes, rel=0.005
+        )
+        name = {"measured": "as measured", "gpipe": "gpipe (ran)"}.get(row.name, row.name)
+        dot = by_name[name]
+        assert dot["memory"] == pytest.approx(row.peak_bytes / 1e9)
+        assert dot["ratio"] == pytest.approx(row.bubble_ratio)
+    assert {by_name["1f1b"]["fits"], by_name["gpipe (ran)"]["fits"]} == {"yes", "no"}
+    rule = next(layer for layer in layers if layer["mark"]["type"] == "rule")
+    assert rule["data"]["values"] == [{"memory": 1.1}]
+
+
+def test_the_line_joins_the_schedules_that_no_other_beats(in_bytes: Report, opened: Open) -> None:
+    layers = opened(in_bytes).run("return charts.views.get('schedules-chart').spec.layer")
+    values: dict[str, list[Any]] = {layer["mark"]["type"]: layer["data"]["values"]
+                                    for layer in layers}  # fmt: skip
+    joined = {(dot["memory"], dot["ratio"]) for dot in values["line"]}
+    dots = {(dot["memory"], dot["ratio"]) for dot in values["point"]}
+    unbeaten = {
+        dot for dot in dots if not any(o != dot and o[0] <= dot[0] and o[1] <= dot[1] for o in dots)
+    }
+
+    assert joined == unbeaten
+
+
+# Everyone can read it
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1024, 1280])
+def test_costs_are_readable(
+    scheme: str, width: int, in_bytes: Report, opened: Open, tmp_path: Path
+) -> None:
+    for report in (in_bytes, served(tmp_path)[0], analysed(RUN)):
+        own = opened(report, width=width, scheme=scheme)
+        assert violations(own) == []
+        widths = own.run(
+            "const own = document.documentElement; return [own.scrollWidth, own.clientWidth]"
+        )
+        assert widths[0] <= widths[1]
