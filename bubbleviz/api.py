@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.align.run import RunHints, merge
+from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
 from bubbleviz.errors import UsageError
@@ -18,6 +18,7 @@ from bubbleviz.explain.explanation import explain, windowed
 from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
+from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import parse_bytes
@@ -27,7 +28,7 @@ from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import Report
 from bubbleviz.report import report as measured
 from bubbleviz.report.report import assemble, schedule_ran, with_schedule
-from bubbleviz.sources.paths import missing_files
+from bubbleviz.sources.paths import InputFile, missing_files
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
 
@@ -121,13 +122,8 @@ def analyze(
             memory=memory,
             given=" ".join(map(shell_word, given)),
         )
-        with step("profiles"):
-            read, unreadable = record_all(fleet, files, options, watched)
-            recordings, held = read.recordings, [read]
-            # What is held of operations would otherwise be held twice.
-            del read
-        with step("merge ranks"):
-            run = merge(held.pop(), RunHints(tuple(order), parallel, same_clock, align))
+        hints = RunHints(tuple(order), parallel, same_clock, align)
+        recordings, run, unreadable = _read_run(fleet, files, options, hints, watched)
         with step("count"):
             counts = count(run, skip=skip, window=part)
         with step("explain"):
@@ -161,6 +157,34 @@ def analyze(
             note = Limitation(what, reason, kind=LimitationKind.LIMIT_UNUSED)
             report = replace(report, limitations=(*report.limitations, note))
     return replace(report, alternatives=others)
+
+
+def _read_run(
+    fleet: Fleet,
+    files: Sequence[InputFile],
+    options: ReadOptions,
+    hints: RunHints,
+    progress: Progress,
+) -> tuple[tuple[Recording, ...], Run, tuple[Limitation, ...]]:
+    """Read profiles and merge them into a run.
+
+    Args:
+        fleet: Machines or processes that read the files.
+        files: The profiles.
+        options: How to read them.
+        hints: What the user states about the run.
+        progress: Receives how much of each profile has been read.
+
+    Returns:
+        The recordings, the merged run, and one limitation per unreadable file.
+
+    Raises:
+        BubblevizError: A profile cannot be read, or the profiles are not from a single run.
+    """
+    with step("profiles"):
+        read, unreadable = record_all(fleet, files, options, progress)
+    with step("merge ranks"):
+        return read.recordings, merge(read, hints), unreadable
 
 
 def _limit_bytes(text: str, what_if: bool) -> float:

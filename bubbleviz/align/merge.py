@@ -117,10 +117,6 @@ def join(gathered: Recordings, machines: Sequence[str]) -> JoinedRecordings:
         return replace(table, **columns)
 
     tables = {part.name: numbered(part.name) for part in fields(RecordedTables)}
-    operations = tables["operations"]
-    if gathered.busy_throughout:
-        rows = np.arange(len(operations))
-        tables["busy"] = BusyIntervals(rows, operations.start_ns, operations.end_ns)
     ranks = [len(recording.ranks) for recording in recordings]
     return JoinedRecordings(
         ranks=tuple(
@@ -184,21 +180,17 @@ def on_clocks(
     drifts = bool(drift_ppm.any())
     if not drifts and not by_ns.any():
         return joined
-    done: dict[int, tuple[Ints, Ints]] = {}
 
     def moved(rank: Ints, times_ns: Ints, known: Bools | None = None) -> Ints:
-        # Where a column is two things, it stays one. It is kept, so that its id stays its own.
-        if id(times_ns) not in done:
-            found = times_ns
-            if known is None or known.any():
-                found = times_ns + by_ns[rank]
-                if drifts:
-                    own_ns = times_ns - before_ns[rank] - t0_ns[rank]
-                    found += np.rint(own_ns * drift_ppm[rank] * 1e-6).astype(np.int64)
-                if known is not None and not known.all():
-                    found = np.where(known, found, NONE)
-            done[id(times_ns)] = times_ns, found
-        return done[id(times_ns)][1]
+        if known is not None and not known.any():
+            return times_ns
+        moved_ns = times_ns + by_ns[rank]
+        if drifts:
+            elapsed_ns = times_ns - before_ns[rank] - t0_ns[rank]
+            moved_ns += np.rint(elapsed_ns * drift_ppm[rank] * 1e-6).astype(np.int64)
+        if known is not None and not known.all():
+            moved_ns = np.where(known, moved_ns, NONE)
+        return moved_ns
 
     def intervals(table: IntervalsT, rank: Ints) -> IntervalsT:
         return replace(

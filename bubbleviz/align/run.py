@@ -19,7 +19,6 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, timebase, within_machines
-from bubbleviz.align.waits import Arrivals
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
@@ -40,7 +39,6 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import natural_key, some_of
-from bubbleviz.native.library import give_memory_back
 
 #: Ranks that a limitation names; it counts all.
 _NAMED = 32
@@ -58,7 +56,7 @@ def _placed(table: IntervalsT, place: Ints) -> IntervalsT:
 
 
 def _placed_operations(
-    held: list[tables.Operations], busy: tables.BusyIntervals, hosts: tables.HostActivities
+    operations: tables.Operations, busy: tables.BusyIntervals, hosts: tables.HostActivities
 ) -> tuple[tables.Operations, tables.BusyIntervals, tables.HostActivities, Ints]:
     """Return operations by (rank, start), those without a span by their host start.
 
@@ -66,11 +64,10 @@ def _placed_operations(
     each operation; in the last place -1, for none.
 
     Args:
-        held: the only ones, with ranks in their places; the list is emptied.
+        operations: with ranks in their places.
         busy: when they keep their ranks busy.
         hosts: with ranks in their places.
     """
-    (operations,) = held
     spanned = operations.has_span == 1
     start = operations.start_ns
     if not spanned.all():
@@ -78,22 +75,11 @@ def _placed_operations(
     order = _nearly_sorted(operations.rank, start, operations.host_start_ns)
     # The last place is that of no row.
     place = scattered(len(order) + 1, order, np.arange(len(order)))
-    throughout = busy.start_ns is operations.start_ns and busy.end_ns is operations.end_ns
-    owner = busy.operation
-    if throughout:
-        busy = tables.BusyIntervals.none()
-    else:
-        moved = place[owner]
-        rows = _nearly_sorted(moved, busy.start_ns)
-        busy = tables.BusyIntervals(moved[rows], busy.start_ns[rows], busy.end_ns[rows])
-    del operations, spanned, start
-    operations = tables.Operations.taken_from(held, order).lighter()
-    if throughout:
-        # Their rows are all operations, in whichever order.
-        busy = tables.BusyIntervals(owner, operations.start_ns, operations.end_ns)
-    busy = busy.sharing_with(operations)
-    hosts = replace(hosts, operation=place[hosts.operation])
-    return operations, busy, hosts.take(sorted_rows(hosts.operation)), place
+    busy = busy.changed(operation=place[busy.operation])
+    busy = busy.take(_nearly_sorted(busy.operation, busy.start_ns))
+    hosts = hosts.changed(operation=place[hosts.operation])
+    hosts = hosts.take(sorted_rows(hosts.operation))
+    return operations.take(order).compacted(), busy, hosts, place
 
 
 def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
@@ -330,8 +316,6 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
             numbered=None not in numbers and len(set(numbers)) == len(numbers),
         )
     joined = on_clocks(join(parts, machines), [ProfileClock(0, 0)] * len(sources), sessions)
-    # Whoever hands them over needs them no more, and their rows are those of the joined ones.
-    del parts
     clocks.refuse_other_runs(recordings, machines, joined)
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)
@@ -349,38 +333,19 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         *_left_out(joined),
         *without_members(collectives, joined.exposed),
     )
-    unplaced = [
-        tables.Operations.of(
-            staging.operations.changed(
-                rank=place[joined.operations.rank],
-                iteration=staging.pairing.iteration,
-                **{name: getattr(joined.operations, name) for name in TIMES},
-            ),
-            virtual_stage=staging.virtual_stage,
-            stages=tuple(rank.stage for rank in ranks),
-            global_ranks=tuple(rank.global_rank for rank in ranks),
-        )
-    ]
-    busy, hosts = [joined.busy], replace(joined.hosts, rank=place[joined.hosts.rank])
-    # Rows of operations are held once from here on, in the order of the run.
-    nothing = tables.RankOperations.none()
-    pairing = replace(staging.pairing, iteration=nothing.iteration)
-    joined = replace(
-        joined,
-        operations=nothing,
-        busy=tables.BusyIntervals.none(),
-        named_stage=nothing.rank,
-        named_iteration=nothing.iteration,
+    pairing = staging.pairing
+    unplaced = tables.Operations.of(
+        staging.operations.changed(
+            rank=place[joined.operations.rank],
+            iteration=pairing.iteration,
+            **{name: getattr(joined.operations, name) for name in TIMES},
+        ),
+        virtual_stage=staging.virtual_stage,
+        stages=tuple(rank.stage for rank in ranks),
+        global_ranks=tuple(rank.global_rank for rank in ranks),
     )
-    staging = replace(
-        staging,
-        operations=nothing,
-        arrivals=Arrivals.none(),
-        virtual_stage=nothing.rank,
-        pairing=pairing,
-    )
-    give_memory_back(len(unplaced[0]))
-    operations, placed, hosts, row = _placed_operations(unplaced, busy.pop(), hosts)
+    hosts = joined.hosts.changed(rank=place[joined.hosts.rank])
+    operations, busy, hosts, row = _placed_operations(unplaced, joined.busy, hosts)
     # Of the run's operations, and of each rank's own iterations.
     collectives = collectives.changed(operation=row[collectives.operation])
     active = joined.active
@@ -398,7 +363,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         clocks=time.clocks,
         timebase=replace(time, machine=time.machine[np.argsort(place)]),
         operations=operations,
-        busy=placed,
+        busy=busy,
         active_ns=by_iteration(active.active_ns),
         kernel_ns=by_iteration(active.kernel_ns),
         gap_ns=by_iteration(active.gap_ns),

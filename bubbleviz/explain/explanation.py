@@ -43,7 +43,6 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.window import Window
-from bubbleviz.native.library import give_memory_back
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
@@ -255,8 +254,6 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     times = phase_times.phase_times_of(operations, stage, averaged, [own.samples for own in parts])
     # Partials of functions of a module: reports are pickled.
     lacking = part is not None and len(parts) > 1
-    # Samples are of all ranks; what is replayed needs none.
-    del parts
     rows = partial(_once, partial(_every_row, run, counts), [] if lacking else [kept])
     source = replayed = run_work.ReplayedRun(
         operations,
@@ -299,7 +296,6 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
 
         layout = layout_question(run.layers, times, shown.microbatches)
     overlapping = counts.headline == "period" and training_overlaps(counts.iterations)
-    give_memory_back(len(operations))
     return Explanation(
         causes=CauseTimes(dict(zip(ratios, causes, strict=True))),
         explained=rows,

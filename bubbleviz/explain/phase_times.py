@@ -314,13 +314,11 @@ def _by_kind(
     held: dict[KindKey, list[list[Codes]]] = {}
     for number, columns in parts:
         counts = np.bincount(number, minlength=len(kinds))
-        ordered = [
-            np.split(c, np.cumsum(counts)[:-1]) for c in grouping.in_groups(number, [*columns])
-        ]
+        ordered = [np.split(c, np.cumsum(counts)[:-1]) for c in grouping.in_groups(number, columns)]
         for own in np.flatnonzero(counts).tolist():
             held.setdefault(kinds[own], []).append([column[own] for column in ordered])
     for kind in sorted(held):
-        columns_of_parts = zip(*held.pop(kind), strict=True)
+        columns_of_parts = zip(*held[kind], strict=True)
         yield kind, [np.concatenate(own).astype(np.int64) for own in columns_of_parts]
 
 

@@ -26,7 +26,7 @@ from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import work_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, constant, marked
+from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals, RankOperations
@@ -247,13 +247,12 @@ def linked_profile(
         phase = names.phase[named.name_id] if cross_thread else None
         linked = link(profile, named, phase, kinds.helper_threads)
         rows.count = len(profile.activities)
-    activities = linked.profile.activities
-    if activities.kernels == 0:
+    if linked.profile.activities.kernels == 0:
         raise NothingToAnalyseError(
             f"{profile.source.path}: all kernels contradict their launching calls, or lie outside "
             "the capture; export or record again"
         )
-    return replace(linked, profile=replace(profile, activities=activities.uncorrelated()))
+    return linked
 
 
 def interpret(
@@ -285,8 +284,6 @@ def interpret(
         keys, hints = keys_of(named, names, placed)
         around = enclosing_ranges(receives, links, profile.calls, named, phase)
         collectives = recorded_collectives(linked, activities, work.communication, kinds)
-        links = replace(links, call=constant(NONE, len(links)))
-        linked = replace(linked, links=links)
         if not profile.launches_known:
             links = replace(links, rule=np.full(len(links), LinkRule.UNLINKED, np.int8))
         every = ProfileWork(
@@ -303,7 +300,7 @@ def interpret(
         operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
         late = longest(tables.pop("late"))
         operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
-        tables["operations"] = operations.lighter()
+        tables["operations"] = operations.compacted()
         kernels = slice(0, activities.kernels)
         events = profile.memory() if memory and profile.memory is not None else None
         used = (

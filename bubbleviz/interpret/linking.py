@@ -61,7 +61,7 @@ class LinkRule(IntEnum):
 class Links(Table):
     """For each activity (kernel or copy): its call and its range; -1 is none.
 
-    What is ``UNLINKED`` has no call. Which call it is takes memory, and is let go early.
+    Activities with the rule ``UNLINKED`` have no call.
 
     Attributes:
         call: row of the launching call.

@@ -233,10 +233,8 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
             break
         if len(lacking) < 2:
             kinds = convention_file.extended_kinds((*options.conventions, *last))
-            linked = [linked_profile(profile, names, kinds, cross_thread=options.cross_thread)]
-            # Of its work these keep what linking alone, and what interpretation begins with needs.
-            del profile
-            return interpret(linked.pop(), last, names, kinds, layers=layers, memory=options.memory)
+            linked = linked_profile(profile, names, kinds, cross_thread=options.cross_thread)
+            return interpret(linked, last, names, kinds, layers=layers, memory=options.memory)
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]

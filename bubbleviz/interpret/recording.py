@@ -22,7 +22,7 @@ from bubbleviz.interpret.operation_ranges import NameHints
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import operations as model
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints, Joining
+from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import numbered_together
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import ToldPlace
@@ -148,44 +148,29 @@ class Recordings(RecordedTables):
         """Return how many rows of a table each recording has."""
         return self.rows[:, TABLES.index(table)]
 
-    @property
-    def busy_throughout(self) -> bool:
-        """Whether every operation keeps its GPU busy from its start to its end."""
-        busy, spans = self.busy, self.operations
-        return busy.start_ns is spans.start_ns and busy.end_ns is spans.end_ns
 
+def gathered(parts: Sequence[Recordings]) -> Recordings:
+    """Return several groups of recordings as one group.
 
-def gathered(parts: list[Recordings]) -> Recordings:
-    """Return recordings (at least one) as one, and empty the list.
-
-    So rows that nobody else needs are held once.
+    Args:
+        parts: At least one group, in the order of the result.
     """
     if len(parts) == 1:
-        return parts.pop()
-    recordings = tuple(chain.from_iterable(part.recordings for part in parts))
-    rows, names = (np.concatenate([getattr(p, name) for p in parts]) for name in ("rows", "names"))
-    operation_names = tuple(chain.from_iterable(part.operations.names for part in parts))
-    collectives = _collectives([part.collectives for part in parts])
-    throughout = all(part.busy_throughout for part in parts)
-    owner = np.concatenate([part.busy.operation for part in parts])
-    apart = ("collectives", "busy") if throughout else ("collectives",)
-    joining: dict[str, Joining[Any]] = {
-        name: Joining([getattr(part, name) for part in parts])
+        return parts[0]
+    tables: dict[str, Any] = {
+        name: joined([getattr(part, name) for part in parts])
         for name in TABLES
-        if name not in apart
+        if name != "collectives"
     }
-    parts.reverse()
-    while parts:
-        part = parts.pop()
-        for name, table in joining.items():
-            table.add(getattr(part, name))
-    tables = {name: table.table() for name, table in joining.items()}
-    operations = tables["operations"] = replace(tables["operations"], names=operation_names)
-    # Where busy intervals are those of the operations, these are shared.
-    if throughout:
-        tables["busy"] = model.BusyIntervals(owner, operations.start_ns, operations.end_ns)
-    tables["collectives"] = collectives
-    return Recordings(recordings=recordings, rows=rows, names=names, **tables)
+    tables["collectives"] = _collectives([part.collectives for part in parts])
+    operation_names = tuple(chain.from_iterable(part.operations.names for part in parts))
+    tables["operations"] = replace(tables["operations"], names=operation_names)
+    return Recordings(
+        recordings=tuple(chain.from_iterable(part.recordings for part in parts)),
+        rows=np.concatenate([part.rows for part in parts]),
+        names=np.concatenate([part.names for part in parts]),
+        **tables,
+    )
 
 
 def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:

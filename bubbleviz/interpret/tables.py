@@ -82,11 +82,10 @@ def recording_of(table: OperationTable) -> Recordings:
         operations.start_ns, operations.end_ns, spanned, waits, BusyIntervals.none()
     )
     busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
-    operations = operations.changed(busy_ns=busy_ns).lighter()
+    operations = operations.changed(busy_ns=busy_ns).compacted()
     rank, count = told.rank, len(table.places)
     unattributed = _of_ranks(table.unattributed, rank, count)
     exposed = _of_ranks(table.exposed, rank, count)
-    busy = busy.sharing_with(operations)
     times, coverage = _times(table, operations, busy, unattributed, exposed)
     convention = table.noun.split(" ", 1)[0]
     recording = Recording(

@@ -7,10 +7,10 @@ one row per kernel, identifiers take 16 or 32 bits: such tables are what memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -77,40 +77,15 @@ class Table:
             rows = slice(0, len(self)) if rows.all() else np.flatnonzero(rows)
         if isinstance(rows, slice) and rows == slice(0, len(self)):
             return self
-        return type(self).taken_from([self], rows)
-
-    @classmethod
-    def taken_from(
-        cls: type[TableT], held: list[TableT], rows: Ints | Codes | Bools | slice
-    ) -> TableT:
-        """Return the given rows of the only table of a list, and empty the list.
-
-        A column that nobody else holds is let go as soon as its rows are taken.
-        """
-        values = _values_of(held.pop())
-        # Where a column is two things, it stays one.
-        alike: dict[int, list[str]] = {}
-        for name in cls.column_names():
-            alike.setdefault(id(values[name]), []).append(name)
-        for names in alike.values():
-            column = values[names[0]]
-            values.update(dict.fromkeys(names))
-            values.update(dict.fromkeys(names, _taken(column, rows)))
-        return cls(**values)
+        return self.changed(
+            **{name: _taken(getattr(self, name), rows) for name in self.column_names()}
+        )
 
     def compacted(self: TableT) -> TableT:
         """Return the same rows; columns of one value take no memory any more."""
-        columns = {name: compacted(getattr(self, name)) for name in self.column_names()}
-        return type(self)(**{**_values_of(self), **columns})
-
-    def sharing(self: TableT, *pairs: tuple[str, str]) -> TableT:
-        """Return the same rows; of each pair of columns that are equal the second is the first."""
-        columns = _values_of(self)
-        for first, second in pairs:
-            pair = columns[first], columns[second]
-            if pair[0] is not pair[1] and np.array_equal(*pair):
-                columns[second] = columns[first]
-        return type(self)(**columns)
+        return self.changed(
+            **{name: compacted(getattr(self, name)) for name in self.column_names()}
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: of a column of one value that value, once."""
@@ -212,72 +187,25 @@ def widened(column: Codes, most: int) -> Codes:
 
 
 def joined(tables: Sequence[TableT]) -> TableT:
-    """Return the rows of some tables (at least one) as one; shared fields are the first's."""
-    if len(tables) == 1:
-        return tables[0]
-    joining = Joining(tables)
-    for table in tables:
-        joining.add(table)
-    return joining.table()
-
-
-def columns_of(tables: Sequence[Table]) -> Iterator[tuple[list[str], list[npt.NDArray[Any]]]]:
-    """Yield the columns of tables of one kind (at least one), with their names.
-
-    Where a column is two things in every table, it comes once.
-    """
-    named: dict[tuple[int, ...], tuple[list[str], list[npt.NDArray[Any]]]] = {}
-    for name in tables[0].column_names():
-        columns = [getattr(table, name) for table in tables]
-        named.setdefault(tuple(map(id, columns)), ([], columns))[0].append(name)
-    yield from named.values()
-
-
-def one_value(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT] | None:
-    """Return columns as one that takes no memory; None where they hold more than one value."""
-    some = [column for column in columns if len(column)]
-    if some and all(is_constant(column) and column[0] == some[0][0] for column in some):
-        return np.broadcast_to(some[0][0], sum(map(len, some)))
-    return None
-
-
-# Joining: the rows of many tables as one, where none of them is needed any more.
-#
-# Columns are made at full length and filled table by table, so that each table can be let go once
-# it is copied; rows are never held twice::
-#
-#     columns   ████████████░░░░░░░░░░░░░░       memory that nothing has touched takes none
-#     tables          ...    ▒▒▒▒ ▒▒▒▒ ▒▒▒▒
-
-
-class Joining(Generic[TableT]):
-    """One table that the rows of some are copied to.
+    """Return the rows of several tables as one table.
 
     Args:
-        tables: all of them (at least one), which it does not keep; what is no column is that of
-            the first.
+        tables: At least one table. The shared fields of the result are those of the first.
     """
+    first = tables[0]
+    if len(tables) == 1:
+        return first
+    return first.changed(
+        **{
+            name: _joined_column([getattr(table, name) for table in tables])
+            for name in first.column_names()
+        }
+    )
 
-    def __init__(self, tables: Sequence[TableT]) -> None:
-        self._kind = type(tables[0])
-        self._values = _values_of(tables[0])
-        self._filled: list[tuple[str, npt.NDArray[Any]]] = []
-        self._rows = 0
-        for names, columns in columns_of(tables):
-            whole = one_value(columns)
-            if whole is None:
-                kind = np.result_type(*{column.dtype for column in columns})
-                whole = np.empty((sum(map(len, columns)), *columns[0].shape[1:]), kind)
-                self._filled.append((names[0], whole))
-            self._values.update(dict.fromkeys(names, whole))
 
-    def add(self, table: TableT) -> None:
-        """Copy the rows of the next table."""
-        rows = slice(self._rows, self._rows + len(table))
-        for name, whole in self._filled:
-            whole[rows] = getattr(table, name)
-        self._rows = rows.stop
-
-    def table(self) -> TableT:
-        """Return the table, once all rows are copied."""
-        return self._kind(**self._values)
+def _joined_column(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT]:
+    """Concatenate columns; columns that all repeat the same value stay constant."""
+    filled = [column for column in columns if len(column)]
+    if filled and all(is_constant(column) and column[0] == filled[0][0] for column in filled):
+        return np.broadcast_to(filled[0][0], sum(map(len, filled)))
+    return np.concatenate(columns)

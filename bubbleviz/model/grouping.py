@@ -91,24 +91,20 @@ def _words(columns: Sequence[Ints]) -> Iterator[Words]:
         yield word
 
 
-def in_groups(group: Codes, columns: list[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-    """Yield columns in the order of groups; rows of a group keep theirs. The list is emptied.
-
-    A column that nobody else holds is let go before the next one takes memory.
+def in_groups(group: Codes, columns: Sequence[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+    """Yield each column, sorted by group. Rows of the same group keep their order.
 
     Args:
-        group: of each row, from 0 on.
-        columns: whose values take two, four or eight bytes.
+        group: Group of each row, from 0.
+        columns: Columns with 2-, 4- or 8-byte values.
     """
     order: Ints | None = None
     places = np.full(int(group.max(initial=NONE)) + 1, NONE, np.int64)
-    while columns:
-        column = columns.pop(0)
+    for column in columns:
         ordered = native.order_by_group(group, column, places)
         if ordered is None:
             order = np.argsort(group, kind="stable") if order is None else order
             ordered = column[order]
-        del column
         yield ordered
 
 

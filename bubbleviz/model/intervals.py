@@ -168,10 +168,8 @@ def group_union(
     if chosen is not None:
         group, start_ns, end_ns = group[chosen], start_ns[chosen], end_ns[chosen]
     packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
-    line = [packing.place(group, start_ns), packing.place(group, end_ns)]
-    # These can be copies, as long as the columns that follow.
-    del group, start_ns, end_ns
-    return packing.unpack(union(line.pop(0), line.pop()))
+    low, high = packing.place(group, start_ns), packing.place(group, end_ns)
+    return packing.unpack(union(low, high))
 
 
 def group_measure(

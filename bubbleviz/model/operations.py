@@ -137,15 +137,6 @@ class RankOperations(OperationKeys):
         """Return what is known of operations with further columns."""
         return cls(**vars(known), **columns)
 
-    def lighter(self: RankOperationsT) -> RankOperationsT:
-        """Return the same rows in less memory.
-
-        Where nobody knows of hosts, operations are launched when they run; and where nothing waits
-        inside them, they are busy as long as they compute.
-        """
-        host = ("start_ns", "host_start_ns"), ("end_ns", "host_end_ns")
-        return self.compacted().sharing(*host, ("busy_ns", "active_ns"))
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Operations(RankOperations, ArrowTable):
@@ -233,13 +224,6 @@ class BusyIntervals(Table):
     operation: Ints
     start_ns: Ints
     end_ns: Ints
-
-    def sharing_with(self, operations: RankOperations) -> BusyIntervals:
-        """Return the same rows, with the times of operations where these are busy throughout."""
-        times = (self.start_ns, operations.start_ns), (self.end_ns, operations.end_ns)
-        if all(np.array_equal(own, span) for own, span in times):
-            return BusyIntervals(self.operation, operations.start_ns, operations.end_ns)
-        return self
 
 
 @dataclass(frozen=True, eq=False, repr=False)

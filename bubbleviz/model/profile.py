@@ -167,11 +167,6 @@ class Activities(Table):
         begin, end, owner = self._runs()
         return group_sum(owner, len(self.ranks), end - begin)
 
-    def uncorrelated(self) -> Activities:
-        """Return the activities without correlation ids, which take no memory."""
-        ids = np.broadcast_to(np.array(UNCORRELATED, np.uint32), len(self))
-        return replace(self, correlation_id=ids)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calls(Table):

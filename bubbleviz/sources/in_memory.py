@@ -382,7 +382,6 @@ class ActivitiesBuilder:
             narrow = 2 * len(groups) < 1 << 15
             self.group = rank.astype(np.int16) if narrow else rank.astype(np.int32)
             self.group[self._kernels :] += len(groups)
-            self._start_ns = self._end_ns = np.empty(0, np.int64)
             columns = list(in_groups(self.group, columns))
         start_ns, end_ns, of_rank, correlation_id, of_name = columns
         return model.Activities(

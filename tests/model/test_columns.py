@@ -11,17 +11,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bubbleviz.model.columns import Ints, Table, compacted, constant, joined
+from bubbleviz.model.columns import Codes, Ints, Table, compacted, constant, joined
 from bubbleviz.model.grouping import CodedTexts, Key, coded_texts, found_in, sorted_rows
 from bubbleviz.native import library as native
 
-# Columns of one value, which take no memory, and columns that are two things.
+# Columns of one value, which take no memory.
 
 
 @dataclass(frozen=True)
 class Pairs(Table):
     first: Ints
     second: Ints
+
+
+@dataclass(frozen=True)
+class Numbers(Table):
+    number: Codes
 
 
 def column(*values: int) -> Ints:
@@ -62,12 +67,33 @@ def test_joined_columns_of_one_value_stay_one_value() -> None:
     assert other.second.tolist() == [5, 5, 5, 4, 4]
 
 
-def test_a_column_that_is_two_things_stays_one() -> None:
-    times = np.arange(100)
-    table = joined([Pairs(times, times), Pairs(times, times)]).take(np.arange(50, 150))
+rows_of_tables = st.lists(
+    st.lists(st.tuples(st.integers(-3, 3), st.just(7) | st.integers(7, 8)), max_size=20),
+    min_size=1,
+    max_size=4,
+)
 
-    assert table.first is table.second
-    assert table.first.tolist() == [*range(50, 100), *range(50)]
+
+@given(rows_of_tables, st.booleans(), st.data())
+def test_joined_tables_have_the_rows_of_all_in_order(
+    tables: list[list[tuple[int, int]]], compact: bool, data: st.DataObject
+) -> None:
+    parts = [Pairs(column(*(a for a, _ in t)), column(*(b for _, b in t))) for t in tables]
+    whole = joined([part.compacted() if compact else part for part in parts])
+
+    expected = [row for table in tables for row in table]
+    assert list(zip(whole.first.tolist(), whole.second.tolist(), strict=True)) == expected
+    rows = data.draw(st.lists(st.sampled_from(range(len(expected))))) if expected else []
+    taken = whole.take(column(*rows))
+    found = list(zip(taken.first.tolist(), taken.second.tolist(), strict=True))
+    assert found == [expected[row] for row in rows]
+    assert not taken.first.flags.writeable
+
+
+def test_joined_columns_have_room_for_the_values_of_all() -> None:
+    whole = joined([Numbers(np.array([1, -1], np.int16)), Numbers(column(1 << 40))])
+
+    assert whole.number.tolist() == [1, -1, 1 << 40]
 
 
 def test_a_column_of_one_value_is_pickled_once() -> None:

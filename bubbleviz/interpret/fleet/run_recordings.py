@@ -18,7 +18,6 @@ from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings, gathered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
-from bubbleviz.native.library import give_memory_back
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.nsys.files import bytes_of, parts_of
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
@@ -249,14 +248,13 @@ def record_all(
         bad = [number for number in errors if files[number].named and fleet.strict]
         if bad and all(before in done for before in range(min(bad))):
             raise errors[min(bad)]
-    ordered = [parts.pop(number) for number in sorted(parts)]
+    ordered = [parts[number] for number in sorted(parts)]
     if not ordered:
         raise errors[0]
     limitations = (unreadable_profile(str(errors[number])) for number in sorted(errors))
     whole = gathered(ordered)
     # In the order of files, in whichever they were read.
     _note_names(whole)
-    give_memory_back(len(whole.operations))
     return whole, tuple(limitations)
 
 

@@ -210,9 +210,9 @@ class EventCollector:
         return int(start_ns[near].min(initial=middle))
 
     def take(self, base_ns: int, *kinds: int) -> EventRows:
-        """Return the events of some categories, each in the order of the file, and forget them."""
+        """Return the events of some categories, each in the order of the file."""
         kind = np.repeat(np.array(kinds, np.int64), [self.count(kind) for kind in kinds])
-        blocks = [block for taken in kinds for block in self._blocks.pop(taken)]
+        blocks = [block for taken in kinds for block in self._blocks[taken]]
         columns = np.concatenate([np.empty((7, 0), np.int64), *blocks], axis=1)
         columns[[_START, _END]] -= base_ns
         keep, impossible = possible(columns[_START], columns[_END]), 0

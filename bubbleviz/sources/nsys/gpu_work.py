@@ -354,7 +354,7 @@ def read_synchronisation(
         table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
     streams = _streams(export)
     if group is not None:
-        (streams,) = in_groups(group, [streams])
+        (streams,) = in_groups(group, (streams,))
     return Synchronisation(EventRecords(*records), Waits(*waits), streams), losses
 
 

@@ -42,12 +42,8 @@ def _since_start(block: Ints, zero_ns: int) -> Ints:
 
 
 def _sound(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
-    """Return the columns of calls or ranges whose times can be, since the file's first event.
-
-    The list is emptied.
-    """
+    """Return the columns of calls or ranges whose times can be, since the file's first event."""
     columns = [np.concatenate(each) for each in zip(*blocks, strict=True)]
-    blocks.clear()
     keep = profile.possible(columns[0], columns[1])
     timed = columns[0] > 0
     if keep is not None or not timed.all():

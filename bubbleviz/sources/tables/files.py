@@ -97,8 +97,6 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
                     of_cells = [code_of.setdefault(c, len(code_of)) for c in columns[place[name]]]
                     codes[name].append(np.array(of_cells, np.int64))
                 count += len(rows)
-                # Else they would stay until the next ones are read.
-                del block, rows, columns
         except csv.Error as error:
             raise model.refused(path, count, f"it cannot be read as CSV ({error})") from error
         if file.damaged or file.cut:

@@ -218,8 +218,8 @@ class Planes:
         return label
 
     def events(self, *roles: str) -> PlaneEvents:
-        """Return the events of some roles, and forget them."""
-        pieces = [piece for role in roles for piece in self._events.pop(role, [])]
+        """Return the events of some roles."""
+        pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
         return joined([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 7)])
 

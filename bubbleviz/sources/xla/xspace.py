@@ -377,8 +377,6 @@ def _planes_of(path: str) -> tuple[list[bytes], str]:
     if content.startswith(GZIP):
         raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
     space = parsed(_types()["Space"], content)
-    # One copy is enough.
-    del content
     return list(space.planes), text_of(next(iter(space.hostnames), b""))
 
 
