@@ -186,6 +186,11 @@ def widened(column: Codes, most: int) -> Codes:
     return column if np.can_cast(need, column.dtype) else column.astype(need)
 
 
+def narrowed(column: Codes, most: int) -> Codes:
+    """Return identifiers in the smallest integer type that has room for -1 and ``most``."""
+    return column.astype(np.min_scalar_type(-1 - most), copy=False)
+
+
 def joined(tables: Sequence[TableT]) -> TableT:
     """Return the rows of several tables as one table.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle import report as measured
-from bubbleviz.analyses.idle.gaps import Device, devices_of, holding
+from bubbleviz.analyses.idle.gaps import Device, Launches, devices_of, holding, times_of
 from bubbleviz.analyses.idle.report import ActivityIdle, Example, RankIdle, title_of
 from bubbleviz.conventions import convention_file, kinds
 from bubbleviz.conventions import host_activities as known
@@ -23,10 +23,10 @@ from bubbleviz.interpret import communication, iterations, linking, record
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model import choices, collectives, intervals, private_names
-from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.columns import NONE, Codes, Ints, joined, narrowed
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import Activities, Profile, Ranges, pid_of
+from bubbleviz.model.profile import Activities, Calls, Profile, Ranges, pid_of
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
@@ -222,7 +222,11 @@ class _Evidence:
     """All that a profile holds to explain idle time.
 
     Attributes:
-        devices: with the calls that launched the work after their gaps.
+        devices: The devices with their gaps.
+        activities: Kernels and copies. Kernels that are named after sends and receives have the
+            names of the operations that they carry out.
+        calls: Calls that launched the work after long gaps, and long calls in gaps, by row.
+        call: Row of the call that launched each kernel and copy, or -1 if unknown.
         ranges: what hosts did, without steps.
         host: what hosts did, as activities.
         steps: by process.
@@ -234,6 +238,9 @@ class _Evidence:
     """
 
     devices: tuple[Device, ...]
+    activities: Activities
+    calls: Calls
+    call: Codes
     ranges: Ranges
     host: host.HostEvents
     steps: Mapping[int, iterations.Steps]
@@ -242,6 +249,10 @@ class _Evidence:
     launched_ns: Ints
     waiting: waits.Waiting
     limitations: tuple[Limitation, ...]
+
+    def launches_of(self, device: Device) -> Launches:
+        """Return the calls that launched the work after each gap of a device."""
+        return _launches_of(device, self.calls, self.call)
 
 
 def ranks_of(
@@ -254,11 +265,7 @@ def ranks_of(
         NothingToAnalyseError: no work took any time, or none of it is in the window.
         UsageError: no range has the name of a step that the user gave.
     """
-    found, unread = waits.synchronisation_of(profile)
-    linked, devices = _linked(profile, options)
-    found = found and waits.with_streams_of(linked.profile.activities, found, profile.activities)
-    profile = linked.profile
-    evidence = _evidence_of(linked, devices, options, found)
+    profile, evidence = _gather_evidence(profile, options)
     if options.window is not None:
         low_ns, high_ns = _extent(profile, options.window, evidence.steps)
         parts = [d.within(low_ns, high_ns, options.shortest_ns) for d in evidence.devices]
@@ -273,14 +280,35 @@ def ranks_of(
                 "give another, or none"
             )
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
-    losses = (
-        *profile.limitations,
+    losses = *profile.limitations, *evidence.limitations
+    return ranks, (*losses, *_limitations(profile, evidence, ranks))
+
+
+def _gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, _Evidence]:
+    """Link the work of a profile to its calls, and gather the evidence for idle time.
+
+    Args:
+        profile: The profile as read.
+        options: Options of the analysis.
+
+    Returns:
+        The profile with the work that can be analysed, and the evidence.
+
+    Raises:
+        NothingToAnalyseError: No kernel or copy has a duration.
+        UsageError: No range has the name of a step that the user gave.
+    """
+    found, unread = waits.synchronisation_of(profile)
+    linked, devices = _linked(profile, options)
+    found = found and waits.with_streams_of(linked.profile.activities, found, profile.activities)
+    evidence = _evidence_of(linked, devices, options, found)
+    limitations = (
         *unread,
         *linked.limitations,
-        *communication.candidates_of(profile, options.kinds),
+        *communication.candidates_of(linked.profile, options.kinds),
         *evidence.limitations,
     )
-    return ranks, (*losses, *_limitations(profile, evidence, ranks))
+    return linked.profile, replace(evidence, limitations=limitations)
 
 
 def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:
@@ -299,9 +327,9 @@ def _linked(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfi
     linked = linking.link(
         communication.with_added_communication(profile, options.kinds), no_ranges()
     )
-    # Kernels named after sends and receives carry out what records and ranges tell.
-    activities = named_as_told(linked)
-    devices = list(devices_of(activities, options.kinds, options.shortest_ns))
+    # No ranges are linked, so most columns of the links have a single value.
+    linked = replace(linked, links=linked.links.compacted())
+    devices = list(devices_of(linked.profile.activities, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
             f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
@@ -376,33 +404,25 @@ def _evidence_of(
             options.kinds,
         )
 
-    def launched(device: Device) -> Device:
-        """Return the device with the calls that launched the work after its gaps."""
-        at = found_in(calls.row, call[device.gaps.after].astype(np.int64))
-        thread, start_ns, end_ns = (
-            np.append(column, NONE)[at] for column in (calls.thread, calls.start_ns, calls.end_ns)
-        )
-        gaps = replace(device.gaps, thread=thread, call_start_ns=start_ns, call_end_ns=end_ns)
-        return replace(device, gaps=gaps)
-
-    devices = tuple(map(launched, devices))
-    lead = {}
+    lead, launching_threads = {}, []
     for device in devices:
-        thread = device.long_gaps.thread
-        launching, count = np.unique(thread[thread != NONE], return_counts=True)
+        thread = _launches_of(device, calls, call).thread
+        launching_threads.append(distinct(thread))
+        thread = thread[~device.gaps.short & (thread != NONE)]
+        launching, count = np.unique(thread, return_counts=True)
         lead[device.rank] = int(launching[count.argmax()]) if len(launching) else NONE
     processes = distinct(profile.activities.ranks[:, 0]).tolist()
     main = [host.main_thread(process, profile.threads) for process in processes]
     threads = without(
-        distinct(np.array([*main, *lead.values()], np.int64), *(d.gaps.thread for d in devices)),
+        distinct(np.array([*main, *lead.values()], np.int64), *launching_threads),
         np.array([NONE]),
     )
     lookup, numbers = options.activities.lookup(), Numbering[str]()
     steps = _steps(profile, devices, threads, lookup, options.step)
     ranges = host.host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
     lookup.known[host.ON_DEVICE] = known.DEVICE, known.KNOWN
-    calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
-    events = host.host_events_of(ranges, calls, call, profile, lookup, numbers, waiting.hosts)
+    long_calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
+    events = host.host_events_of(ranges, long_calls, call, profile, lookup, numbers, waiting.hosts)
     lost = Limitation(
         f"short {profile.source.api} API calls in gaps",
         f"{profile.source.path}: too many to attribute; those under {shortest_ns:,} ns count as "
@@ -411,8 +431,33 @@ def _evidence_of(
     limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
     launched_ns = linked.links.launched_ns
     return _Evidence(
-        devices, ranges, events, steps, lead, numbers, launched_ns, waiting, limitations
+        devices=tuple(devices),
+        # Kernels named after sends and receives carry out what records and ranges tell.
+        activities=named_as_told(linked),
+        calls=calls,
+        call=call,
+        ranges=ranges,
+        host=events,
+        steps=steps,
+        lead=lead,
+        numbers=numbers,
+        launched_ns=launched_ns,
+        waiting=waiting,
+        limitations=limitations,
     )
+
+
+def _launches_of(device: Device, calls: Calls, call: Codes) -> Launches:
+    """Return the calls that launched the work after each gap of a device.
+
+    Args:
+        device: The device.
+        calls: Some calls of the profile, by row.
+        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+    """
+    at = found_in(calls.row, call[device.gaps.after].astype(np.int64))
+    columns = calls.thread, calls.start_ns, calls.end_ns
+    return Launches(*(np.append(column, NONE)[at] for column in columns))
 
 
 def _steps(
@@ -447,13 +492,16 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     """Return a device with its idle time attributed and summed."""
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
     steps, gaps = evidence.steps[device.process], device.gaps
+    queue = _queue(activities, device, evidence.launched_ns)
     lead = evidence.lead[device.rank], host.main_thread(device.process, profile.threads)
     others = list(dict.fromkeys(lead))
-    threads = distinct(np.append(gaps.thread, others))
+    launches = evidence.launches_of(device)
+    threads = distinct(np.append(launches.thread, others))
     overheads = profile.overheads.take(profile.overheads.process == device.process)
     events = evidence.host.seen_from(activities, device.rank, threads, numbers)
     idle = attribution.attribute(
         gaps,
+        launches,
         activities,
         evidence.waiting.held,
         events,
@@ -473,8 +521,8 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         longest = int(length_ns.argmax())
         # Once the work after it is launched, the time of that call counts.
         middle_ns = int(start_ns[longest] + end_ns[longest]) // 2
-        time_ns = min(middle_ns, int(gaps.call_start_ns[gap]))
-        thread = int(gaps.thread[gap])
+        time_ns = min(middle_ns, int(launches.start_ns[gap]))
+        thread = int(launches.thread[gap])
         where: tuple[str, ...] = ()
         for candidate in () if thread == NONE else (thread, *others):
             around = host.names_around(evidence.ranges, candidate, time_ns)
@@ -491,29 +539,31 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
             where=where,
         )
 
+    times = times_of(device, evidence.activities, options.kinds)
     totals, most = attribution.by_activity(idle, len(gaps), numbers.values, example)
     waits, awaited_communication_ns, awaited_copy_ns = attribution.proved_waits(
-        device, profile, evidence.waiting, events, idle, numbers, options.kinds
+        device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
     works = (*activities.names, attribution.COPY_NAME)
     before, after = (
-        np.where(name == NONE, len(works) - 1, name).astype(np.int64)
+        narrowed(np.where(name == NONE, len(works) - 1, name), len(works))
         for name in (activities.name_id[column] for column in (gaps.before, gaps.after))
     )
     # What a picture shows of each slice of time.
     start_ns, end_ns = device.span_ns
     edges = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
     shown = ("compute", "exposed_communication", "exposed_copy")
-    sets = [device.times[name] for name in shown]
+    slice_ns = [intervals.measure_within(times[name], edges[:-1], edges[1:]) for name in shown]
     for total in totals:
         rows = idle.activity == numbers.number(total.activity)
-        sets.append((idle.start_ns[rows], idle.end_ns[rows]))
+        pieces = idle.start_ns[rows], idle.end_ns[rows]
+        slice_ns.append(intervals.measure_within(pieces, edges[:-1], edges[1:]))
     process, device_id = activities.ranks[device.rank].tolist()
     pid, place_text = pid_of(process), source.place(device_id)
     # A device is described for a process, or for all of them.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     lengths: dict[str, Any] = {
-        f"{name}_ns": intervals.measure(time) for name, time in device.times.items()
+        f"{name}_ns": intervals.measure(time) for name, time in times.items()
     }
     return RankIdle(
         label=f"{source.host} pid {pid} {place_text}",
@@ -529,25 +579,28 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         end_ns=end_ns,
         **lengths,
         activities=totals,
-        steps=attribution.by_step(idle, device, steps, numbers.values),
+        steps=attribution.by_step(idle, device, times["busy"], steps, numbers.values),
         steps_by=steps.by,
         gaps=replace(
             gaps,
             before=before,
             after=after,
-            activity=most,
-            step=step_of_gap,
+            activity=narrowed(most, len(numbers.values)),
+            step=narrowed(step_of_gap, len(steps)),
             works=works,
             activities=numbers.values,
         ),
-        chunks=idle,
-        slice_ns=np.stack([intervals.measure_within(s, edges[:-1], edges[1:]) for s in sets]),
+        chunks=idle.changed(
+            gap=narrowed(idle.gap, len(gaps)),
+            activity=narrowed(idle.activity, len(numbers.values)),
+        ).compacted(),
+        slice_ns=np.stack(slice_ns),
         format=source.format,
         waits=waits,
         awaited_communication_ns=awaited_communication_ns,
         awaited_copy_ns=awaited_copy_ns,
         work=_work(activities, device, works, options.kinds),
-        **_queue(activities, device, evidence.launched_ns),
+        **queue,
     )
 
 

@@ -16,13 +16,13 @@ The parts of a gap, first that fits:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.analyses.idle import report
-from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, holding, split
+from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, Launches, holding, split
 from bubbleviz.analyses.idle.host import HostEvents, events_around
 from bubbleviz.analyses.idle.waits import BLOCKED, COMPUTE, KIND_NAMES, HeldWork, Waiting, kinds_of
 from bubbleviz.conventions import host_activities as known
@@ -45,6 +45,7 @@ def work_name(activities: Activities, row: int) -> str:
 
 def attribute(
     gaps: Gaps,
+    launches: Launches,
     activities: Activities,
     held: HeldWork,
     host: HostEvents,
@@ -55,7 +56,8 @@ def attribute(
     """Attribute the idle time of a device to what its host did.
 
     Args:
-        gaps: its idle gaps, with the calls that launched the work after each.
+        gaps: Idle gaps of the device.
+        launches: Calls that launched the work after each gap.
         activities: kernels and copies.
         held: work that waited for an event.
         host: what threads did.
@@ -63,8 +65,48 @@ def attribute(
         overhead: when the profiler held the process up.
         numbers: of the activities' names.
     """
+    idle = _pieces_of(gaps, launches, activities, held, host, others, numbers)
+    idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
+    idle = idle.take(idle.end_ns > idle.start_ns)
+
+    # Pieces under the profiler's overhead are its own.
+    if len(overhead[0]):
+        row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*overhead))
+        under = holding(*overhead, start_ns) != NONE
+        activity = np.where(under, numbers.number(known.PROFILER), idle.activity[row])
+        waiting = np.where(under, NONE, idle.waiting[row])
+        idle = report.AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
+    # Neighbours of one activity (and call that waits) in one gap are one.
+    first = begins(idle.gap, idle.activity, idle.waiting)
+    last = np.append(first[1:], True)[: len(first)]
+    return replace(idle.take(first), end_ns=idle.end_ns[last])
+
+
+def _pieces_of(
+    gaps: Gaps,
+    launches: Launches,
+    activities: Activities,
+    held: HeldWork,
+    host: HostEvents,
+    others: Sequence[int],
+    numbers: Numbering[str],
+) -> report.AttributedIdle:
+    """Cut gaps into pieces by activity, without the profiler's overhead.
+
+    Args:
+        gaps: Idle gaps of a device.
+        launches: Calls that launched the work after each gap.
+        activities: Kernels and copies.
+        held: Work that waited for an event.
+        host: Ranges and calls of the host's threads.
+        others: Threads to use where nothing is recorded for the launching thread.
+        numbers: Numbers of the activities' names.
+
+    Returns:
+        The pieces in any order. Some have a length of 0.
+    """
     start_ns, end_ns, row = gaps.start_ns, gaps.end_ns, np.arange(len(gaps))
-    called = gaps.thread != NONE
+    called = launches.thread != NONE
     linked = ~gaps.short & called
     copies = gaps.after >= activities.kernels
     migrates = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
@@ -78,10 +120,10 @@ def attribute(
 
     # [start, entered) is the host's, [entered, under way) the launch's, the rest the device's, of
     # which [under way, until) is that of the event that the stream waited for.
-    due_ns = np.maximum(gaps.call_end_ns, gaps.call_start_ns + LATENCY_NS)
+    due_ns = np.maximum(launches.end_ns, launches.start_ns + LATENCY_NS)
     entered_ns, under_way_ns = (
         np.clip(np.where(called, time_ns, end_ns), start_ns, end_ns)
-        for time_ns in (gaps.call_start_ns, due_ns)
+        for time_ns in (launches.start_ns, due_ns)
     )
     at = found_in(held.work, gaps.after)
     until_ns = np.append(held.end_ns, np.iinfo(np.int64).min)[at]
@@ -106,7 +148,7 @@ def attribute(
     row = np.flatnonzero(linked & (entered_ns > start_ns))
     start_ns, end_ns = start_ns[row], entered_ns[row]
     for other in (None, *others):
-        thread = gaps.thread[row] if other is None else np.full(len(row), other, np.int64)
+        thread = launches.thread[row] if other is None else np.full(len(row), other, np.int64)
         piece, start_ns, end_ns, event = events_around(host, thread, start_ns, end_ns)
         row, seen = row[piece], event != NONE
         columns = (row, start_ns, end_ns, activity[event], waits[event])
@@ -114,21 +156,7 @@ def attribute(
         row, start_ns, end_ns = row[~seen], start_ns[~seen], end_ns[~seen]
     none = np.full(len(row), NONE)
     pieces.append((row, start_ns, end_ns, np.full(len(row), untraced), none))
-    idle = report.AttributedIdle(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
-    idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
-    idle = idle.take(idle.end_ns > idle.start_ns)
-
-    # Pieces under the profiler's overhead are its own.
-    if len(overhead[0]):
-        row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*overhead))
-        under = holding(*overhead, start_ns) != NONE
-        activity = np.where(under, numbers.number(known.PROFILER), idle.activity[row])
-        waiting = np.where(under, NONE, idle.waiting[row])
-        idle = report.AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
-    # Neighbours of one activity (and call that waits) in one gap are one.
-    first = begins(idle.gap, idle.activity, idle.waiting)
-    last = np.append(first[1:], True)[: len(first)]
-    return replace(idle.take(first), end_ns=idle.end_ns[last])
+    return report.AttributedIdle(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
 # Proved waits: what streams and hosts waited for, summed by who waited and for which work.
@@ -136,6 +164,7 @@ def attribute(
 
 def proved_waits(
     device: Device,
+    times: Mapping[str, intervals.Intervals],
     profile: Profile,
     waiting: Waiting,
     host: HostEvents,
@@ -147,6 +176,7 @@ def proved_waits(
 
     Args:
         device: that they delayed.
+        times: When the device ran each kind of work.
         profile: with its work.
         waiting: what it proves of waiting.
         host: what threads did.
@@ -181,7 +211,7 @@ def proved_waits(
     work, by = held.work[rows], np.append(held.by[rows], host.by[call])
     who = np.append(waiting.streams[work], host.call[call])
     kind = np.append(held.kind[rows], kinds_of(activities, host.by[call], kinds))
-    computing_ns = intervals.measure_within(device.times["compute"], low_ns, high_ns)
+    computing_ns = intervals.measure_within(times["compute"], low_ns, high_ns)
     # Of the idle time before held work, what is attributed to its wait.
     at = found_in(held.work, device.gaps.after)[idle.gap]
     blocked = np.array([name in BLOCKED for name in numbers.values], bool)[idle.activity]
@@ -214,7 +244,7 @@ def proved_waits(
     def awaited_ns(part: str, kind: str) -> int:
         of_kind = held.kind[rows] == KIND_NAMES.index(kind)
         waits = intervals.union(low_ns[of_kind], high_ns[of_kind])
-        exposed = device.times[part]
+        exposed = times[part]
         return intervals.measure(exposed) - intervals.measure(intervals.difference(exposed, waits))
 
     return (
@@ -268,17 +298,22 @@ def by_activity(
 
 
 def by_step(
-    idle: report.AttributedIdle, device: Device, steps: Steps, names: Sequence[str]
+    idle: report.AttributedIdle,
+    device: Device,
+    busy: intervals.Intervals,
+    steps: Steps,
+    names: Sequence[str],
 ) -> tuple[report.StepIdle, ...]:
     """Return the steps of a rank, and the time outside of them.
 
     Args:
         idle: attributed idle time of the rank.
         device: that was idle.
+        busy: When any kernel or copy ran on it.
         steps: of its process.
         names: of activities.
     """
-    busy, span_ns = device.times["busy"], device.span_ns
+    span_ns = device.span_ns
     low_ns, high_ns = (np.clip(column, *span_ns) for column in (steps.start_ns, steps.end_ns))
     busy_ns = intervals.measure_within(busy, low_ns, high_ns)
     row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(low_ns, high_ns))

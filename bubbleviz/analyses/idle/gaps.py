@@ -11,14 +11,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import grouping, intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, narrowed
 from bubbleviz.model.profile import Activities
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
@@ -28,7 +28,7 @@ LATENCY_NS = 20_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gaps(Table):
-    """Idle gaps of a device, in order; the call is the one that launched the work after a gap.
+    """Idle gaps of a device, in order.
 
     Attributes:
         start_ns: end of the work before.
@@ -36,9 +36,6 @@ class Gaps(Table):
         before: row of the activities: the one that ended last before it.
         after: row of the activities: the one that began first after it; of several the first row.
         short: whether it is a kernel-to-kernel gap.
-        thread: of the call; -1 unknown.
-        call_start_ns: start of the call.
-        call_end_ns: end of the call.
         activity: row of ``activities``: the one with most of its time; -1 as long as not known.
         step: row of the steps: the one in which it begins; -1 none.
         works: distinct names of work; in a report rows of work are of these.
@@ -47,26 +44,37 @@ class Gaps(Table):
 
     start_ns: Ints
     end_ns: Ints
-    before: Ints
-    after: Ints
+    before: Codes
+    after: Codes
     short: Bools
-    thread: Ints
-    call_start_ns: Ints
-    call_end_ns: Ints
-    activity: Ints
-    step: Ints
+    activity: Codes
+    step: Codes
     works: tuple[str, ...] = field(default=(), metadata={"shared": True})
     activities: tuple[str, ...] = field(default=(), metadata={"shared": True})
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Launches(Table):
+    """For each gap of a device, the call that launched the work after it.
+
+    Attributes:
+        thread: Thread that made the call, or -1 if the call is unknown.
+        start_ns: Start of the call, or -1 if the call is unknown.
+        end_ns: End of the call, or -1 if the call is unknown.
+    """
+
+    thread: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
 @dataclass(frozen=True)
 class Device:
-    """A device of a process: when it was busy, and its gaps.
+    """A device of a process, and its gaps.
 
     Attributes:
         rank: row of the profile's ranks.
         process: of the device.
-        times: intervals of each kind of time, by the names of :class:`.report.RankIdle`.
         gaps: all of them.
         span_ns: from the start of its first work to the end of its last, inside the window.
         single: whether a single kernel or copy is all that it ran.
@@ -74,7 +82,6 @@ class Device:
 
     rank: int
     process: int
-    times: Mapping[str, intervals.Intervals]
     gaps: Gaps
     span_ns: tuple[int, int]
     single: bool
@@ -93,56 +100,71 @@ class Device:
         start_ns, end_ns = (np.clip(time, low_ns, high_ns) for time in (gaps.start_ns, gaps.end_ns))
         short = end_ns - start_ns < shortest_ns
         gaps = replace(gaps, start_ns=start_ns, end_ns=end_ns, short=short).take(end_ns > start_ns)
-        times = {name: intervals.within(time, low_ns, high_ns) for name, time in self.times.items()}
-        return replace(self, times=times, gaps=gaps, span_ns=(low_ns, high_ns))
+        return replace(self, gaps=gaps, span_ns=(low_ns, high_ns))
 
 
-def devices_of(activities: Activities, kinds: Kinds, shortest_ns: int) -> Iterator[Device]:
+def devices_of(activities: Activities, shortest_ns: int) -> Iterator[Device]:
     """Yield the devices on which work took any time.
 
     Args:
         activities: of a profile.
-        kinds: names of communication kernels.
         shortest_ns: shorter gaps are kernel-to-kernel gaps.
+    """
+    for rank, process in enumerate(activities.ranks[:, 0].tolist()):
+        rows = np.flatnonzero(activities.rank == rank)
+        lasting = rows[activities.end_ns[rows] > activities.start_ns[rows]]
+        if not len(lasting):
+            continue
+        span_ns = int(activities.start_ns[lasting].min()), int(activities.end_ns[lasting].max())
+        gaps = _gaps(activities, lasting, shortest_ns)
+        yield Device(rank, process, gaps, span_ns, len(rows) == 1)
+
+
+def times_of(
+    device: Device, activities: Activities, kinds: Kinds
+) -> dict[str, intervals.Intervals]:
+    """Return when a device ran each kind of work.
+
+    Args:
+        device: The device. Only times inside its span are returned.
+        activities: Kernels and copies of the profile.
+        kinds: Names of communication kernels.
+
+    Returns:
+        Disjoint intervals by kind of time. The keys are the names of :class:`.report.RankIdle`
+        without ``_ns``.
     """
     # Copies have no name: the last place stands for them.
     communication = np.append(matching(activities.names, kinds.communication), False)
     point_to_point = np.append(matching(activities.names, kinds.point_to_point), False)
-    for rank, process in enumerate(activities.ranks[:, 0].tolist()):
-        rows = np.flatnonzero(activities.rank == rank)
-        start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
-        name, copies = activities.name_id[rows], rows >= activities.kernels
-        communicates = communication[name] & ~copies
-        busy, compute, communicating, passing, copying = (
-            intervals.union(start_ns[mask], end_ns[mask])
-            for mask in (
-                slice(None),
-                ~communicates & ~copies,
-                communicates,
-                communicates & point_to_point[name],
-                copies,
-            )
+    rows = np.flatnonzero(activities.rank == device.rank)
+    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
+    name, copies = activities.name_id[rows], rows >= activities.kernels
+    communicates = communication[name] & ~copies
+    busy, compute, communicating, passing, copying = (
+        intervals.within(intervals.union(start_ns[mask], end_ns[mask]), *device.span_ns)
+        for mask in (
+            slice(None),
+            ~communicates & ~copies,
+            communicates,
+            communicates & point_to_point[name],
+            copies,
         )
-        if not len(busy[0]):
-            continue
-        alone = intervals.difference(copying, compute)
-        times = {
-            "busy": busy,
-            "compute": compute,
-            "communication": communicating,
-            "copy": copying,
-            "exposed_communication": intervals.difference(communicating, compute),
-            "exposed_point_to_point": intervals.difference(passing, compute),
-            "exposed_copy": intervals.difference(alone, communicating),
-        }
-        span_ns = int(busy[0][0]), int(busy[1][-1])
-        gaps = _gaps(activities, rows, shortest_ns)
-        yield Device(rank, process, times, gaps, span_ns, len(rows) == 1)
+    )
+    alone = intervals.difference(copying, compute)
+    return {
+        "busy": busy,
+        "compute": compute,
+        "communication": communicating,
+        "copy": copying,
+        "exposed_communication": intervals.difference(communicating, compute),
+        "exposed_point_to_point": intervals.difference(passing, compute),
+        "exposed_copy": intervals.difference(alone, communicating),
+    }
 
 
 def _gaps(activities: Activities, rows: Ints, shortest_ns: int) -> Gaps:
-    """Return the gaps between the activities of a device; those without duration are ignored."""
-    rows = rows[activities.end_ns[rows] > activities.start_ns[rows]]
+    """Return the gaps between the activities of a device, all of which have a duration."""
     start_ns = activities.start_ns[rows]
     if not (start_ns[1:] >= start_ns[:-1]).all():
         rows = rows[np.argsort(start_ns, kind="stable")]
@@ -151,8 +173,10 @@ def _gaps(activities: Activities, rows: Ints, shortest_ns: int) -> Gaps:
     last = np.maximum.accumulate(np.where(end_ns == latest_ns, np.arange(len(rows)), 0))
     at = np.flatnonzero(start_ns[1:] > latest_ns[:-1])
     begin_ns, until_ns, unknown = latest_ns[at], start_ns[at + 1], constant(NONE, len(at))
-    short = until_ns - begin_ns < shortest_ns
-    return Gaps(begin_ns, until_ns, rows[last[at]], rows[at + 1], short, *(unknown,) * 5)
+    before, after = (narrowed(column, len(activities)) for column in (rows[last[at]], rows[at + 1]))
+    return Gaps(
+        begin_ns, until_ns, before, after, until_ns - begin_ns < shortest_ns, unknown, unknown
+    )
 
 
 def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, Ints]:

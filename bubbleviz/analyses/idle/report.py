@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.analyses.idle.gaps import Gaps
 from bubbleviz.conventions.host_activities import UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
-from bubbleviz.model.columns import Floats, Ints, Table
+from bubbleviz.model.columns import Codes, Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import counted, one_line, percent
 
@@ -153,10 +153,10 @@ class AttributedIdle(Table):
         waiting: row of the host's events: the call that waited for known work; -1 none.
     """
 
-    gap: Ints
+    gap: Codes
     start_ns: Ints
     end_ns: Ints
-    activity: Ints
+    activity: Codes
     waiting: Ints
 
 
