@@ -15,14 +15,37 @@ A message is one sentence: what, where, what to do next. ``str(error)`` is that 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 #: What to do with a file that cannot be read.
 EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
 
 
 class BubblevizError(Exception):
-    """Anything that bubbleviz refuses; its text is fit to be shown to a user."""
+    """Anything that bubbleviz refuses; its text is fit to be shown to a user.
+
+    Args:
+        message: The sentence.
+        paths: Paths in the message that the user did not give.
+        hosts: Names of hosts in the message.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str = "", *, paths: Sequence[str] = (), hosts: Sequence[str] = ()):
+        super().__init__(message)
+        self.paths, self.hosts = tuple(paths), tuple(hosts)
+
+
+@contextmanager
+def hosts_in_errors(hosts: Sequence[str]) -> Iterator[None]:
+    """Add the names of a run's hosts to errors, whose messages may contain them."""
+    try:
+        yield
+    except BubblevizError as error:
+        error.hosts = (*error.hosts, *hosts)
+        raise
 
 
 class InputError(BubblevizError):

@@ -14,7 +14,6 @@ from bubbleviz.interpret import communication, record
 from bubbleviz.interpret import inspection as looks
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.phases import unnamed
-from bubbleviz.model.private_names import note_host
 from bubbleviz.model.texts import shell_word
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
@@ -59,8 +58,6 @@ def inspect(
             counted = convention_file.with_iterations(named)
         globs = globs_of((*counted, *drafted.values()))
         contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
-        if contents.source.host_known:
-            note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
         draft = next(iter(drafted), None)
         inspection = looks.look_over(contents, known, sample, followed, draft)

@@ -17,8 +17,8 @@ import typer
 from bubbleviz._version import __version__
 from bubbleviz.cli import terminal
 from bubbleviz.cli.help import spelled_out
+from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
 from bubbleviz.errors import BubblevizError
-from bubbleviz.model.private_names import scope
 from bubbleviz.sources.gzip_files import interrupt, unwinding
 
 #: Where typer's scripts for shells say that completions are wanted.
@@ -133,14 +133,14 @@ def _is_path(word: str) -> bool:
         return False
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], names: PrivateNames) -> int:
     """Run a command and return its exit code; a signal that ended it is reported."""
     code: object
     try:
         interrupt()
         arguments = _meant(arguments)
         if arguments[0] not in _KNOWN and _is_path(arguments[0]):
-            arguments = terminal.entered(arguments)
+            arguments = terminal.entered(arguments, names)
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
@@ -149,7 +149,7 @@ def _run(arguments: list[str]) -> int:
             args=spelled_out(arguments),
             prog_name="bubbleviz",
             standalone_mode=False,
-            obj=command_line,
+            obj=Invocation(command_line, names),
         )
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
@@ -162,29 +162,29 @@ def _run(arguments: list[str]) -> int:
         code = end.code
     exit_code = code if isinstance(code, int) else 0
     # Newer versions of typer return the code of Ctrl-C themselves, and print nothing.
-    return terminal.complain(_INCOMPLETE, exit_code) if exit_code in _ENDED else exit_code
+    return terminal.complain(_INCOMPLETE, exit_code, names) if exit_code in _ENDED else exit_code
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     terminal.open_missing()
-    with scope():
-        return _answer(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    return _answer(given, PrivateNames(hidden=ANONYMOUS in given))
 
 
-def _answer(given: list[str]) -> int:
+def _answer(given: list[str], names: PrivateNames) -> int:
     """Run the command line and return its exit code; whatever ends it is a sentence."""
     code = 0
     try:
         with unwinding():
-            code = _run(given or ["--help"])
+            code = _run(given or ["--help"], names)
         # A full disk is noticed here at the latest.
         sys.stdout.flush()
         return code
     except BubblevizError as error:
-        return terminal.complain(str(error), error.exit_code)
+        return terminal.refuse(error, names)
     except MemoryError:
-        return terminal.complain(_NO_MEMORY, 1)
+        return terminal.complain(_NO_MEMORY, 1, names)
     except BrokenPipeError:
         # The reader of a pipe (head, say) has seen enough.
         terminal.discard_output()
@@ -192,9 +192,9 @@ def _answer(given: list[str]) -> int:
     except OSError as error:
         # Standard output that takes nothing more, as a full disk.
         terminal.discard_output()
-        return terminal.complain(terminal.failure(error), 1)
+        return terminal.complain(terminal.failure(error), 1, names)
     except Exception as error:
         # Typer's complaints about the command line; versions differ in their classes.
         if not hasattr(error, "format_message"):
             raise
-        return terminal.complain(terminal.usage_complaint(error), 2)
+        return terminal.complain(terminal.usage_complaint(error, names), 2, names)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import typer
+from typer.models import ArgumentInfo
+
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import hide_names, progress_bars
-from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model.private_names import anonymous
+from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
+from bubbleviz.cli.terminal import progress_bars
+from bubbleviz.errors import BubblevizError, OutputError, UsageError
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import renderers, suffixed
 
@@ -73,17 +77,15 @@ CONVENTIONS = _convention("Convention of range names, if not recognised.")
 ADDITIONS = _convention("Names further kernels of communication.")
 
 
-def _hide_names(given: bool) -> bool:
-    if given:
-        hide_names()
-    return given
-
-
+#: The application looks for it before it runs a command, so that all messages heed it.
 _ANONYMOUS = flag(
-    *("Hide hosts, files, functions, PIDs, GPUs' UUIDs; ranges stay.", "Names", "--anonymous"),
-    callback=_hide_names,
-    is_eager=True,
+    "Hide hosts, files, functions, PIDs, GPUs' UUIDs; ranges stay.", "Names", ANONYMOUS
 )
+#: What help calls the values of options that are paths, or names of hosts.
+_PATHS = frozenset(("FILE", "NAME|FILE", "DIR", "REPORT", "MAIN", "BEFORE"))
+_HOSTS = frozenset(("A,B", "ADDRESS|FILE", "HOST:PORT"))
+#: Parameters of commands that are no groups of options.
+_SUPPLIED = ("outputs", "invocation")
 
 #: Files that commands write, each with what it is in ``--help``.
 JSON = {"json": "JSON, for programs"}
@@ -184,7 +186,7 @@ class MeasurementOptions:
         from bubbleviz.analyses.idle import idle
 
         with progress_bars() as bars:
-            return anonymous(idle(paths, jobs=jobs_or_cores(self.jobs), progress=bars))
+            return idle(paths, jobs=jobs_or_cores(self.jobs), progress=bars)
 
     def measure(self, paths: str | Sequence[str], *, memory: bool = False) -> Report:
         """Return the report on the profiles of one run, with progress on standard error.
@@ -199,7 +201,7 @@ class MeasurementOptions:
         from bubbleviz.api import analyze
 
         with progress_bars() as bars:
-            report = analyze(
+            return analyze(
                 paths,
                 skip=self.skip,
                 convention=self.convention or (),
@@ -207,7 +209,6 @@ class MeasurementOptions:
                 jobs=jobs_or_cores(self.jobs),
                 progress=bars,
             )
-        return anonymous(report)
 
 
 def files_of(runs: Iterable[str]) -> list[str]:
@@ -273,8 +274,9 @@ def command(
 
     A parameter that is a dataclass becomes one option for each of its fields. ``outputs`` (see
     :class:`Outputs`) becomes ``-o``, ``--force`` and ``--quiet``, and one option per format. Help
-    lists only the ``documented`` ones, because ``-o`` with a suffix does the same. Every command
-    has ``--anonymous``.
+    lists only the ``documented`` ones, because ``-o`` with a suffix does the same. ``invocation``
+    becomes no option: it is what the application hands to the command. Every command has
+    ``--anonymous``.
 
     Args:
         files: the formats that the command writes, with their lines in ``--help``.
@@ -284,52 +286,111 @@ def command(
     formats = {name: name.replace("-", "_") for name in files or ()}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        declared = signature(function, eval_str=True).parameters.values()
+        described = signature(function, eval_str=True).parameters
         groups: dict[str, Any] = {
-            p.name: p.annotation
-            for p in declared
-            if is_dataclass(p.annotation) and p.name != "outputs"
+            name: parameter.annotation
+            for name, parameter in described.items()
+            if is_dataclass(parameter.annotation) and name not in _SUPPLIED
         }
 
         @wraps(function)
         def with_options(**options: Any) -> None:
             options.pop("anonymous")
-            for name, group in groups.items():
-                values = {field.name: options.pop(field.name) for field in fields(group)}
-                options[name] = group(**values)
-            if files is not None:
-                output, force, quiet = map(options.pop, ("output", "force", "quiet"))
-                named = {name: options.pop(key) for name, key in formats.items()}
-                written = _formats(named, output or (), endings or {})
-                options["outputs"] = Outputs(written, force, quiet)
-            function(**options)
+            invocation: Invocation = options.pop("context").obj or Invocation()
+            with _names_noted(invocation.names, signed, options):
+                for name, group in groups.items():
+                    values = {field.name: options.pop(field.name) for field in fields(group)}
+                    options[name] = group(**values)
+                if files is not None:
+                    output, force, quiet = map(options.pop, ("output", "force", "quiet"))
+                    named = {name: options.pop(key) for name, key in formats.items()}
+                    written = _formats(named, output or (), endings or {})
+                    options["outputs"] = Outputs(written, force, quiet, names=invocation.names)
+                if "invocation" in described:
+                    options["invocation"] = invocation
+                function(**options)
 
         parameters: list[Parameter] = []
-        for own in declared:
-            if own.name in groups:
-                hints = get_type_hints(groups[own.name])
-                parameters += [
-                    _keyword(f.name, hints[f.name], f.default) for f in fields(groups[own.name])
-                ]
-            elif own.name == "outputs":
-                parameters.append(
-                    _keyword("output", list[str] | None, _output(files or {}, endings))
-                )
-                for name, summary in (files or {}).items():
-                    is_hidden = name not in documented
-                    file = option("FILE", summary, "Outputs", f"--{name}", hidden=is_hidden)
-                    parameters.append(_keyword(formats[name], str | None, file))
-                parameters.append(_keyword("force", bool, FORCE))
-                parameters.append(_keyword("quiet", bool, QUIET))
-            else:
+        for name, own in described.items():
+            if name in groups:
+                parameters += _options_of_group(groups[name])
+            elif name == "outputs":
+                parameters += _options_of_outputs(files or {}, endings, documented)
+            elif name != "invocation":
                 parameters.append(own)
         parameters.append(_keyword("anonymous", bool, _ANONYMOUS))
+        parameters.append(_keyword("context", typer.Context, Parameter.empty))
         signed: Any = with_options
         signed.__signature__ = signature(function).replace(parameters=parameters)
         signed.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_options
 
     return decorate
+
+
+def _options_of_group(group: Any) -> list[Parameter]:
+    """Return a parameter for each field of a dataclass of options."""
+    hints = get_type_hints(group)
+    return [_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
+
+
+def _options_of_outputs(
+    files: Mapping[str, str], endings: Mapping[str, str] | None, documented: Collection[str]
+) -> list[Parameter]:
+    """Return the parameters that stand for ``outputs``; see :func:`command`."""
+    parameters = [_keyword("output", list[str] | None, _output(files, endings))]
+    for name, summary in files.items():
+        file = option("FILE", summary, "Outputs", f"--{name}", hidden=name not in documented)
+        parameters.append(_keyword(name.replace("-", "_"), str | None, file))
+    parameters.append(_keyword("force", bool, FORCE))
+    parameters.append(_keyword("quiet", bool, QUIET))
+    return parameters
+
+
+@contextmanager
+def _names_noted(
+    names: PrivateNames, command: Callable[..., None], values: Mapping[str, Any]
+) -> Iterator[None]:
+    """Note the arguments of a command, and if it fails the names in its options.
+
+    The message of an error may contain any of them.
+    """
+    arguments, paths, hosts = _given_names(command, values)
+    names.note_paths(arguments)
+    try:
+        yield
+    except BubblevizError as error:
+        names.note_error(error)
+        names.note_paths(paths)
+        names.note_hosts(hosts)
+        raise
+
+
+def _given_names(
+    command: Callable[..., None], values: Mapping[str, Any]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the arguments of a command, which are paths, and the paths and hosts in its options.
+
+    Args:
+        command: The command, whose parameters say what their values are.
+        values: The values by parameter.
+    """
+    arguments: list[str] = []
+    paths: list[str] = []
+    hosts: list[str] = []
+    for parameter in signature(command).parameters.values():
+        value, described = values.get(parameter.name), parameter.default
+        texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+        metavar = getattr(described, "metavar", None)
+        if isinstance(described, ArgumentInfo):
+            arguments += texts
+        elif metavar in _PATHS:
+            paths += texts
+        elif metavar in _HOSTS:
+            hosts += [
+                name for text in texts for name in (*text.split(","), text.rpartition(":")[0])
+            ]
+    return arguments, paths, hosts
 
 
 def _output(files: Mapping[str, str], endings: Mapping[str, str] | None) -> Any:

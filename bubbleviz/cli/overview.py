@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.conventions.convention import Convention
-from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import counted, listed, one_line, printable
 from bubbleviz.render.document import Block, HangingLines, Sentence
@@ -44,7 +43,7 @@ def inspection_parts(
     versions = f"{source.format}{version}, schema {source.schema_version or 'none'}"
     host = source.host if source.host_known else "not recorded"
     facts = [("recorded by", one_line(versions, 60)), ("host", one_line(host, 60))]
-    pids = anonymous({"pid": [pid_of(p) for p in contents.processes]})["pid"]
+    pids = map(pid_of, contents.processes)
     facts.append(("processes", one_line(", ".join(map(str, pids)) or "none with kernels", 100)))
     if contents.reader:
         facts.append(("read by", contents.reader))

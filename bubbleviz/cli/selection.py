@@ -11,7 +11,6 @@ from bubbleviz.cli.help import flag, option
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, one_of, style_settings
 from bubbleviz.model.pointers import millimetres
-from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line, some_of
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
@@ -214,14 +213,17 @@ def _ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
 
 
 def _of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
-    """Return those of some ranks that are on hosts, whose names are private."""
+    """Return those of some ranks that are on hosts."""
     shown = one_line(text, 60)
-    wanted = {anonymous(name.strip()) for name in text.split(",")}
+    wanted = {name.strip() for name in text.split(",")}
     known = {rank.host for rank in report.ranks}
     if not wanted <= known:
         lacking = one_line(min(wanted - known), 60)
         there = some_of([one_line(name, 60) for name in sorted(known)], _NAMED)
-        raise UsageError(f"--hosts {shown}: there is no host {lacking}; the hosts are {there}")
+        raise UsageError(
+            f"--hosts {shown}: there is no host {lacking}; the hosts are {there}",
+            hosts=sorted(known),
+        )
     kept = [rank for rank in ranks if report.ranks[rank].host in wanted]
     if not kept:
         raise UsageError(f"--hosts {shown}: matches nothing that the other options select")

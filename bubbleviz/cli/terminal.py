@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bubbleviz.errors import OutputError
-from bubbleviz.model.private_names import anonymous, hide
+from bubbleviz.cli.private_names import PrivateNames
+from bubbleviz.errors import BubblevizError, OutputError
 from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, Line
@@ -136,26 +136,38 @@ def pass_on(content: str | bytes) -> None:
         raise OutputError("standard output takes text only; name a file")
 
 
-def show_steps(steps: Sequence[Step]) -> None:
+def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
     """Print to standard error where the time went."""
     for step in steps:
         if step.files:
-            sys.stderr.write(f"{'  ' * step.depth}{step.name}: {_listed(step.files)}\n")
+            sys.stderr.write(f"{'  ' * step.depth}{step.name}: {_listed(step.files, names)}\n")
             continue
         rows = f"{step.rows:>14,} rows" if step.rows else ""
         sys.stderr.write(f"{'  ' * step.depth + step.name:<44}{step.seconds:>9.3f} s{rows}\n")
 
 
-def _listed(files: Sequence[str]) -> str:
+def _listed(files: Sequence[str], names: PrivateNames) -> str:
     """Return the first of some files, and how many more there are."""
-    first = [one_line(anonymous(file), _LONGEST_PATH) for file in sorted(files)[:_FILES]]
+    first = [one_line(names.text(file), _LONGEST_PATH) for file in sorted(files)[:_FILES]]
     more = [f"{len(files) - _FILES} more"] if len(files) > _FILES else []
     return ", ".join((*first, *more))
 
 
-def complain(message: str, code: int) -> int:
-    """Return the exit code, having written one line without control characters to stderr."""
-    flat = one_line(anonymous(message))
+def refuse(error: BubblevizError, names: PrivateNames) -> int:
+    """Write the message of an error to standard error, and return its exit code."""
+    names.note_error(error)
+    return complain(str(error), error.exit_code, names)
+
+
+def complain(message: str, code: int, names: PrivateNames) -> int:
+    """Write one line without control characters to standard error, and return an exit code.
+
+    Args:
+        message: The line, with real names.
+        code: The exit code.
+        names: The private names to replace in it.
+    """
+    flat = one_line(names.text(message))
     if len(flat) > _LONGEST:
         # A message around an endless path keeps its head and its next step.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
@@ -256,12 +268,12 @@ _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
 _LONGEST_WORD = 60
 
 
-def usage_complaint(error: Any) -> str:
+def usage_complaint(error: Any, names: PrivateNames) -> str:
     """Return the sentence for one of typer's exceptions: what is wrong, and where to read on.
 
     What typer suggests for a word that it does not know may be far from it.
     """
-    from bubbleviz.sources.paths import file_like
+    from bubbleviz.sources.paths import file_near
 
     context = getattr(error, "ctx", None)
     command = getattr(context, "command", None)
@@ -274,8 +286,12 @@ def usage_complaint(error: Any) -> str:
     elif unknown := _UNKNOWN_COMMAND.match(reason):
         # The first word is neither a command nor a path.
         word = unknown["word"]
-        near = suggestion(word, getattr(command, "commands", ())) or file_like(word)
-        reason = f"{one_line(word, _LONGEST_WORD)!r}: no such command or file{near}"
+        near = suggestion(word, getattr(command, "commands", ()))
+        if not near:
+            file = file_near(word)
+            near = "" if file is None else f"; did you mean {file}?"
+            names.note_paths([word, file or ""])
+        reason = f"{one_line(names.text(word), _LONGEST_WORD)!r}: no such command or file{near}"
     place = context.command_path if context else "bubbleviz"
     return reason if reason.endswith("?") else f"{reason}; see {place} --help"
 
@@ -328,17 +344,7 @@ def failure(error: OSError) -> str:
 # The door: a path in place of a command runs the command that fits what the files hold.
 
 
-def hide_names() -> None:
-    """Replace names of hosts, files and the like from here on, but for terms of reports."""
-    from bubbleviz.conventions.convention_file import built_in
-    from bubbleviz.schedules.known import FORMULAS, SCHEDULES
-    from bubbleviz.sources.readers import READERS
-
-    schedules = (own.name for own in (*SCHEDULES, *FORMULAS))
-    hide((*schedules, *(reader.name for reader in READERS), *built_in()))
-
-
-def entered(arguments: Sequence[str]) -> list[str]:
+def entered(arguments: Sequence[str], names: PrivateNames) -> list[str]:
     """Return arguments that begin with paths behind the command that fits these, and say which.
 
     Raises:
@@ -346,14 +352,13 @@ def entered(arguments: Sequence[str]) -> list[str]:
     """
     from bubbleviz.analyses.inspection import first_look
 
-    if "--anonymous" in arguments:
-        hide_names()
     first_option = next((i for i, word in enumerate(arguments) if word.startswith("-")), None)
+    names.note_paths(arguments[:first_option])
     if any(word.partition("=")[0] == "--convention" for word in arguments):
         command, reason = "analyze", "--convention says how operations are named"
     else:
         with progress_bars() as bars:
             command, reason = first_look(arguments[:first_option], bars)
     if reason and not {"-q", "--quiet"} & {*arguments}:
-        complain(f"{command}, since {reason}", 0)
+        complain(f"{command}, since {reason}", 0, names)
     return [command, *arguments]

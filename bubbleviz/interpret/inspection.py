@@ -95,6 +95,17 @@ class Inspection:
     candidates: tuple[str, ...] = ()
     told: bool = False
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path of the profile."""
+        return (self.contents.source.path,)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The name of its host, if the profile records one."""
+        source = self.contents.source
+        return (source.host,) if source.host_known else ()
+
 
 def way_on(inspection: Inspection, others: str) -> str:
     """Return what leads on from a profile that ``analyze`` refuses.

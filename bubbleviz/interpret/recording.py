@@ -175,3 +175,15 @@ def gathered(parts: Sequence[Recordings]) -> Recordings:
 
 def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:
     return numbered_together(tables, kinds=("kind",), groups=("group",))
+
+
+def hosts_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
+    """Return the names of hosts and clocks in recordings, each once, in the order of recordings."""
+    names: list[str] = []
+    for recording in recordings:
+        if recording.source.clock is None:
+            names.append(recording.source.host)
+        for told in (rank.told for rank in recording.ranks if rank.told is not None):
+            names += [] if told.host is None else [told.host]
+            names += [] if told.clock is None else [told.clock.name]
+    return tuple(dict.fromkeys(names))

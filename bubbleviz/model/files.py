@@ -12,7 +12,6 @@ import stat
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.pointers import pointer_words
-from bubbleviz.model.private_names import note_paths
 
 #: Seconds that a named pipe has until something is written into it.
 _PATIENCE_S = 10
@@ -33,7 +32,6 @@ def read_bounded(path: str, most_bytes: int, kind: str, hint: str, *, pipes: boo
         InputError: it cannot be read, is larger, or is neither a regular file nor an allowed pipe;
             or it is a pointer of Git LFS or git-annex.
     """
-    note_paths([path])
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer, who may never come.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))

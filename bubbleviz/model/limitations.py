@@ -38,12 +38,16 @@ class LimitationKind(Enum):
 
 @dataclass(frozen=True)
 class Limitation:
-    """A limit of an analysis: its subject, the reason, how often it applies, and its kind."""
+    """A limit of an analysis: its subject, the reason, how often it applies, and its kind.
+
+    ``hosts`` are names of hosts that the reason contains and that no other part of a result lists.
+    """
 
     what: str
     reason: str
     count: int = 1
     kind: LimitationKind = field(default=LimitationKind.OTHER, compare=False, repr=False)
+    hosts: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def entry(self) -> dict[str, str | int]:
@@ -75,7 +79,10 @@ def gathered(notes: Iterable[Limitation]) -> list[Limitation]:
         elif note is same[0]:
             quoted = "; ".join(each.reason for each in same[:_QUOTED])
             reason = f"{quoted}; and {len(same) - _QUOTED:,} more"
-            found.append(Limitation(note.what, reason, sum(n.count for n in same), note.kind))
+            hosts = tuple(host for each in same for host in each.hosts)
+            found.append(
+                Limitation(note.what, reason, sum(n.count for n in same), note.kind, hosts)
+            )
     return found
 
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model.private_names import note_paths
 
 #: Of temporary files beside outputs.
 _PREFIX = ".bubbleviz-"
@@ -36,7 +35,6 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
         OutputError: an output exists and ``force`` is off, is an input, or its directory does not
             exist.
     """
-    note_paths([*inputs, *outputs])
     profiles = set()
     for path in inputs:
         with suppress(OSError):  # a name that is too long for one

@@ -147,6 +147,18 @@ class Comparison:
         """Name of the ratio whose windows tell how long iterations are; see :func:`longest`."""
         return longest([run.saved for run in self.runs])
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all profiles that were compared."""
+        return tuple(path for run in self.runs for path in run.saved.paths)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of their hosts, and those in limitations of the runs measured here."""
+        saved = (host for run in self.runs for host in run.saved.hosts)
+        measured = (host for run in self.runs if run.report for host in run.report.hosts)
+        return (*saved, *measured)
+
     def __dir__(self) -> list[str]:
         """Return what is public."""
         return [name for name in super().__dir__() if not name.startswith("_")]

@@ -34,7 +34,7 @@ from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
-from bubbleviz.interpret.recording import Recording, Recordings
+from bubbleviz.interpret.recording import Recording, Recordings, hosts_of
 from bubbleviz.model import operations as tables
 from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -177,6 +177,7 @@ class Report:
         memory: what ranks and operations hold; None if not read, or not recorded.
         flops: model FLOPs of an iteration over all ranks, and peak FLOPs per second of a GPU; None
             if not given.
+        hosts: Names of all hosts and clocks in the profiles, which its texts may contain.
     """
 
     version: str
@@ -204,6 +205,7 @@ class Report:
     pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     memory: RunMemory | None = None
     flops: tuple[float, float] | None = None
+    hosts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         spread = self.summary.bubble_ratio.get(self.headline)
@@ -214,6 +216,11 @@ class Report:
             f"{counted(len(self.operations), 'operation')}, "
             f"{counted(len(self.limitations), 'limitation')})"
         )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the profiles."""
+        return tuple(profile.path for profile in self.profiles)
 
     @property
     def kind(self) -> str:
@@ -495,6 +502,7 @@ def assemble(
             *_limitations(recordings, run, counts),
             *_of_explanation(explanation, counts),
         ),
+        hosts=(*hosts_of(recordings), *(host for note in unreadable for host in note.hosts)),
         exposed=run.exposed,
         overheads=run.overheads,
         collectives=run.collectives,

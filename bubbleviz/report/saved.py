@@ -95,6 +95,8 @@ class SavedReport:
         memory: of its virtual stages, in bytes; None where that was not measured.
         ran_ns: how long the typical iteration took; None where that is not known.
         lengths: how many times as long as their mean the microbatches of iterations take.
+        paths: Paths of its profiles.
+        hosts: Names of their hosts.
     """
 
     version: str
@@ -117,6 +119,8 @@ class SavedReport:
     memory: MeasuredMemory | None = None
     ran_ns: int | None = None
     lengths: tuple[tuple[float, ...], ...] = ()
+    paths: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
 
     def __dir__(self) -> list[str]:
         """Return what is public."""
@@ -640,6 +644,8 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         memory=None if memory is None else measured_memory(memory, virtual),
         lengths=document.microbatch_lengths,
         ran_ns=next((int(c.makespan_ns) for c in document.what_if if c.name == "measured"), None),
+        paths=tuple(str(profile.get("path", "")) for profile in document.profiles),
+        hosts=tuple(str(profile.get("host", "")) for profile in document.profiles),
     )
 
 

@@ -13,9 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from bubbleviz.errors import InputError, MismatchError, ProfileError
+from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import counted, natural_key, some_of
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.gzip_files import head_of
@@ -62,7 +61,6 @@ def find_profiles(
     if not paths:
         raise InputError("no profile given; name one or more profiles or a directory")
     files: list[InputFile] = []
-    note_paths(paths)
     for path in paths:
         try:
             files.extend(_files_of(path, also))
@@ -84,7 +82,6 @@ def find_profiles(
                 first = list(dict.fromkeys(import_module(reader.sessions).first_parts(first)))
         if len(first) < len(by_path):
             files = [by_path.get(path, InputFile(path, named=True)) for path in first]
-    note_paths([file.path for file in files])
     return tuple(files)
 
 
@@ -124,24 +121,28 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
         return [InputFile(file, named=True) for file in _matches(path)]
     if Path(path).is_symlink():
         raise InputError(f"{path}: a link that leads to no file; check where it points to")
-    raise InputError(f"{path}: no such file or directory{file_like(path) or '; check the path'}")
+    raise _missing(path)
 
 
-def file_like(path: str) -> str:
-    """Return the suggestion of a file beside one that is missing; "" where none is near."""
+def _missing(path: str) -> InputError:
+    """Return the error for a path that leads nowhere."""
+    near = file_near(path)
+    if near is None:
+        return InputError(f"{path}: no such file or directory; check the path")
+    return InputError(f"{path}: no such file or directory; did you mean {near}?", paths=[near])
+
+
+def file_near(path: str) -> str | None:
+    """Return the file in the same directory whose name is closest to a missing file's, or None."""
     from bubbleviz.model.texts import nearest
 
     folder = Path(path).parent
     try:
         beside = sorted(file.name for file in islice(folder.iterdir(), _MOST_BESIDE))
     except (OSError, ValueError):
-        return ""
+        return None
     near = nearest(Path(path).name, beside)
-    if near is None:
-        return ""
-    meant = str(folder / near)
-    note_paths([meant])
-    return f"; did you mean {meant}?"
+    return None if near is None else str(folder / near)
 
 
 def _superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -331,12 +332,13 @@ def read_each(
             watch(1.0)
     if errors and not contents:
         raise errors[0]
-    return contents, tuple(unreadable_profile(str(error)) for error in errors)
+    return contents, tuple(map(unreadable_profile, errors))
 
 
-def unreadable_profile(reason: str) -> Limitation:
+def unreadable_profile(error: BubblevizError) -> Limitation:
     """Return the limitation for a file of a directory that cannot be read."""
-    return Limitation("a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE)
+    kind = LimitationKind.PROFILE_UNREADABLE
+    return Limitation("a profile of the directory", str(error), kind=kind, hosts=error.hosts)
 
 
 def missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
 import re
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -13,10 +18,25 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.model import private_names
+from bubbleviz.cli.private_names import PrivateNames
+from bubbleviz.render.formats import renderers
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
 from tests.support.places import EXAMPLE
+from tests.support.private_names import (
+    HOST,
+    INPUTS,
+    PUBLIC,
+    TOKEN,
+    contains,
+    flight_recordings,
+    nccl_events,
+    nsys_export,
+    operation_table,
+    recording,
+)
+from tests.support.processes import processes_of
+from tests.support.rocm_profiles import write_rocpd
 
 SECRET = re.compile("zq")
 FORMATS = ["svg", "text", "latex", "csv", "bubbles", "html", "json", "chrome"]
@@ -158,21 +178,293 @@ def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLi
     ],
 )
 def test_texts(text: str, shown: str) -> None:
-    with private_names.scope():
-        private_names.hide()
-        private_names.note_paths(["runs/a.sqlite", "-", ""])
-        private_names.note_host("node-1")
-        assert private_names.anonymous(text) == shown
-    assert private_names.anonymous(text) == text
+    names = PrivateNames(hidden=True)
+    names.note_paths(["runs/a.sqlite", "-", ""])
+    names.note_hosts(["node-1"])
+
+    assert names.text(text) == shown
+    assert PrivateNames().text(text) == text
 
 
 def test_command_lines() -> None:
-    with private_names.scope():
-        private_names.hide()
-        private_names.note_host("svg")
-        private_names.note_host("a")
-        private_names.note_paths(["x.sqlite", "out"])
-        words = ["analyze", "x.sqlite", "--svg", "out", "--same-clock=a,svg", "--skip", "1"]
-        assert private_names.anonymous_words(words) == [
-            "analyze", "file1.sqlite", "--svg", "file2", "--same-clock=host2,host1", "--skip", "1",
-        ]  # fmt: skip
+    names = PrivateNames(hidden=True)
+    names.note_hosts(["svg", "a"])
+    names.note_paths(["x.sqlite", "out"])
+
+    shown = names.replaced({"command": "analyze x.sqlite --svg out --same-clock=a,svg --skip 1"})
+
+    assert shown == {
+        "command": "analyze file1.sqlite --svg file2 --same-clock=host2,host1 --skip 1"
+    }
+
+
+# A token in every private name, every command, every output.
+
+
+#: Formats that need another input: lengths of prompts, or memory.
+_SPECIAL = {"chunk-costs", "memory-plot"}
+
+
+def outputs_of(folder: Path) -> dict[str, Path]:
+    """Return a file for every format of ``analyze``, in a folder whose name is private."""
+    place = folder / f"{TOKEN}-out"
+    place.mkdir(exist_ok=True)
+    names = (own for own in renderers() if own.name not in _SPECIAL)
+    return {own.name: place / f"{TOKEN}{own.suffixes[0]}" for own in names}
+
+
+@pytest.fixture(params=INPUTS, ids=lambda own: own.__name__)
+def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return an input in which every private name contains the token."""
+    folder = tmp_path / TOKEN
+    folder.mkdir()
+    write: Callable[[Path], Path] = request.param
+    return write(folder)
+
+
+def test_no_format_contains_the_token(planted: Path, cli: CommandLine) -> None:
+    """Named alone or in its folder, and the command line is recorded, too."""
+    files = outputs_of(planted.parent)
+    words = [word for file in files.values() for word in ("-o", file)]
+
+    for given in (planted, planted.parent):
+        code, printed, complained = cli("analyze", given, *words, "--force", "--anonymous")
+
+        assert code == 0, complained
+        assert TOKEN not in (printed + complained).lower()
+        leaking = [n for n, file in files.items() if contains(file.read_bytes(), TOKEN)]
+        assert not leaking
+
+
+def test_the_token_is_in_these_formats_otherwise(tmp_path: Path, cli: CommandLine) -> None:
+    files = outputs_of(tmp_path)
+    words = [word for file in files.values() for word in ("-o", file)]
+
+    assert cli("analyze", nsys_export(tmp_path), *words)[0] == 0
+
+    showing = {name for name, file in files.items() if contains(file.read_bytes(), TOKEN)}
+    assert showing >= {"panels", "json", "csv", "parquet", "text", "latex", "chrome", "html", "svg"}
+
+
+#: Commands that read profiles, each with what it is to print, and whether names are in it.
+_COMMANDS = [
+    *(["analyze", "-v", "--timings"], ["idle", "-v"], ["inspect"], ["inspect", "-v"]),
+    *(["idle", "--json", "-"], ["idle", "--csv", "-"], ["idle", "--svg", "-"]),
+    *(["idle", "--page", "-"], ["nccl", "-v"], ["nccl", "--json", "-"], ["nccl", "--csv", "-"]),
+    *(["pgle"], ["plan"], ["layout"], ["gate", "--max-bubble", "12%"]),
+    *(["gate", "--max-bubble", "12%", "--json", "-"],),
+]
+
+
+def test_no_command_prints_the_token(planted: Path, cli: CommandLine) -> None:
+    shown = set()
+    for command in _COMMANDS:
+        _, printed, complained = cli(command[0], planted, *command[1:], "--anonymous")
+        assert printed + complained
+        assert TOKEN not in (printed + complained).lower(), command
+        if command[0] in {"idle", "inspect", "nccl"}:
+            shown |= {TOKEN in "".join(cli(command[0], planted, *command[1:])[1:])}
+
+    assert True in shown
+
+
+def test_names_of_ranges_and_kernels_stay(tmp_path: Path, cli: CommandLine) -> None:
+    """But for private names in them."""
+    printed = cli.printed("idle", nsys_export(tmp_path), "--json", "-", "--anonymous")
+
+    assert f"{PUBLIC}_host1_0" in printed
+    assert f"{PUBLIC} of host1" in printed
+
+
+def test_no_bundle_contains_a_name(planted: Path, cli: CommandLine) -> None:
+    """Nor the names of ranges and kernels, whether or not the option is given."""
+    for number, option in enumerate(([], ["--anonymous"])):
+        file = planted.parent / f"{number}.zip"
+        code, printed, complained = cli("inspect", planted, "-o", file, *option)
+
+        assert code == 0, complained
+        content = file.read_bytes()
+        assert not contains(content, TOKEN)
+        assert not contains(content, PUBLIC)
+        assert (TOKEN in printed + complained) == (not option)
+
+
+def test_saved_reports_name_nobody(tmp_path: Path, cli: CommandLine) -> None:
+    """They contain names that the commands which read them cannot know from their own arguments."""
+    folder = tmp_path / TOKEN
+    folder.mkdir()
+    reports = [folder / f"{TOKEN}{number}.json" for number in range(2)]
+    table = operation_table(folder)
+    for report in reports:
+        assert cli("analyze", table, "-o", report)[0] == 0
+    assert contains(reports[0].read_bytes(), TOKEN)
+
+    for command in (
+        ["compare", *reports],
+        ["compare", *reports, "-v"],
+        ["compare", *reports, "--json", "-"],
+        ["compare", *reports, "--fail-if-worse"],
+        ["gate", reports[0], "--max-bubble", "0%"],
+        ["gate", reports[0], "--baseline", reports[1], "--json", "-"],
+        ["gate", reports[0], "--promised-by", reports[1], "--markdown", "-"],
+        ["plan", reports[0]],
+        ["plan", reports[0], "--json", "-"],
+        ["simulate", "--from", reports[0], "--schedule", "1f1b", "-p", 2, "-m", 2],
+    ):
+        _, printed, complained = cli(*command, "--anonymous")
+        assert printed + complained
+        assert TOKEN not in (printed + complained).lower(), command
+
+
+def test_no_page_in_the_browser_contains_the_token(
+    tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of profiles, of a saved report, and of a profile without named operations."""
+    pages: list[bytes] = []
+
+    class Ended:
+        def serve_forever(self) -> None:
+            """Return at once, as after Ctrl-C."""
+
+    @contextmanager
+    def serving(page: bytes) -> Iterator[tuple[str, Ended]]:
+        pages.append(page)
+        yield "http://127.0.0.1/", Ended()
+
+    monkeypatch.setattr("bubbleviz.cli.serving.serving", serving)
+    export = nsys_export(tmp_path)
+    report = tmp_path / f"{TOKEN}.json"
+    assert cli("analyze", export, "-o", report)[0] == 0
+    idle = tmp_path / f"{TOKEN}-idle.sqlite"
+    unnamed = change(idle, "UPDATE NVTX_EVENTS SET text = 'x' || text", source=export)
+
+    for given in (export, report, unnamed):
+        cli.printed("view", given, "--no-browser")
+        cli.printed("view", given, "--no-browser", "--anonymous")
+
+    assert [contains(page, TOKEN) for page in pages] == [True, False] * 3
+
+
+def test_recordings_and_what_is_watched(
+    tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recording(tmp_path, monkeypatch)
+    lines = tmp_path / f"{TOKEN}.jsonl"
+    watch = ("watch", run, "--plain", "--interval", "0.01", "--stop-after", "0.01")
+
+    for option in ([], ["--anonymous"]):
+        watched = cli(*watch, "--jsonl", lines, *option)
+        measured = cli("analyze", run, "--json", "-", *option)
+        missing = cli("watch", tmp_path / f"{TOKEN}-later", *watch[2:], *option)
+
+        assert (watched[0], measured[0], missing[0]) == (0, 0, 0)
+        assert (TOKEN in "".join(measured[1:])) == (not option)
+        assert (TOKEN in missing[2]) == (not option)
+        assert (TOKEN in lines.read_text()) == (not option)
+        assert not option or TOKEN not in "".join(watched[1:])
+        lines.unlink()
+
+
+@pytest.mark.parametrize("write", [nccl_events, flight_recordings])
+def test_no_output_of_nccl_contains_the_token(
+    write: Callable[[Path], Path], tmp_path: Path, cli: CommandLine
+) -> None:
+    folder = tmp_path / TOKEN
+    folder.mkdir()
+    given = write(folder)
+
+    for command in (["nccl"], ["nccl", "-v"], ["nccl", "--json", "-"], ["nccl", "--csv", "-"]):
+        printed = cli.printed(command[0], given, *command[1:], "--anonymous")
+        assert TOKEN not in printed
+    assert TOKEN in cli.printed("nccl", given, "--json", "-")
+
+
+def test_a_process_has_one_number_in_every_table(tmp_path: Path, cli: CommandLine) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    real, hidden = (
+        cli.printed("nccl", nccl_events(folder) if number == 0 else folder, "--csv", "-", *option)
+        for number, option in enumerate(([], ["--anonymous"]))
+    )
+    pids = [[row["pid"] for row in csv.DictReader(io.StringIO(text))] for text in (real, hidden)]
+
+    assert set(pids[0]) == {"100", "101"}
+    assert set(zip(*pids, strict=True)) == {("100", "1"), ("101", "2")}
+
+
+# Errors: what was given, what was found, and what is damaged.
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "noise"])
+def test_no_error_on_a_damaged_file_contains_the_token(
+    damage: str, planted: Path, cli: CommandLine
+) -> None:
+    content = planted.read_bytes()
+    noise = content[:16] + b"\xff" * 5000
+    planted.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "noise": noise}[damage])
+
+    for command in ("analyze", "idle", "inspect", "nccl", "plan"):
+        for given in (planted, planted.parent):
+            real = cli(command, given)
+            hidden = cli(command, given, "--anonymous")
+            assert hidden[0] == real[0]
+            assert TOKEN not in "".join(hidden[1:]).lower(), command
+            assert real[0] == 0 or TOKEN in real[2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["{T}-missing.sqlite"],
+        ["analyze", "{T}-missing.sqlite"],
+        ["analyze", "{folder}/{T}.sqlit"],
+        ["analyze", "{folder}/*.nothing"],
+        ["analyze", "{file}", "-o", "{folder}/nowhere/{T}.svg"],
+        ["analyze", "{file}", "-o", "{folder}/{T}.unknown"],
+        ["analyze", "{file}", "-o", "{file}"],
+        ["analyze", "{file}", "-o", "{folder}/{T}.svg", "--svg", "{folder}/{T}.svg"],
+        ["analyze", "{file}", "--plan", "{folder}/{T}.csv"],
+        ["analyze", "{file}", "--convention", "{folder}/{T}.toml"],
+        ["analyze", "{file}", "--hosts", "{T}-other", "--svg", "-"],
+        ["analyze", "{file}", "--same-clock", "{T}-other,{T}-third"],
+        ["analyze", "{file}", "--dask", "tcp://{T}:1"],
+        ["analyze", "{file}", "{file}"],
+        ["idle", "{file}", "--activities", "{folder}/{T}.toml"],
+        ["pgle", "{file}", "--against", "{folder}/{T}.pbtxt"],
+        ["compare", "{folder}/{T}.json", "{file}"],
+        ["gate", "{file}", "--baseline", "{folder}/{T}.json"],
+        ["gate", "{file}", "--promised-by", "{folder}/{T}.json"],
+        ["simulate", "--from", "{folder}/{T}.json"],
+        ["simulate", "--plan", "{T}.csv", "--tf", "1", "--tb", "1", "--tw", "1"],
+        ["layout", "--layers", "{folder}/{T}.csv", "-p", "2", "-m", "2"],
+        ["watch", "{file}"],
+        ["watch", "{folder}", "--listen", "{T}:x"],
+        ["watch", "{folder}", "--jsonl", "{folder}/nowhere/{T}"],
+        ["mcp", "{folder}/{T}"],
+        ["view", "{folder}/{T}.json"],
+    ],
+    ids=" ".join,
+)
+def test_no_error_on_what_was_given_contains_the_token(
+    words: list[str], tmp_path: Path, cli: CommandLine
+) -> None:
+    folder = tmp_path / TOKEN
+    folder.mkdir()
+    places = {"file": nsys_export(folder), "folder": folder, "T": TOKEN}
+    given = [word.format(**places) for word in words]
+
+    real, hidden = cli(*given), cli(*given, "--anonymous")
+
+    assert real[0] == hidden[0] != 0
+    assert TOKEN in real[2]
+    assert TOKEN not in "".join(hidden[1:])
+
+
+def test_an_error_in_the_middle_of_reading_names_no_host(tmp_path: Path, cli: CommandLine) -> None:
+    """The hosts are known from files that have no report, for the run is refused."""
+    (tmp_path / "export").mkdir()
+    (one,) = processes_of(nsys_export(tmp_path / "export"))
+    merged = write_rocpd(tmp_path / "merged.db", [one, replace(one, host=f"{HOST}2", pid=9)])
+
+    assert HOST in cli("analyze", merged)[2]
+    assert TOKEN not in "".join(cli("analyze", merged, "--anonymous")[1:])

@@ -34,7 +34,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     "module",
     [
         *("resource", "bubbleviz.sources.gzip_files", "bubbleviz.cli.app"),
-        *("bubbleviz.cli.terminal", "typer", "bubbleviz.model.private_names"),
+        *("bubbleviz.cli.terminal", "typer", "bubbleviz.cli.private_names"),
         *("bubbleviz.cli.commands.analyze", "numpy", "numpy._core._multiarray_umath"),
         *("numpy.linalg", "bubbleviz.api", "bubbleviz.render.text.report"),
     ],

@@ -22,7 +22,7 @@ from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret import communication, iterations, linking, record
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
-from bubbleviz.model import choices, collectives, intervals, private_names
+from bubbleviz.model import choices, collectives, intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, joined, narrowed
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
@@ -135,8 +135,6 @@ def idle(
 
     profiles, unreadable = read_each(files, read, progress)
     ranks = _labelled([rank for of_profile, _ in profiles for rank in of_profile])
-    for rank in ranks:
-        private_names.note_host(rank.host)
     counts: Counter[tuple[str, str]] = Counter()
     for limitation in (*unreadable, *(note for _, lost in profiles for note in lost)):
         counts[limitation.what, limitation.reason] += limitation.count

@@ -315,6 +315,17 @@ class IdleReport:
     window: str | None = None
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """The path of each rank's profile."""
+        return tuple(rank.path for rank in self.ranks)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts of ranks, and of those in limitations."""
+        unreadable = (host for note in self.limitations for host in note.hosts)
+        return (*(rank.host for rank in self.ranks), *unreadable)
+
+    @property
     def devices(self) -> tuple[RankIdle, ...]:
         """The ranks that are devices, not hosts."""
         return tuple(rank for rank in self.ranks if not rank.on_host)

@@ -15,7 +15,7 @@ from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.model import private_names, texts
+from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE, Ints, constant
 from bubbleviz.model.grouping import distinct, groups_of, numbered_together
 from bubbleviz.model.limitations import Limitation
@@ -40,6 +40,7 @@ class Communication:
         limitations: what could not be measured, and why.
         faults: operations at which the run stands, as flight recorders tell.
         window: the analysed part of the run, as the user wrote it; None for all.
+        hosts: Names of the profiles' hosts.
     """
 
     operations: members.Communications
@@ -49,6 +50,12 @@ class Communication:
     limitations: tuple[Limitation, ...]
     faults: tuple[hangs.Fault, ...] = ()
     window: str | None = None
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the files."""
+        return tuple(path for path, _, _ in self.files)
 
     @property
     def counts(self) -> list[int]:
@@ -109,10 +116,15 @@ def measure_communication(
 
     contents, unreadable = read_each(list(files), read, progress)
     recorded = [content for content in contents if isinstance(content, EventFile)]
-    for profile in profiles:
-        private_names.note_host(profile.source.host)
     communication = merge_communication(recorded, profiles)
-    communication = replace(communication, limitations=(*unreadable, *communication.limitations))
+    communication = replace(
+        communication,
+        limitations=(*unreadable, *communication.limitations),
+        hosts=(
+            *(profile.source.host for profile in profiles),
+            *(host for note in unreadable for host in note.hosts),
+        ),
+    )
     if window is None:
         return communication
     extent_ns = window.times_ns or (profiles[0].window_ns if profiles else None)

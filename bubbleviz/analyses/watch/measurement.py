@@ -224,6 +224,7 @@ class Sight:
         advice: what to do first; "" where that is unknown.
         events: what became of ranks and files since the look before, a sentence each.
         total: how many iterations were measured so far.
+        hosts: Names of the ranks' hosts.
     """
 
     iterations: tuple[WatchedIteration, ...]
@@ -232,6 +233,7 @@ class Sight:
     advice: str
     events: tuple[str, ...]
     total: int
+    hosts: tuple[str, ...] = ()
 
 
 class Watcher:
@@ -288,6 +290,7 @@ class Watcher:
             advice=self._advice,
             events=tuple(events),
             total=self._total,
+            hosts=tuple(dict.fromkeys(rank.host for rank in self.ranks.values())),
         )
 
     def _complain(self, reason: str) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from bubbleviz.analyses.watch.measurement import RankPace, Sight, WatchedIteration
 from bubbleviz.errors import BubblevizError, OutputError, UsageError
-from bubbleviz.model import private_names, texts
+from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import shell_word
 from bubbleviz.recording_layout import SUFFIX
@@ -39,12 +39,12 @@ _Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, 
 
 @contextmanager
 def opened(
-    folder: str, jsonl: str | None, listen: str | None, tensorboard: str | None
+    run: str, jsonl: str | None, listen: str | None, tensorboard: str | None
 ) -> Iterator[list[Take]]:
     """Yield what takes each sight for the outputs that are asked for, and close them.
 
     Args:
-        folder: that is watched.
+        run: Name of the run in metrics.
         jsonl: file to which one line per iteration is added.
         listen: ``HOST:PORT`` on which Prometheus may ask.
         tensorboard: directory for scalars.
@@ -58,7 +58,7 @@ def opened(
         if jsonl is not None:
             outputs.append(stack.enter_context(_json_lines(jsonl)))
         if listen is not None:
-            metrics = Metrics(listen, Path(folder).resolve().name)
+            metrics = Metrics(listen, run)
             stack.callback(metrics.close)
             outputs.append(metrics.take)
         if tensorboard is not None:
@@ -102,7 +102,7 @@ def _json_lines(path: str) -> Iterator[Take]:
             }
             for own in sight.iterations
         )
-        lines = [json.dumps(private_names.anonymous(document)) + "\n" for document in documents]
+        lines = [json.dumps(document) + "\n" for document in documents]
         with refusals():
             file.write("".join(lines))
             file.flush()
@@ -195,7 +195,7 @@ class Metrics:
         """Yield the metrics; called by the registry in the server's thread."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        sight, run = self._sight, private_names.anonymous(self._run)
+        sight, run = self._sight, self._run
         total, silent = (sight.total, len(sight.silent)) if sight else (0, 0)
         iterations = CounterMetricFamily(
             "bubbleviz_iterations", "Iterations measured.", labels=("run",)
@@ -237,7 +237,7 @@ def _gauges(own: WatchedIteration, silent: int) -> Iterator[_Gauge]:
     slow = [
         (
             (
-                *(str(pace.rank), private_names.anonymous(pace.host)),
+                *(str(pace.rank), pace.host),
                 "" if pace.stage is None else str(pace.stage),
             ),
             pace.excess,

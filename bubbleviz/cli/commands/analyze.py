@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import typer
-
 from bubbleviz.cli import options
 from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, OF_ANALYZE, flag, option, tables_of
 from bubbleviz.cli.outputs import Outputs
+from bubbleviz.cli.private_names import Invocation
 from bubbleviz.cli.selection import PictureOptions, numbers, parallel_of
 from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps
 from bubbleviz.model.choices import ALIGNMENTS
-from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
 from bubbleviz.sources.paths import find_profiles
@@ -36,7 +33,7 @@ _DOCUMENTED_FORMATS = ("svg", "json", "csv", "html")
 def analyze(
     profiles: list[str] = options.RUN_PROFILES,
     *,
-    context: typer.Context,
+    invocation: Invocation,
     outputs: Outputs,
     picture: PictureOptions,
     skip: int = options.SKIP,
@@ -76,8 +73,7 @@ def analyze(
     files = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
     outputs.check([*files, *(convention or ()), plan])
     clocks = [group.split(",") for group in same_clock or ()]
-    for host in (*chain(*clocks), *([dask] if dask else [])):
-        note_host(host)
+    outputs.names.note_hosts([*chain(*clocks), dask or ""])
     by_name = {renderer.name: renderer for renderer in renderers()}
     ranks = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
@@ -108,15 +104,15 @@ def analyze(
             )
         # Under --dask, only now are the files known that were read.
         outputs.inputs.extend(profile.path for profile in report.profiles)
-        words = shlex.split(context.obj or "")
-        report = replace(anonymous(report), command=shlex.join(anonymous_words(words)))
+        report = replace(report, command=invocation.command_line)
         view = picture.view_of(report)
         outputs.deliver(
-            lambda name, file: by_name[name].content(report, view, file),
-            lambda: _print(report, view, tables, compared=what_if),
+            report,
+            lambda shown, name, file: by_name[name].content(shown, view, file),
+            lambda shown: _print(shown, view, tables, compared=what_if),
         )
     if timings:
-        show_steps(steps)
+        show_steps(steps, outputs.names)
 
 
 def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool) -> None:

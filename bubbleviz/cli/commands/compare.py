@@ -9,10 +9,10 @@ import typer
 from bubbleviz.cli import options
 from bubbleviz.cli.help import ALL_DETAILS, argument, flag, tables_of
 from bubbleviz.cli.outputs import Outputs
+from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.errors import UsageError
-from bubbleviz.model.private_names import anonymous
 from bubbleviz.report.saved import looks_saved
 
 if TYPE_CHECKING:
@@ -57,23 +57,31 @@ def compare(
 
     if comparison_report.PICTURES & set(outputs.formats.values()):
         comparison_report.check_drawable(saved)
-    comparison = compare_runs(_read(runs, measurement))
+    comparison = compare_runs(_read(runs, measurement, outputs.names))
     view = paper.styled()
     outputs.deliver(
-        lambda name, _: comparison_report.RENDERINGS[name](comparison, view),
-        lambda: show(comparison_report.sections(comparison, screen=not everything)),
+        comparison,
+        lambda shown, name, _: comparison_report.RENDERINGS[name](shown, view),
+        lambda shown: show(comparison_report.sections(shown, screen=not everything)),
     )
     if fail_if_worse and (worse := worse_runs(comparison)):
-        complain(f"worse than {comparison.runs[0].title}: {', '.join(worse)}", WORSE)
+        message = f"worse than {comparison.runs[0].title}: {', '.join(worse)}"
+        complain(message, WORSE, outputs.names)
         raise typer.Exit(WORSE)
 
 
-def _read(runs: list[str], measurement: options.MeasurementOptions) -> list[ComparedRun]:
-    """Return each run, read or measured; a path that is given twice is read once."""
+def _read(
+    runs: list[str], measurement: options.MeasurementOptions, names: PrivateNames
+) -> list[ComparedRun]:
+    """Return each run, read or measured; a path that is given twice is read once.
+
+    The title of a run is the end of its path. A stand-in can't be found for a part of a path, so
+    titles are made from the stand-ins of whole paths.
+    """
     from bubbleviz.report.comparison import ComparedRun, titles_of
 
     read = {path: measurement.read(path) for path in dict.fromkeys(runs)}
-    shown = anonymous(runs)
+    shown = names.replaced(runs)
     return [
         ComparedRun(title, name, *read[path])
         for title, name, path in zip(titles_of(shown), shown, runs, strict=True)

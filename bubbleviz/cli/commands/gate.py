@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import typer
 
@@ -12,13 +12,18 @@ from bubbleviz.cli.help import flag, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
-from bubbleviz.model.private_names import anonymous
 from bubbleviz.render.document import Sentence
 from bubbleviz.report.gate import INCREASES, checks, limits_above, limits_of, promises
 from bubbleviz.report.saved import read_saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from bubbleviz.report.gate import Check
+    from bubbleviz.report.saved import SavedReport
+
+    #: A report, its checks, and a line on each promise with whether it was kept.
+    _Verdict: TypeAlias = tuple[SavedReport, tuple[Check, ...], tuple[tuple[str, bool], ...]]
 
 #: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -83,26 +88,33 @@ def gate(
             saved,
             allow_incomplete=allow_incomplete,
         )
+    outputs.names.note(promising, earlier)
     results = checks(saved, limits, reports[0], allow_incomplete=allow_incomplete)
     kept = () if promising is None else promises(promising, saved, promised_by or "")
-    lines = [*((check.line, check.passed) for check in results), *kept]
 
-    def content(name: str, _: str) -> str:
+    def content(shown: _Verdict, name: str, _: str) -> str:
         from bubbleviz.render.comparison import gate_json, gate_markdown
 
         written = gate_json if name == "json" else gate_markdown
-        return anonymous(written(saved, results, kept))
+        return written(*shown)
 
+    verdict: _Verdict = saved, results, kept
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        outputs.deliver(content, lambda: _print(lines))
-    if not all(passed for _, passed in lines):
+        outputs.deliver(verdict, content, lambda shown: _print(_lines(shown)))
+    if not all(passed for _, passed in _lines(verdict)):
         raise typer.Exit(TOO_LARGE)
+
+
+def _lines(verdict: _Verdict) -> list[tuple[str, bool]]:
+    """Return a line for each check and promise, and whether it passed."""
+    _, results, promised = verdict
+    return [*((check.line, check.passed) for check in results), *promised]
 
 
 def _print(lines: Sequence[tuple[str, bool]]) -> None:
     blocks = []
     for line, passed in lines:
-        lead, colon, rest = anonymous(line).partition(":")
+        lead, colon, rest = line.partition(":")
         style = "green" if passed else "bold red"
         blocks.append(Sentence(colon + rest, lead=lead, lead_style=style, whole=True))
     show(blocks)

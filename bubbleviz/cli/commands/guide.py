@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument
+from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.terminal import complain, console, display, pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggestion
@@ -45,7 +46,7 @@ def guide(
     """Read a guide, or list the guides; plain Markdown when piped."""
     pages = _pages()
     if name in _OF_COMMANDS:
-        complain(f"guide {_OF_COMMANDS[name]}; options: bubbleviz {name} --help", 0)
+        complain(f"guide {_OF_COMMANDS[name]}; options: bubbleviz {name} --help", 0, PrivateNames())
         name = _OF_COMMANDS[name]
     if name is None:
         show(_titles(pages))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bubbleviz.cli.help import ALL_DETAILS, argument, option, tables_of
 from bubbleviz.cli.options import ADDITIONS, CSV, JSON, SVG, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
-from bubbleviz.model.private_names import anonymous
 from bubbleviz.sources.paths import find_profiles
+
+if TYPE_CHECKING:
+    from bubbleviz.analyses.idle.report import IdleReport
 
 #: Rows of tables with --details, and gaps in the JSON.
 _TOP = 12
@@ -54,16 +58,16 @@ def idle(
             progress=bars,
             **settings,
         )
-    report = anonymous(report)
     rows = top or _TOP
 
-    def content(name: str, _: str) -> str:
+    def content(shown: IdleReport, name: str, _: str) -> str:
         from bubbleviz.analyses.idle.page import written
 
-        return written(report, name, rows)
+        return written(shown, name, rows)
 
     outputs.deliver(
+        report,
         content,
-        lambda: show(sections(report, rows if everything else top, everything=everything)),
+        lambda shown: show(sections(shown, rows if everything else top, everything=everything)),
         warnings=[limitation.sentence for limitation in report.limitations],
     )

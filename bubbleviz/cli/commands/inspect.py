@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
 from bubbleviz.cli.options import CONVENTIONS, command
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import complain, hide_names, show
+from bubbleviz.cli.private_names import PrivateNames
+from bubbleviz.cli.terminal import complain, show
 from bubbleviz.errors import InputError, ProfileError, UsageError
-from bubbleviz.model.private_names import anonymous, scope
 from bubbleviz.model.texts import shell_word
 from bubbleviz.render.document import Sentence
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
@@ -50,22 +50,23 @@ def inspect(
     from bubbleviz.cli.overview import inspection_parts, kind_of, others_like_it
 
     seen, unreadable = _looked_over(files, convention or ())
-    given = " ".join(map(shell_word, profiles))
+    given = outputs.names.text(" ".join(map(shell_word, profiles)))
     named = (evidence for own in seen if own.analysable for evidence in own.evidence)
     known = {evidence.convention: "" for evidence in named if "F" in dict(evidence.phases)}
 
-    def printed() -> None:
+    def printed(shown: Sequence[Inspection]) -> None:
         alike: dict[tuple[object, ...], list[Inspection]] = {}
-        for number, inspection in enumerate(map(anonymous, seen)):
+        for number, inspection in enumerate(shown):
             kind = (number,) if everything else kind_of(inspection)
             alike.setdefault(kind, []).append(inspection)
         for first, *others in alike.values():
             show(inspection_parts(first, given, known, everything=everything))
             show(others_like_it(others))
 
-    outputs.deliver(lambda *_: _draft(seen), printed)
-    for reason in map(str, unreadable):
-        complain(unreadable_profile(reason).sentence, 0)
+    outputs.deliver(tuple(seen), lambda shown, *_: _draft(shown), printed)
+    for error in unreadable:
+        outputs.names.note_error(error)
+        complain(unreadable_profile(error).sentence, 0, outputs.names)
 
 
 def _looked_over(
@@ -98,14 +99,16 @@ def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outpu
     from bubbleviz.api import analyze
 
     outputs.check(own.path for own in find_profiles(profiles))
-    # Names are hidden in what is sent; messages are for who sends it.
-    with scope():
-        hide_names()
-        made = bundle(anonymous(analyze(profiles, convention=convention)), analyze)
-    outputs.deliver(lambda *_: made.content, lambda: _say(made, *outputs.formats))
+    report = analyze(profiles, convention=convention)
+    # A bundle never contains private names; messages do, without --anonymous.
+    made = bundle(PrivateNames(hidden=True).replaced(report), analyze)
+    file = next(iter(outputs.formats))
+    outputs.deliver(
+        (made, file), lambda shown, *_: shown[0].content, lambda shown: _say(*shown, outputs.names)
+    )
 
 
-def _say(made: Bundle, file: str, *_: str) -> None:
+def _say(made: Bundle, file: str, names: PrivateNames) -> None:
     """Print what is in a bundle, and which numbers come out of it otherwise."""
     ratios = ", ".join(made.measured)
     show(
@@ -120,6 +123,7 @@ def _say(made: Bundle, file: str, *_: str) -> None:
             f"{', '.join(made.differing)}: the bundle gives another number than the profiles, so "
             "the error is in how they are read; say which profiler wrote them",
             0,
+            names,
         )
 
 

@@ -10,7 +10,6 @@ from bubbleviz.cli.help import argument, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, search_bar, show
 from bubbleviz.errors import UsageError
-from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.layout.layer_table import MeasuredModel
@@ -60,10 +59,10 @@ def layout(
     with search_bar() as watch:
         sizes = stages, microbatches, chunks
         report = text.layouts_of(known, sizes, schedule or (), limit, watch)
-    report = anonymous(report)
     outputs.deliver(
-        lambda name, _: text.RENDERINGS[name](report),
-        lambda: show(text.sections(report)),
+        report,
+        lambda shown, name, _: text.RENDERINGS[name](shown),
+        lambda shown: show(text.sections(shown)),
     )
 
 

@@ -6,7 +6,6 @@ from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
 from bubbleviz.cli.options import ADDITIONS, CSV, JSON, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
-from bubbleviz.model.private_names import anonymous
 
 
 @command({**CSV, **JSON})
@@ -38,10 +37,10 @@ def nccl(
         report = measure_communication(
             files, convention=convention or (), progress=bars, **settings
         )
-    report = anonymous(report)
     written = {"csv": csv_of_operations, "json": as_json}
     outputs.deliver(
-        lambda name, _: written[name](report),
-        lambda: show(sections(report) if everything else first_screen(report)),
+        report,
+        lambda shown, name, _: written[name](shown),
+        lambda shown: show(sections(shown) if everything else first_screen(shown)),
         warnings=[limitation.sentence for limitation in report.limitations],
     )

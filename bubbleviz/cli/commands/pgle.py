@@ -9,7 +9,6 @@ from bubbleviz.cli.options import ADDITIONS, CSV, JOBS, KEEP_EXPORT, command, jo
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
-from bubbleviz.model.private_names import anonymous
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
@@ -77,14 +76,16 @@ def pgle(
     cost_us = {cost.name: cost.cost_us for cost in costs.instructions}
     cost_files = [file for file, name in outputs.formats.items() if name != "csv"]
 
-    def content(name: str, _: str) -> str | bytes:
+    def content(_: object, name: str, __: str) -> str | bytes:
+        # XLA looks costs up by the names of instructions, so these stay as they are.
         if comparison is not None and name == "csv":
             return csv_of_comparison(comparison)
         return written_costs(cost_us, name)
 
     outputs.deliver(
+        (costs, comparison, cost_files),
         content,
-        lambda: _print_result(anonymous(costs), anonymous(comparison), anonymous(cost_files)),
+        lambda shown: _print_result(*shown),
         warnings=text.warnings(costs.limitations),
     )
 

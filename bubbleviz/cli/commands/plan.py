@@ -8,7 +8,6 @@ from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.model.choices import BACKWARDS, one_of
-from bubbleviz.model.private_names import anonymous
 
 _ENDINGS = {".memory.svg": "memory-plot"}
 
@@ -49,7 +48,9 @@ def plan(
     if measurement.is_saved(run, "plan", "takes"):
         measured = of_saved(run[0])
     else:
-        measured = of_report(measurement.measure(run, memory=True), run[0])
+        report = measurement.measure(run, memory=True)
+        outputs.names.note(report)
+        measured = of_report(report, run[0])
     with search_bar() as watch:
         planned = plan_run(
             measured,
@@ -60,8 +61,9 @@ def plan(
             split=None if backward is None else backward == "split",
             watch=watch,
         )
-    planned = anonymous(planned)
     view = paper.styled()
     outputs.deliver(
-        lambda name, _: RENDERINGS[name](planned, view), lambda: show(sections(planned))
+        planned,
+        lambda shown, name, _: RENDERINGS[name](shown, view),
+        lambda shown: show(sections(shown)),
     )

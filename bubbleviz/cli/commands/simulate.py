@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bubbleviz.cli import options
 from bubbleviz.cli.help import option
@@ -12,16 +12,20 @@ from bubbleviz.cli.selection import PaperOptions, numbers
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
-from bubbleviz.model.private_names import anonymous
 from bubbleviz.report.saved import read_pipeline, sizes_and_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bubbleviz.model.limitations import Restriction
     from bubbleviz.report.saved import SavedReport, Sizes
     from bubbleviz.schedules.communication.lowered import Transport
     from bubbleviz.schedules.ideal import Estimate, GivenMemory, Ideal
     from bubbleviz.schedules.measured_times import StageTimes
+    from bubbleviz.schedules.predictions import Setting
+
+    #: Predictions of several sizes, and why they may be wrong.
+    _Comparison: TypeAlias = tuple[Sequence[Setting], tuple[Restriction, ...]]
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ def simulate(
     memory = sizes.memory()
     name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
     named, stage_times = sizes_and_times(saved, (name, p, m), *given)
-    read = None if plan is None else anonymous(_of_plan(plan, sizes, stage_times, carried))
+    read = None if plan is None else _of_plan(plan, sizes, stage_times, carried)
     if transport is not None and (read is None or read.carried_ms is None):
         raise UsageError(
             f"--transport {transport}: nothing is sent or received; give --plan FILE with sends "
@@ -157,11 +161,13 @@ def simulate(
             result = theory(*known, stage_times, v, memory=memory, watch=watch)
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
+    outputs.names.note(saved)
     view = paper.styled()
 
     outputs.deliver(
-        lambda name, _: ideal_report.RENDERINGS[name](result, view),
-        lambda: show(ideal_report.sections(result)),
+        result,
+        lambda shown, name, _: ideal_report.RENDERINGS[name](shown, view),
+        lambda shown: show(ideal_report.sections(shown)),
     )
 
 
@@ -190,12 +196,17 @@ def _compare(
     )
     restrictions = () if saved is None else saved.restrictions
 
-    def content(name: str, _: str) -> str:
+    def content(shown: _Comparison, name: str, _: str) -> str:
         if name != "json":
             raise UsageError("several sizes have no one order; name one of each, or write .json")
-        return ideal_report.as_settings_json(found, restrictions)
+        return ideal_report.as_settings_json(*shown)
 
-    outputs.deliver(content, lambda: show(ideal_report.setting_sections(found, restrictions)))
+    result: _Comparison = found, restrictions
+    outputs.deliver(
+        result,
+        content,
+        lambda shown: show(ideal_report.setting_sections(*shown)),
+    )
 
 
 def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport) -> Ideal:

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from bubbleviz.cli.help import flag
 from bubbleviz.cli.options import REPORT_OR_PROFILES, MeasurementOptions, command
+from bubbleviz.cli.private_names import Invocation
 from bubbleviz.cli.terminal import pass_on
-from bubbleviz.model.private_names import anonymous, note_host, note_paths
 from bubbleviz.render.formats import check_installed
 from bubbleviz.report.saved import read_document
 from bubbleviz.report.view import View
@@ -18,6 +18,7 @@ from bubbleviz.report.view import View
 def view(
     inputs: list[str] = REPORT_OR_PROFILES,
     *,
+    invocation: Invocation,
     browser: bool = flag(
         *("Print the address only; open no browser.", "Options", " /--no-browser"), default=True
     ),
@@ -30,19 +31,17 @@ def view(
     from bubbleviz.cli.serving import serving
     from bubbleviz.render.web.page import page_of_saved, render
 
+    names = invocation.names
     check_installed("vl_convert")
     if measurement.is_saved(inputs, "view", "shows"):
         saved = read_document(inputs[0])
-        for profile in saved["profiles"]:
-            note_paths([str(profile.get("path", ""))])
-            note_host(str(profile.get("host", "")))
-        page = page_of_saved(anonymous(inputs[0]), anonymous(saved, keys=False))
+        page = page_of_saved(inputs[0], names.replaced_document(saved))
     elif (idle := measurement.idle(inputs)) is not None:
         from bubbleviz.analyses.idle.page import render as page_of_idle
 
-        page = page_of_idle(idle)
+        page = page_of_idle(names.replaced(idle))
     else:
-        page = render(measurement.measure(inputs), View())
+        page = render(names.replaced(measurement.measure(inputs)), View())
     with (
         serving(page.encode("utf-8", "replace")) as (url, server),
         suppress(KeyboardInterrupt, SystemExit),

@@ -18,9 +18,9 @@ import typer
 
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.options import command, limit_beginnings
+from bubbleviz.cli.private_names import Invocation, PrivateNames
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import shell_word
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _EVENTS = 4
 def watch(
     folder: str = argument("RUN/", "Directory that the ranks record into."),
     *,
+    invocation: Invocation,
     plain: bool = flag("Print one line per iteration instead of the page.", "Options", "--plain"),
     jsonl: str | None = option("FILE", "Append one line of JSON per iteration.", "Options"),
     listen: str | None = option(
@@ -81,25 +82,27 @@ def watch(
     if not max_bubble and (run is not None or for_ != 1):
         extra = "--for" if run is None else "--run"
         raise UsageError(f"{extra} needs --max-bubble, which says what the limit is")
+    names = invocation.names
     exceeded = limit_watch(max_bubble or (), for_)
-    start, look_after = _once(run)
+    start, look_after = _once(run, names)
     watcher = Watcher(folder)
+    label = names.replaced(Path(folder).resolve().name)
     with (
-        opened(folder, jsonl, listen, tensorboard) as outputs,
+        opened(label, jsonl, listen, tensorboard) as outputs,
         ExitStack() as stack,
         # Watching ends where its job does: by Ctrl-C, or by SIGTERM of a scheduler.
         suppress(KeyboardInterrupt, BrokenPipeError, SystemExit),
         unwinding([signal.SIGTERM]),
     ):
-        show = _shown(stack, folder, plain=plain)
-        for sight in _looks(watcher, interval, stop_after):
+        show = _shown(stack, folder, names, plain=plain)
+        for sight in map(names.replaced, _looks(watcher, interval, stop_after)):
             for take in outputs:
                 take(sight)
             show(sight)
             for reason in filter(None, map(exceeded, sight.iterations)):
                 if run is None:
                     stack.close()
-                    complain(reason, TOO_LARGE)
+                    complain(reason, TOO_LARGE, names)
                     raise typer.Exit(TOO_LARGE)
                 start(reason)
             look_after()
@@ -122,7 +125,9 @@ def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Itera
         time.sleep(interval)
 
 
-def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], None]:
+def _shown(
+    stack: ExitStack, folder: str, names: PrivateNames, *, plain: bool
+) -> Callable[[Sight], None]:
     """Return what shows a sight: a page on a terminal, else lines."""
     from bubbleviz.analyses.watch.outputs import line_of, page_of, waiting
 
@@ -131,11 +136,11 @@ def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], N
     def lines(sight: Sight) -> None:
         if not sight.trend and not waited:
             waited.append(waiting(folder))
-            complain(waited[0], 0)
+            complain(waited[0], 0, names)
         for event in sight.events:
-            complain(anonymous(event), 0)
+            complain(event, 0, names)
         for iteration in sight.iterations:
-            pass_on(f"{anonymous(line_of(iteration))}\n")
+            pass_on(f"{line_of(iteration)}\n")
         if sight.iterations:
             sys.stdout.flush()
 
@@ -148,13 +153,14 @@ def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], N
 
     def page(sight: Sight) -> None:
         told.extend(sight.events)
-        said = anonymous(folder), anonymous(sight), anonymous(tuple(told))
-        live.update(page_of(*said, live.console.width))
+        live.update(page_of(names.replaced(folder), sight, tuple(told), live.console.width))
 
     return page
 
 
-def _once(text: str | None) -> tuple[Callable[[str], None], Callable[[], None]]:
+def _once(
+    text: str | None, names: PrivateNames
+) -> tuple[Callable[[str], None], Callable[[], None]]:
     """Return what runs a command once, with a reason, and what reports how it ended.
 
     The job is watched on meanwhile.
@@ -171,16 +177,18 @@ def _once(text: str | None) -> tuple[Callable[[str], None], Callable[[], None]]:
         command, words[:] = list(words), []
         if not command:
             return
-        complain(reason, 0)
+        complain(reason, 0, names)
         environment = {**os.environ, "BUBBLEVIZ_LIMIT": reason}
         try:
             running.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
         except OSError as error:
-            complain(f"--run {command[0]}: cannot be run ({error.strerror}); give another one", 0)
+            names.note_paths(command[:1])
+            message = f"--run {command[0]}: cannot be run ({error.strerror}); give another one"
+            complain(message, 0, names)
 
     def look() -> None:
         if running and (code := running[0].poll()) is not None:
-            complain(f"--run ended with exit code {code}", 0)
+            complain(f"--run ended with exit code {code}", 0, names)
             running.clear()
 
     return start, look

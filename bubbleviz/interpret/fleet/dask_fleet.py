@@ -333,7 +333,8 @@ class DaskFleet(run_recordings.Fleet):
             others = ", ".join(sorted(self._hosts[path]))
             raise MismatchError(
                 f"{path}: is another file on host {host} than on {others}; give each file a "
-                "name of its own"
+                "name of its own",
+                hosts=[host, *self._hosts[path]],
             )
         self._hosts.setdefault(path, set()).add(host)
 

@@ -17,7 +17,6 @@ from bubbleviz.errors import MismatchError, ProfileError
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings, gathered
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.private_names import note_host, note_paths
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.nsys.files import bytes_of, parts_of
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
@@ -251,21 +250,6 @@ def record_all(
     ordered = [parts[number] for number in sorted(parts)]
     if not ordered:
         raise errors[0]
-    limitations = (unreadable_profile(str(errors[number])) for number in sorted(errors))
+    limitations = (unreadable_profile(errors[number]) for number in sorted(errors))
     whole = gathered(ordered)
-    # In the order of files, in whichever they were read.
-    _note_names(whole)
     return whole, tuple(limitations)
-
-
-def _note_names(read: Recordings) -> None:
-    """Note the names of files, of hosts, and of clocks, which are mostly those of hosts."""
-    for recording in read.recordings:
-        note_paths([recording.source.path])
-        if recording.source.clock is None:
-            note_host(recording.source.host)
-        for told in (rank.told for rank in recording.ranks):
-            if told is not None and told.host is not None:
-                note_host(told.host)
-            if told is not None and told.clock is not None:
-                note_host(told.clock.name)

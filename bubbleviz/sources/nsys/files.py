@@ -17,7 +17,6 @@ from pathlib import Path
 
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
-from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import not_option, one_line, shell_word
 from bubbleviz.sources.gzip_files import unwinding
 
@@ -119,9 +118,11 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
         yield path
         return
     beside = Path(path).with_suffix(".sqlite")
-    note_paths([str(beside)])
     if keep and beside.exists():
-        raise OutputError(f"{beside}: exists already; analyze it instead of {Path(path).name}")
+        raise OutputError(
+            f"{beside}: exists already; analyze it instead of {Path(path).name}",
+            paths=[str(beside)],
+        )
     temporary = tempfile.TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True)
     with unwinding([signal.SIGTERM]), temporary as folder:
         refuse_pointer(path)

@@ -264,7 +264,8 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         told = listed(sorted(host or "without a name" for host, _ in hosts), _NAMED)
         raise ProfileError(
             f"{path}: merges processes of {len(hosts)} hosts ({told}), but a profile has one "
-            "clock; give the files that were merged, or merge those of each host"
+            "clock; give the files that were merged, or merge those of each host",
+            hosts=[host for host, _ in hosts],
         )
     host, machine = next(iter(hosts), ("", ""))
     hostless = _LOSSES["target/nodes"]

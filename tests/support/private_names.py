@@ -1,0 +1,192 @@
+"""Inputs in which every private name contains one token, and a search for it in outputs."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import socket
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support import flight_dumps, nccl_runs, xla_files
+from tests.support.hostile_profiles import CALLS, KERNELS, NAMES, RANGES
+from tests.support.nsys_exports import C, K, R, T, profile
+from tests.support.operation_tables import Columns, written
+from tests.support.processes import processes_of
+from tests.support.recorded_runs import recorded
+from tests.support.rocm_profiles import write_rocpd
+from tests.support.torch_traces import traces_of
+from tests.support.xla_profiles import gpu
+
+#: Part of every private name: of hosts, files, folders, threads and source functions.
+TOKEN = "zqprivate"
+HOST = f"{TOKEN}-host.example"
+#: Names of ranges and kernels stay, but for the private names that they contain.
+PUBLIC = "yxpublic"
+_FRAME = f"/home/{TOKEN}/{TOKEN}.py(12): {TOKEN}_step"
+
+
+def nsys_export(folder: Path) -> Path:
+    """Write a run on one GPU whose stray ranges and kernels name the host, files and functions."""
+    stray = len(NAMES)
+    return profile(
+        folder,
+        [
+            *(replace(kernel, name=f"{PUBLIC}_{HOST}_{n}") for n, kernel in enumerate(KERNELS)),
+            K(600, 700, stray, f"{PUBLIC} of {HOST}"),
+            K(800, 900, 99, f"nccl {HOST}"),
+        ],
+        [*CALLS, C(590, 599, stray, tid=2)],
+        [
+            *RANGES,
+            R(570, 610, _FRAME, tid=2),
+            R(580, 605, f"{PUBLIC} of {HOST}", tid=2),
+            R(585, 600, f"load /data/{TOKEN}/shards", tid=2),
+        ],
+        threads=[T(1, f"{TOKEN}-main"), T(2, f"{TOKEN} worker")],
+        hostname=HOST,
+        name=f"{TOKEN}.sqlite",
+    )
+
+
+def kineto_trace(folder: Path) -> Path:
+    """Write the same run as a trace of PyTorch."""
+    (folder / "export").mkdir()
+    export = nsys_export(folder / "export")
+    traces = folder / f"{TOKEN}-traces"
+    traces.mkdir()
+    (trace,) = traces_of(export, traces)
+    return trace
+
+
+def kineto_trace_without_host(folder: Path) -> Path:
+    """Write the same as a trace without a host, so that the file's name stands for it."""
+    trace = kineto_trace(folder)
+    text = gzip.decompress(trace.read_bytes()).decode()
+    # Nothing in the file tells that a part of a kernel's name is the name of a host.
+    document = json.loads(text.replace(HOST, ""))
+    del document["host_name"]
+    file = trace.with_name(f"{TOKEN}.json")
+    file.write_text(json.dumps(document))
+    trace.unlink()
+    return file
+
+
+def rocpd_file(folder: Path) -> Path:
+    """Write the same run as a file of rocprofv3."""
+    (folder / "export").mkdir()
+    export = nsys_export(folder / "export")
+    return write_rocpd(folder / f"{TOKEN}.db", processes_of(export))
+
+
+def xla_profile(folder: Path) -> Path:
+    """Write a run of JAX on GPUs, whose threads and host are named."""
+    *devices, cpu = gpu()
+    threads = [replace(line, name=f"{TOKEN} {line.name}") for line in cpu.lines]
+    planes = [*devices, replace(cpu, lines=threads)]
+    file = folder / f"{TOKEN}.xplane.pb"
+    file.write_bytes(xla_files.space(planes, [HOST]))
+    return file
+
+
+def operation_table(folder: Path) -> Path:
+    """Write a table of two ranks on two hosts with clocks of their own."""
+    return _table(folder, "csv")
+
+
+def parquet_table(folder: Path) -> Path:
+    """Write the same table as Parquet."""
+    return _table(folder, "parquet")
+
+
+def _table(folder: Path, kind: str) -> Path:
+    rows = [
+        (rank, f"{HOST}-{rank}", f"{HOST}-clock{rank}", phase, microbatch, rank, start, start + 400)
+        for rank in range(2)
+        for microbatch in range(2)
+        for phase, start in (
+            ("F", 1000 + 1000 * microbatch + 500 * rank),
+            ("BW", 4000 + 1000 * microbatch + 500 * (1 - rank)),
+        )
+    ]
+    names = ("rank", "host", "clock", "phase", "microbatch", "stage", "start_ns", "end_ns")
+    columns: Columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    files = written(folder, columns, TOKEN)
+    for other in files.keys() - {kind}:
+        files[other].unlink()
+    return files[kind]
+
+
+def recording(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Record a run on this host, which is called otherwise meanwhile."""
+    monkeypatch.setattr(socket, "gethostname", lambda: HOST)
+    run = folder / f"{TOKEN}-run"
+    recorded(run, ("F mb=0 stage=0", "BW mb=0 stage=0"), 4)
+    return run
+
+
+def nccl_events(folder: Path) -> Path:
+    """Write event files of NCCL, which are named after the host."""
+    for file in map(Path, nccl_runs.ring(folder, count=3)):
+        file.rename(file.with_name(f"trace-{HOST}-{file.name}"))
+    return folder
+
+
+def flight_recordings(folder: Path) -> Path:
+    """Write dumps of flight recorders."""
+    dumps = folder / f"{TOKEN}-dumps"
+    entries = [flight_dumps.entry("0", "all_reduce", number, 10 * number, 2) for number in (1, 2)]
+    return Path(flight_dumps.dump(dumps, dict.fromkeys(range(4), entries), ".json"))
+
+
+#: What writes an input into a folder and returns what to give to a command.
+INPUTS: tuple[Callable[[Path], Path], ...] = (
+    *(nsys_export, kineto_trace, kineto_trace_without_host, rocpd_file, xla_profile),
+    *(operation_table, parquet_table),
+)
+
+_STREAM = re.compile(rb"stream\r?\n(.*?)\r?\nendstream", re.DOTALL)
+_PACKED = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")
+
+
+def contains(content: bytes, token: str) -> bool:
+    """Return whether a file contains a token, packed or not: in ZIP, gzip, base64, PDF, Parquet."""
+    return any(token.encode() in part.lower() for part in _unpacked(content))
+
+
+def _unpacked(content: bytes) -> Iterator[bytes]:
+    yield content
+    if content.startswith(b"PK"):
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            for name in archive.namelist():
+                yield name.encode()
+                yield from _unpacked(archive.read(name))
+    elif content.startswith(b"PAR1"):
+        table = pq.read_table(BytesIO(content))
+        yield repr((table.schema, table.schema.metadata, table.to_pylist())).encode()
+    elif content.startswith((b"%PDF", b"\x89PNG")):
+        # Texts of a PNG may be compressed; every start of a stream is tried.
+        starts = (match.start(1) for match in _STREAM.finditer(content))
+        zipped = starts if content.startswith(b"%PDF") else range(len(content) - 2)
+        for start in zipped:
+            if content[start : start + 1] == b"\x78":
+                with suppress(zlib.error):
+                    yield zlib.decompressobj().decompress(content[start:], 1 << 20)
+    else:
+        for match in _PACKED.finditer(content):
+            with suppress(ValueError):
+                packed = base64.b64decode(match[0], validate=True)
+                yield packed
+                for wbits in (15, 31):
+                    with suppress(zlib.error):
+                        yield zlib.decompress(packed, wbits)
