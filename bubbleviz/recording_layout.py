@@ -11,7 +11,7 @@ from __future__ import annotations
 #: Name and version of the format, the first value of a header.
 SCHEMA = "bubbleviz.recording/1"
 #: Ending of the files.
-SUFFIX = ".recording.jsonl"
+SUFFIX = ".bvrec"
 #: Between a line's other keys and its checksum, which is the last one.
 CRC_KEY = ',"crc":'
 #: Maximum length of a text in bytes of UTF-8; longer texts are cut.

@@ -102,9 +102,7 @@ def test_damaged_files_are_counted_and_the_first_named(tmp_path: Path) -> None:
     ((count, reason),) = reasons(bubbleviz.analyze(tmp_path), "a profile of the directory")
 
     assert count == 6
-    assert [f"rank-000{rank}.recording.jsonl" in reason for rank in range(10, 16)] == [True] * 3 + [
-        False
-    ] * 3
+    assert [f"rank-000{rank}.bvrec" in reason for rank in range(10, 16)] == [True] * 3 + [False] * 3
     assert reason.endswith("; and 3 more")
 
 

@@ -359,7 +359,7 @@ def test_the_command_prints_iterations_and_heeds_limits(
     error = capsys.readouterr().err
     assert "in iteration 1, and above 1.00 % for 2 iterations" in error
     # Without one file, what the others wrote is still held.
-    next(folder.glob("*.recording.jsonl")).unlink()
+    next(folder.glob("*.bvrec")).unlink()
     assert watch(folder, "--stop-after", "0.01", "--max-bubble", "schedule=1%") == 3
     if runs:
         (line,) = mark.read_text(encoding="utf-8").splitlines()

@@ -60,7 +60,7 @@ def train(iterations: int) -> None:
             pass
 
 
-def session(folder: Path, name: str = "rank-00000.recording.jsonl") -> RecordedSession:
+def session(folder: Path, name: str = "rank-00000.bvrec") -> RecordedSession:
     return read_session(str(folder / name), lambda _: None)
 
 
@@ -162,7 +162,7 @@ def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.Monk
     with annotate.record(tmp_path):
         train(1)
 
-    recorded = session(tmp_path, "rank-00003.recording.jsonl")
+    recorded = session(tmp_path, "rank-00003.bvrec")
     header = recorded.header
     assert (header.rank, header.world_size, header.pid) == (3, 8, os.getpid())
     assert (header.run, header.host) == ("job/2", os.uname().nodename)
@@ -185,7 +185,7 @@ def test_torch_knows_the_rank_better(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with annotate.record(tmp_path):
         train(1)
 
-    assert session(tmp_path, "rank-00005.recording.jsonl").header.world_size == 6
+    assert session(tmp_path, "rank-00005.bvrec").header.world_size == 6
 
 
 def test_a_restart_begins_another_file(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_variable_records_a_whole_process_with_the_standard_library_alone(tmp_
     out, error = done.communicate(timeout=300)
 
     assert (out, error) == ("[]\n", "")
-    recorded = session(tmp_path, "rank-00002.recording.jsonl")
+    recorded = session(tmp_path, "rank-00002.bvrec")
     assert recorded.stretch.iterations.number.tolist() == [0, 3]
 
 
@@ -452,7 +452,7 @@ def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
     with annotate.record(tmp_path):
         train(1)
         with annotate.iteration():
-            reader = PartReader(str(tmp_path / "rank-00000.recording.jsonl"), names)
+            reader = PartReader(str(tmp_path / "rank-00000.bvrec"), names)
             seen = []
             for _ in range(3):
                 while (stretch := reader.read()) is not None:

@@ -55,7 +55,7 @@ def stopped(recorder: Recorder, clock: Clock, folder: Path) -> RecordedOperation
 
 
 def session(folder: Path) -> RecordedSession:
-    return read_session(str(folder / "rank-00000.recording.jsonl"), lambda _: None)
+    return read_session(str(folder / "rank-00000.bvrec"), lambda _: None)
 
 
 def operate(recorder: Recorder, gpu: FakeGpu, name: str, length_ns: int) -> tuple[int, int]:
@@ -255,7 +255,7 @@ def test_a_planted_run_on_gpus_gives_the_planted_numbers(
         clock.now_ns += 50_000_000
         recorder.stop()
 
-    report = bubbleviz.analyze([str(tmp_path / "*.recording.jsonl")])
+    report = bubbleviz.analyze([str(tmp_path / "*.bvrec")])
 
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         for name, ratio in iteration.ratios.items():

@@ -259,7 +259,7 @@ def test_a_name_that_no_line_defines_is_unknown(tmp_path: Path) -> None:
 def test_a_line_is_read_once_it_is_whole_byte_by_byte(tmp_path: Path) -> None:
     whole = write(tmp_path, [HEADER, iteration(0), iteration(1)]).read_bytes()
     ends = [match.end() for match in re.finditer(b"\n", whole)][1:]
-    path = tmp_path / "growing.recording.jsonl"
+    path = tmp_path / "growing.bvrec"
     path.touch()
     reader = PartReader(str(path), Numbering())
     for size in range(len(whole) + 1):

@@ -294,7 +294,7 @@ def test_what_to_do_about_a_damaged_rank_comes_first(
     line: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(planted(tmp_path / "run"), tmp_path, monkeypatch)
-    damaged = tmp_path / "rank-00002.recording.jsonl"
+    damaged = tmp_path / "rank-00002.bvrec"
     damage(damaged, line)
 
     first = bubbleviz.analyze(tmp_path).what_to_do_first
@@ -370,8 +370,8 @@ def test_a_folder_stands_for_its_newest_run(tmp_path: Path) -> None:
     for rank in range(2):
         written(tmp_path, rank=rank, world_size=2, hour=1)
 
-    assert paths_of(tmp_path) == ["rank-00000.1.recording.jsonl", "rank-00001.1.recording.jsonl"]
-    assert paths_of(tmp_path / "rank-00000.recording.jsonl") == ["rank-00000.recording.jsonl"]
+    assert paths_of(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
+    assert paths_of(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
     assert "other recordings" in said(bubbleviz.analyze([tmp_path]))
     assert "other recordings" not in said(bubbleviz.analyze(rotated(tmp_path / "alone")))
 
@@ -380,7 +380,7 @@ def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Pa
     for hour, rank in enumerate((0, 1, 0)):
         written(tmp_path, rank=rank, world_size=2, hour=hour // 2)
 
-    assert paths_of(tmp_path) == ["rank-00000.1.recording.jsonl"]
+    assert paths_of(tmp_path) == ["rank-00000.1.bvrec"]
     assert "ranks without a profile" in said(bubbleviz.analyze([tmp_path]))
 
 
@@ -398,7 +398,7 @@ def test_parts_are_read_together_however_they_are_named(tmp_path: Path) -> None:
 
     assert ratios(bubbleviz.analyze([parts[2]])) == whole
     assert ratios(bubbleviz.analyze(parts)) == whole
-    assert ratios(bubbleviz.analyze([str(tmp_path / "*.recording.jsonl")])) == whole
+    assert ratios(bubbleviz.analyze([str(tmp_path / "*.bvrec")])) == whole
     names = [int(name) for name in whole]
     assert names == list(range(names[0], 40))
     assert all(values["period"] is not None for values in list(whole.values())[:-1])
@@ -456,12 +456,12 @@ def test_a_folder_is_followed(tmp_path: Path) -> None:
     folder = FollowedFolder(str(tmp_path / "run"))
     assert list(folder.new()) == []
     written(tmp_path / "run", 2, rank=0, world_size=2)
-    (tmp_path / "run" / "notes.recording.jsonl").write_text("no recording")
+    (tmp_path / "run" / "notes.bvrec").write_text("no recording")
 
     ((_, stretch),) = folder.new()
 
     assert stretch.iterations.number.tolist() == [0, 1]
-    assert [Path(path).name for path in folder.unreadable] == ["notes.recording.jsonl"]
+    assert [Path(path).name for path in folder.unreadable] == ["notes.bvrec"]
     assert list(folder.new()) == []
     second = written(tmp_path / "run", 3, rank=1, world_size=2)
     ((part, stretch),) = folder.new()

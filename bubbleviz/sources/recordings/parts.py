@@ -363,7 +363,7 @@ def last_iteration(path: str) -> Iteration | None:
 def rank_and_number(path: str) -> tuple[str, int] | None:
     """Return the path of the first file of a rank, without its ending, and the number of a file.
 
-    A process writes ``rank-00003.recording.jsonl``, then ``rank-00003.1.recording.jsonl``. The
+    A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec``. The
     process that replaces it after a restart continues with the next number. None for other names.
     """
     match = _NAME.fullmatch(path)
