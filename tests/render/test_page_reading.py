@@ -285,7 +285,7 @@ def test_firefox_shows_the_report(firefox: Firefox, tmp_path: Path) -> None:
 
     assert run("return document.getElementById('failed').hidden")
     assert run("return document.getElementById('headline').firstChild.textContent") == percent(mean)
-    assert run("return document.querySelectorAll('.chart svg').length") == 3
+    assert run("return document.querySelectorAll('.chart svg').length") == 4
     assert run("return document.documentElement.scrollWidth") <= 1280
     assert run("return timeline.canvas.width") > 1000
     colours = run(
