@@ -110,7 +110,7 @@ _OTHERS = {
     ),
     "serving": (
         "analyze in/tables/serving -j 1 -q -o r.chunks.svg",
-        "analyze in/tables/serving -j 1 --heat-map -o r.svg -v chunks",
+        "analyze in/tables/serving -j 1 --heat-map -o r.svg -v operations",
     ),
     "layout/table": (
         "layout --layers in/layers.csv -p 4 -m 8 -o l.json -o l.csv -o l.svg",
