@@ -20,6 +20,10 @@ _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
 #: A set that means the same in a regex.
 _PLAIN_SET = re.compile(r"\[[A-Za-z0-9_]+\]|\[(?:0-9|a-z|A-Z)\]")
+#: A set that means the same in a GLOB of DuckDB.
+_SHARED_SET = re.compile(r"\[[ \"-,./0-9:-@A-Z_`a-z{-~]+\]|\[(?:0-9|a-z|A-Z)\]")
+#: Pieces of a pattern whose last set does not end.
+_UNENDED = {"[", "[]", "[^]"}
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 _DIGIT = re.compile("[0-9]")
 #: Every digit as the same one.
@@ -238,33 +242,33 @@ class PackedNames:
         return numbers, NameShapes([name for _, names in self.others for name in names])
 
 
-def loose_regex(globs: Sequence[str]) -> str:
-    """Return a regex of RE2 that matches every text that any of the SQLite GLOBs matches.
+def loose_glob(glob: str) -> str | None:
+    """Return a GLOB of DuckDB that matches every text that an SQLite GLOB matches.
 
-    It also matches some others, and bytes that are not UTF-8: in a table of Arrow it leaves out
-    most names before any of them becomes an object of Python.
+    The two differ in sets of characters, escapes, and what a character outside of ASCII is, so
+    that it may match other texts as well.
+
+    Returns:
+        The pattern, or None if the SQLite GLOB matches nothing, as it has a set that does not end.
     """
-    return rf"\A(?:{'|'.join(map(_loose_regex, globs))})\z" if globs else r"\z\A\C"
+    pieces = _PIECE.findall(glob)
+    if _UNENDED & {*pieces}:
+        return None
+    return "".join(map(_loose_piece, pieces))
 
 
-def _loose_regex(glob: str) -> str:
-    # One character has up to four bytes.
-    parts = []
-    for piece in _PIECE.findall(glob):
-        if piece == "*":
-            parts.append(r"\C*")
-        elif piece == "?" or (piece[0] == "[" and not _PLAIN_SET.fullmatch(piece)):
-            parts.append(r"\C{1,4}")
-        else:
-            parts.append(piece if piece[0] == "[" else re.escape(piece))
-    return "".join(parts)
+def _loose_piece(piece: str) -> str:
+    """Return a piece as DuckDB reads it, or a pattern of one byte or more."""
+    is_set = piece[0] == "["
+    is_same = _SHARED_SET.fullmatch(piece) if is_set else piece not in ("?", "\\")
+    return piece if is_same else "?*"
 
 
 @cache
 def _regex(glob: str) -> re.Pattern[str]:
     """Return an SQLite GLOB as a regex on the whole text; a set that does not end fits nothing."""
     pieces = _PIECE.findall(glob)
-    if {"[", "[]", "[^]"} & {*pieces}:
+    if _UNENDED & {*pieces}:
         return re.compile("(?!)")
     # fnmatch writes "!" where SQLite writes "^"; in front of others both are characters.
     sets = (re.sub(r"^\[\^", "[!", piece.replace("[!", "[\0!")) for piece in pieces)

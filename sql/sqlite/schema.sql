@@ -14,5 +14,5 @@ LEFT JOIN
     ON entry.rootpage > 0
 WHERE
     entry.type IN ('table', 'view')
-    AND (:names IS NULL OR entry.name IN (SELECT wanted.value FROM JSON_EACH(:names) AS wanted))
+    AND ($names IS NULL OR entry.name IN (SELECT wanted.value FROM JSON_EACH($names) AS wanted))
 ORDER BY entry.name, detail.cid

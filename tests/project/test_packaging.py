@@ -277,7 +277,7 @@ def empty_database(name: str) -> sqlite3.Connection:
 
 
 def binds_of(name: str) -> dict[str, int]:
-    return dict.fromkeys(re.findall(r":([a-z]\w*)", query(name).text), 1)
+    return dict.fromkeys(query(name).parameters, 1)
 
 
 def test_there_are_queries() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import sys
@@ -181,15 +182,50 @@ def test_a_table_of_an_export_is_no_profile(tmp_path: Path, cli: CommandLine) ->
     )
 
 
-def test_without_pyarrow_the_extra_is_named(
+@pytest.mark.parametrize(
+    ("form", "package", "otherwise"),
+    [
+        ("parquet", "duckdb", "export it as SQLite"),
+        ("arrow", "duckdb", "export it as SQLite"),
+        ("arrow", "pyarrow", "export it as parquetdir"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra(
+    form: str,
+    package: str,
+    otherwise: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path, FORMS[form])
+    monkeypatch.setitem(sys.modules, package, None)
+
+    said = cli.refused("analyze", str(directory), code=1)
+    assert f"read by {package}, which is not installed" in said
+    assert f"pip install 'bubbleviz[parquet]', or {otherwise}" in said
+    assert said.count("\n") == 1
+
+
+def test_parquet_tables_are_read_without_pyarrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     directory = columnar(EXAMPLE, tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    said = cli.refused("analyze", str(directory), code=1)
-    assert "pip install 'bubbleviz[parquet]', or export it as SQLite" in said
-    assert said.count("\n") == 1
+    assert cli.printed("analyze", str(directory), "--json", "-")
+
+
+@pytest.mark.parametrize("name", ["a*b", "a[1]", "a?", "it's", "k=v", "a{x,y}", "a\\b"])
+def test_folders_of_any_name(name: str, tmp_path: Path, cli: CommandLine) -> None:
+    """A pattern of DuckDB would match other folders, or none."""
+    columnar(FIXTURES / "zb-v" / "rank0.sqlite", tmp_path / "a1").rename(
+        tmp_path / "a1" / "node0_pqtdir"
+    )
+    directory = columnar(EXAMPLE, tmp_path / name)
+
+    report = json.loads(cli.printed("analyze", str(directory), "--json", "-"))
+    assert report["profiles"][0]["kernels"] == 708
 
 
 def report_and_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
@@ -211,7 +247,7 @@ def test_a_report_is_exported_to_columns(
 
     code, shown, told = cli("analyze", str(report), "--json", "-", "--timings")
     assert code == 0
-    assert "pyarrow (Parquet" in told
+    assert "DuckDB (Parquet" in told
     assert shown.replace(str(report), str(EXAMPLE)) == cli.printed(
         "analyze", str(EXAMPLE), "--json", "-"
     )
@@ -229,7 +265,7 @@ def test_a_report_is_exported_to_sqlite_where_nsys_knows_no_columns(
     report = report_and_nsys(tmp_path, monkeypatch, script)
 
     assert main(["analyze", str(report), "--timings"]) == 0
-    assert "pyarrow" not in capsys.readouterr().err
+    assert "DuckDB" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("table", CORE)
@@ -244,6 +280,38 @@ def test_files_that_were_cut_are_refused(
         file.write_bytes(raw[:length])
         said = cli.refused("analyze", str(directory), code=1)
         assert file.name in said
+
+
+def test_files_of_another_format_are_refused(tmp_path: Path, cli: CommandLine) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    (directory / "StringIds.parquet").write_text("id,value\n1,forward\n")
+
+    said = cli.refused("analyze", str(directory), code=1)
+    assert "StringIds.parquet cannot be read" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_overwritten_bytes_end_in_a_report_or_a_sentence(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path, FORMS[form])
+    n_refused = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        file = directory / f"{chance.choice(CORE)}{FORMS[form].suffix}"
+        raw = file.read_bytes()
+        torn = bytearray(raw)
+        at = chance.randrange(len(raw))
+        torn[at : at + chance.choice([1, 8, 400])] = bytes([chance.choice([0, 255, 7])])
+        file.write_bytes(torn)
+        code = main(["analyze", str(directory)])
+        told = capsys.readouterr().err
+        file.write_bytes(raw)
+        assert code in (0, 1)
+        n_refused += code
+        assert not code or told.count("\n") == 1, told
+    assert n_refused > 5
 
 
 def changed(directory: Path, table: str, change: Callable[[Any], Any]) -> None:

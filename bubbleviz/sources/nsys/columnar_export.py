@@ -1,206 +1,197 @@
 """Columnar exports: the directories of ``nsys export --type parquetdir`` and ``arrowdir``.
 
-Each file of such a directory, Parquet or Arrow IPC, is a table of the SQLite export, with the same
-columns, read block by block by pyarrow. ``sql/`` stays the reference: queries of large tables are
-read as columns, and all others run as they are, on small tables that are loaded into an SQLite
-database in memory when a query first reads them.
+Each file of such a directory is a table of the SQLite export, with the same columns. DuckDB runs
+the queries of ``sql/`` on them: every file is behind a view with the name of its table, in which
+whole numbers have 64 bits, as in SQLite, and rows have numbers. DuckDB reads Parquet files itself;
+Arrow files are mapped into memory by pyarrow.
 
-Where a newer nsys writes names themselves instead of numbers of ``StringIds``, they get numbers
-beyond those, so that all that follows knows numbers alone.
+Newer versions of nsys write names in place of the ids of ``StringIds``. The views replace them by
+ids that no string has, and the view of ``StringIds`` contains these ids as well.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from itertools import accumulate, repeat
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Any, TypeVar
+from threading import local
+from typing import TYPE_CHECKING, Any
 
+import duckdb
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import parquet
 
-from bubbleviz.conventions.globs import fitting, loose_regex
+from bubbleviz.conventions.globs import fitting, loose_glob
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.texts import one_line
+from bubbleviz.native.library import cores
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.nsys import export, queries
+from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.files import files_of
+from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
-from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn
-from bubbleviz.sources.tables.files import opened_ipc, values_of
+from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
+from bubbleviz.sources.tables.files import check_installed, opened_ipc
 
-_ResultT = TypeVar("_ResultT")
-Rows = list[tuple[object, ...]]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-#: The number of a row, as queries call it; the first row of each table is 1.
-_ROW = "_rowid_"
-#: What queries select rows by: a column, and the parameter that holds its wanted values.
-_SELECTED_BY = {"calls/at": (_ROW, "rows"), "calls/named": ("nameId", "name_ids")}
-#: What files of these endings are, in words.
+#: Settings of DuckDB. Each thread that reads runs its own queries, and nothing is written.
+_SETTINGS = (
+    "threads = 1",
+    "temp_directory = ''",
+    # NULL comes first, as in SQLite.
+    "default_null_order = 'nulls_first_on_asc_last_on_desc'",
+    # The footer of a file is read once, and nothing else is kept in memory.
+    "parquet_metadata_cache = true",
+    "enable_external_file_cache = false",
+    # Pages that a part does not need are skipped, not read.
+    "disable_parquet_prefetching = true",
+    "autoinstall_known_extensions = false",
+    "autoload_known_extensions = false",
+)
+#: The elements of a JSON array as texts. SQLite's function of this name returns them as values, so
+#: the queries cast numbers.
+_JSON_EACH = (
+    "CREATE MACRO JSON_EACH(given) AS TABLE "
+    """SELECT UNNEST(FROM_JSON(given, '["VARCHAR"]')) AS value"""
+)
+#: The test of a name against a table of patterns. DuckDB would join all names with all patterns,
+#: which takes ten times longer than a list of patterns.
+PATTERN_TEST = re.compile(
+    r"EXISTS \(\s*SELECT 1 FROM (?P<table>\w+)\s*WHERE (?P<name>[\w.]+) GLOB \w+\.pattern\s*\)"
+)
+_LIST_TEST = (
+    r"LEN(LIST_FILTER((SELECT LIST(pattern) FROM \g<table>), "
+    r"LAMBDA pattern: \g<name> GLOB pattern)) > 0"
+)
+#: Formats of files, by their endings.
 _FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".arrows": "Arrow"}
-#: Columns that refer to texts by their numbers in StringIds.
-_NUMBERS_OF_TEXTS = ("nameId", "demangledName", "textId")
-#: Names that stand where their numbers belong get numbers from here on.
-_MADE_UP = 1 << 40
-#: Rows of a batch: enough that its parts cost little, few enough to stay in the cache.
-_BATCH_ROWS = 1 << 15
-#: Bytes of a column's pages that are read at a time, where one part of a file has all rows.
-_BUFFER = 1 << 18
-#: Characters of pyarrow's own words in a refusal.
-_LONGEST_REASON = 120
+#: Types that are cast to whole numbers of 64 bits.
+_NARROW_TYPES = frozenset(
+    ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
+)
+#: Columns that contain ids of ``StringIds``, or names in their place.
+_ID_COLUMNS = ("nameId", "demangledName", "textId")
+#: The only column whose bytes are not text.
+_BYTES_COLUMN = "binaryData"
+#: The first id of names that stand in place of ids.
+_FIRST_NAME_ID = 1 << 40
+#: The type that numbers names, and their ids and texts as rows of ``StringIds``.
+_NAMES_TYPE = "names_in_place_of_ids"
+_NAMES = (
+    f"SELECT {_FIRST_NAME_ID} + ENUM_CODE(CAST(name AS {_NAMES_TYPE})) AS id, name AS value, "
+    "NULL AS _rowid_ "
+    f"FROM (SELECT UNNEST(ENUM_RANGE(CAST(NULL AS {_NAMES_TYPE}))) AS name)"
+)
+#: Name of the column of row numbers of Arrow tables.
+_ROW_NUMBER = "row number"
+#: Minimum number of rows of a part, and maximum number of parts of a table. DuckDB reads a group of
+#: rows again for every part, so more parts take more time; larger parts take more memory.
+_PART_ROWS, _MAX_PARTS = 1 << 16, 16
+#: Maximum number of characters of DuckDB's own message in an error.
+_MAX_REASON = 120
+#: What DuckDB raises if values do not have the type that a query needs.
+_CONVERSION_ERRORS = (duckdb.ConversionException, duckdb.OutOfRangeException)
+#: Queries whose texts are filtered by patterns.
+_BY_PATTERNS = ("ranges/named", "strings/matching")
 
 
-@contextmanager
-def _plain_memory() -> Iterator[None]:
-    """Have pyarrow take memory from the system, which gets back what a batch no longer needs."""
-    before = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)
-
-
-@contextmanager
-def _damage_reported(path: str, file: str) -> Iterator[None]:
-    """Turn what pyarrow raises, but that memory ran out, into an error that names the file."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
-        if isinstance(error, MemoryError):
-            raise
-        reason = one_line((str(error).splitlines() or [type(error).__name__])[0], _LONGEST_REASON)
-        raise ProfileError(
-            f"{path}: {file} cannot be read ({reason}); the file is damaged or was cut short: "
-            f"{EXPORT_AGAIN}"
-        ) from error
-
-
+@dataclass(frozen=True)
 class TableFile:
-    """A file that holds a table: Parquet, or a file or a stream of Arrow IPC.
-
-    Args:
-        path: of the export, for messages.
-        file: that holds the table.
-        threads: whether several columns are decoded at once.
+    """A file that contains a table.
 
     Attributes:
-        schema: types of its columns.
-        names: of its columns.
-        rows: how many it has.
-
-    Raises:
-        ProfileError: it cannot be read.
+        file: Path of the file.
+        source: The table in the FROM clause of a statement of DuckDB.
+        row_number: Expression for the number of a row, from 1.
+        types: DuckDB's type of each column, by the column's name.
     """
 
-    def __init__(self, path: str, file: Path, *, threads: bool) -> None:
-        refuse_pointer(str(file))
-        if not file.stat().st_size:
-            raise ProfileError(f"{path}: {file.name} is empty; {EXPORT_AGAIN}")
-        self.path, self._threads = file, threads
-        self._metadata: Any = None
-        with _damage_reported(path, file.name):
-            if file.suffix == ".parquet":
-                with parquet.ParquetFile(file) as opened:
-                    self._metadata, self.schema = opened.metadata, opened.schema_arrow
-                self.rows: int = self._metadata.num_rows
-            else:
-                with self._arrow(()) as reader:
-                    self.schema = reader.schema
-                self.rows = sum(b.num_rows for b in self._parts([0] if self.schema.names else []))
-        self.names: list[str] = self.schema.names
-        if len(set(self.names)) < len(self.names):
-            raise ProfileError(
-                f"{path}: {file.name} has two columns of one name, which no export of nsys has; "
-                f"{EXPORT_AGAIN}"
-            )
+    file: Path
+    source: str
+    row_number: str
+    types: Mapping[str, str]
 
-    def batches(self, names: Sequence[str], first: int) -> Iterator[tuple[int, Any]]:
-        """Yield some columns in batches, each with the place of its first row.
+    def has_names(self, column: str) -> bool:
+        """Return whether a column contains names in place of ids of ``StringIds``."""
+        return column in _ID_COLUMNS and self.types.get(column) == "VARCHAR"
 
-        Args:
-            names: of the columns.
-            first: rows before this, counted from 0, need not be among them.
-        """
-        at = 0
-        if self._metadata is None:
-            for part in self._parts([self.schema.get_field_index(name) for name in names]):
-                if at + part.num_rows > first:
-                    for begin in range(0, part.num_rows, _BATCH_ROWS):
-                        yield at + begin, part.slice(begin, _BATCH_ROWS)
-                at += part.num_rows
-            return
-        groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
-        begins = list(accumulate((group.num_rows for group in groups), initial=0))
-        parts = [i for i, end in enumerate(begins[1:]) if end > first]
-        # Buffered, a column of millions of rows is never in memory as a whole.
-        options = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
-        with parquet.ParquetFile(self.path, metadata=self._metadata, **options) as file:
-            at = begins[parts[0]] if parts else 0
-            for batch in file.iter_batches(
-                _BATCH_ROWS, row_groups=parts, columns=list(names), use_threads=self._threads
-            ):
-                yield at, batch
-                at += batch.num_rows
+    def select(self, columns: Sequence[str]) -> str:
+        """Return the statement that selects columns and row numbers, as SQLite stores them."""
+        selected = [f"{self._value(name)} AS {_quoted(name)}" for name in columns]
+        selected.append(f"{self.row_number} AS _rowid_")
+        return f"SELECT {', '.join(selected)} FROM {self.source}"
 
-    @contextmanager
-    def _arrow(self, fields: Sequence[int]) -> Iterator[Any]:
-        options = pa.ipc.IpcReadOptions(
-            use_threads=self._threads, included_fields=list(fields) or None
-        )
-        with pa.OSFile(str(self.path)) as file:
-            yield opened_ipc(file, options)
-
-    def _parts(self, fields: Sequence[int]) -> Iterator[Any]:
-        """Yield the own batches of Arrow IPC."""
-        with self._arrow(fields) as reader:
-            numbered = getattr(reader, "num_record_batches", None)
-            for batch in reader if numbered is None else map(reader.get_batch, range(numbered)):
-                # Nothing of a batch is checked before it is used, offsets into texts included.
-                batch.validate(full=True)
-                yield batch
+    def _value(self, column: str) -> str:
+        """Return the expression for the value of a column."""
+        name, kind = _quoted(column), self.types[column]
+        if self.has_names(column):
+            return f"{_FIRST_NAME_ID} + ENUM_CODE(CAST({name} AS {_NAMES_TYPE}))"
+        if kind in _NARROW_TYPES:
+            return f"CAST({name} AS BIGINT)"
+        if kind == "UBIGINT":
+            # SQLite stores the same 64 bits as a signed number.
+            signed = f"CAST({name} - {1 << 64} AS BIGINT)"
+            return f"CASE WHEN {name} >= {1 << 63} THEN {signed} ELSE CAST({name} AS BIGINT) END"
+        if kind == "BLOB" and column != _BYTES_COLUMN:
+            return f"COALESCE(TRY(DECODE({name})), CAST({name} AS VARCHAR))"
+        return name
 
 
 class ColumnarExport(export.Export):
-    """A directory that holds a file for each table, which pyarrow reads.
+    """A directory that contains a file for each table; each thread has its own connection.
 
     Args:
-        path: of the directory.
-        files: by table.
-        small: an empty database in memory.
-        watch: takes the share that has been read.
+        path: Path of the directory.
+        connection: Connection to a DuckDB database with a view for each table.
+        files: Files by table.
+        schema: Names of columns by table.
+        arrow: Arrow tables by the name under which views read them.
+        jobs: Number of threads that read.
+        watch: Receives the fraction that has been read.
     """
 
     def __init__(
-        self, path: str, files: Mapping[str, TableFile], small: sqlite3.Connection, watch: Watch
+        self,
+        path: str,
+        connection: duckdb.DuckDBPyConnection,
+        files: Mapping[str, TableFile],
+        schema: Mapping[str, frozenset[str]],
+        arrow: Mapping[str, pa.Table],
+        jobs: int,
+        watch: Watch,
     ) -> None:
-        self.path, self._files, self._small = path, files, small
-        # Of names that stand where their numbers belong.
-        self._numbers: dict[str, int] = {}
-        self._numbers = self._numbers_of_names()
-        schema = {table: frozenset(file.names) for table, file in files.items()}
-        if self._numbers:
-            schema[export.STRINGS] = frozenset(("id", "value"))
-        # Parts follow one another, so that one thread reads them; pyarrow has threads of its own.
-        super().__init__(path, schema, "a directory of tables", 1, watch)
-        self._loaded: set[str] = set()
-        self._lock = Lock()
+        self._connection, self._files, self._arrow = connection, files, arrow
+        super().__init__(path, schema, "a directory of tables", jobs, watch)
+        self.opened_cursors = ExitStack()
+        self._of_thread = local()
         for name, view in self.views.items():
-            small.execute(f"CREATE TEMP VIEW {name} AS\n{view.text}")
+            with self._reported(view.name):
+                connection.execute(f"CREATE VIEW {name} AS\n{view.text}")
+
+    @property
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        """The connection of this thread."""
+        if not hasattr(self._of_thread, "cursor"):
+            cursor = self._connection.cursor()
+            self.opened_cursors.callback(cursor.close)
+            for name, table in self._arrow.items():
+                cursor.register(name, table)
+            self._of_thread.cursor = cursor
+        opened: duckdb.DuckDBPyConnection = self._of_thread.cursor
+        return opened
 
     def account(self) -> str:
         """Return what reads the export."""
-        suffixes = sorted({file.path.suffix for file in self._files.values()})
+        suffixes = sorted({table.file.suffix for table in self._files.values()})
         kinds = dict.fromkeys(_FORMATS[suffix] for suffix in suffixes)
-        return f"pyarrow ({' and '.join(kinds)}, a file for each table)"
+        return f"DuckDB ({' and '.join(kinds)}, a file for each table)"
 
     def most_rows(self) -> int:
         """Return a number of rows that no table exceeds."""
@@ -208,162 +199,45 @@ class ColumnarExport(export.Export):
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""
-        made_up = len(self._numbers) if table == export.STRINGS else 0
-        return made_up + (self._files[table].rows if table in self._files else 0)
+        try:
+            counted = self._cursor.execute(f"SELECT COUNT(*) FROM {_quoted(table)}").fetchall()
+        except duckdb.Error as error:
+            file = self._files[table].file.name
+            raise _unreadable(self.path, file, error) from error
+        return int(counted[0][0])
 
-    def _blocks(
-        self, table: str, columns: Iterable[str], first: int = 1, last: int = 1 << 62
-    ) -> Iterator[Any]:
-        """Yield blocks of some columns of a table, in order; without those that it lacks.
-
-        Args:
-            table: its name.
-            columns: the numbers of the rows may be among them.
-            first: number of the first row.
-            last: number of the last row.
-
-        Raises:
-            ProfileError: the file is damaged.
-        """
-        if table not in self._files:
-            return
-        file = self._files[table]
-        columns = dict.fromkeys(columns)
-        names = [name for name in columns if name in file.names]
-        # Without a column, a batch would not say how many rows it has.
-        batches = file.batches(names or file.names[:1], max(first - 1, 0))
-        end = 0
-        while end < last:
-            with _damage_reported(self.path, file.path.name):
-                place, batch = next(batches, (0, None))
-            if batch is None:
-                break
-            end = place + batch.num_rows
-            begin = min(max(first - 1 - place, 0), batch.num_rows)
-            if begin or end > last:
-                batch = batch.slice(begin, min(end, last) - place - begin)
-            if batch.num_rows:
-                number = place + begin + 1 if _ROW in columns else None
-                yield self._plain(batch, number)
-        if first <= file.rows and end != file.rows and end < last:
-            raise ProfileError(
-                f"{self.path}: {file.path.name} ends after {end:,} of {file.rows:,} rows, so it "
-                f"is damaged; {EXPORT_AGAIN}"
-            )
-
-    def _plain(self, batch: Any, first: int | None) -> Any:
-        """Return a batch of plain columns: values instead of codes, and numbers of names.
-
-        Args:
-            batch: as it is in the file.
-            first: number of its first row, where a column is to hold these; None for no such.
-        """
-        names, columns = list(batch.schema.names), list(map(_decoded, batch.columns))
-        for place, name in enumerate(names) if self._numbers else ():
-            if name in _NUMBERS_OF_TEXTS and _is_text(columns[place].type):
-                codes = columns[place].dictionary_encode()
-                numbers = [self._numbers.get(text) for text in _texts(codes.dictionary)]
-                columns[place] = pa.array(numbers, pa.int64()).take(codes.indices)
-        if first is not None:
-            names.append(_ROW)
-            columns.append(pa.array(np.arange(first, first + batch.num_rows)))
-        return pa.RecordBatch.from_arrays(columns, names)
-
-    def _numbers_of_names(self) -> dict[str, int]:
-        """Return numbers of the names that stand where their numbers belong."""
-        numbers: dict[str, int] = {}
-        for table, file in self._files.items():
-            read = queries.QUERIES.columns_read.get(table, frozenset())
-            for column in read.intersection(_NUMBERS_OF_TEXTS, file.names):
-                if _is_text(file.schema.field(column).type):
-                    for block in self._blocks(table, (column,)):
-                        for text in _texts(block.column(0).unique()):
-                            if text is not None:
-                                numbers.setdefault(text, _MADE_UP + len(numbers))
-        return numbers
-
-    def _strings(self) -> Iterator[tuple[Ints, Any]]:
-        """Yield the numbers and the column of texts of StringIds, and those made up, in blocks."""
-        # As in the view of strings, what lacks either is none.
-        whole = {"id", "value"} <= self.schema.get(export.STRINGS, frozenset())
-        for block in self._blocks(export.STRINGS, ("id", "value")) if whole else ():
-            yield _every(_numbers(block, "id")), _column(block, "value")
-        if self._numbers:
-            texts = pa.array([*self._numbers], pa.string())
-            yield np.array([*self._numbers.values()], np.int64), texts
-
-    # Queries: those of large tables as columns, others by SQLite.
-
-    def rows(self, name: str, binds: Binds | None = None) -> Rows:
-        """Return the rows of a query that gives few, or any text."""
-        binds = binds or {}
-        if name.endswith("bounds"):
-            rows = self.count(queries.table_of(name))
-            # Of the last row only its number is used.
-            return [(1, rows, None)] if rows else []
-        answers: Mapping[str, Callable[[], Rows]] = {
-            "strings/by_id": lambda: self._by_id(binds),
-            "calls/any": lambda: self._any(name, "correlationId", lambda v: v != ABSENT),
-            "ranges/any": lambda: self._any(
-                name, "eventType", lambda v: np.isin(v, [int(binds[k] or 0) for k in export.KINDS])
-            ),
-            "ranges/payloads": lambda: self._payloads(binds),
-        }
-        return self._reported(name, answers.get(name, lambda: self._small_rows(name, binds)))
+    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
+        """Return the rows of a query that returns few, or any text."""
+        with self._reported(name):
+            return list(self._execute(name, binds or {}).fetchall())
 
     def _columns(self, name: str, binds: Binds) -> Ints:
-        if not name.startswith("target/"):
-            return self._reported(name, lambda: self._selected(name, binds))
-        found = self._small_rows(name, binds)
-        if {type(value) for row in found for value in row} - {int}:
-            raise damage(self.path, queries.query(name), NO_NUMBER)
-        return np.array(found, np.int64).reshape(len(found), len(queries.query(name).columns)).T
+        with self._reported(name):
+            found = self._execute(name, binds).fetchnumpy()
+            return _integers([found[column] for column in query(name).columns])
 
-    def _selected(self, name: str, binds: Binds) -> Ints:
-        """Return the columns of a query of one table, in the rows that it selects."""
-        table, columns = queries.QUERIES.plain_columns(name, self.views)
-        parts, read = [np.empty((len(columns), 0), np.int64)], _names(columns)
-        if name not in _SELECTED_BY:
-            parts += [_values(block, columns) for block in self._blocks(table, read)]
-            return np.concatenate(parts, axis=1)
-        by, given = _SELECTED_BY[name]
-        wanted = np.array(json.loads(str(binds[given])), np.int64)
-        rows = (int(wanted.min()), int(wanted.max())) if by == _ROW else ()
-        for block in self._blocks(table, (*read, by), *rows):
-            chosen = _kept(block, np.isin(_numbers(block, by), wanted))
-            parts.append(_values(chosen, columns))
-            if chosen.num_rows and binds.get("most") == 1:
-                break
-        return np.concatenate(parts, axis=1)
-
-    def _reported(self, name: str, read: Callable[[], _ResultT]) -> _ResultT:
-        """Return what a function reads for a query; what is wrong becomes an error of that query.
-
-        Raises:
-            ProfileError: there is something else than whole numbers.
-        """
-        try:
-            return read()
-        except ValueError as error:
-            raise damage(self.path, queries.query(name), str(error)) from error
+    def _execute(self, name: str, binds: Binds) -> duckdb.DuckDBPyConnection:
+        """Run a query, whose result the connection of this thread returns."""
+        asked = query(name)
+        values = {parameter: binds[parameter] for parameter in asked.parameters}
+        return self._cursor.execute(PATTERN_TEST.sub(_LIST_TEST, asked.text), values)
 
     def _parts(
         self, name: str, selection: export.Selection | None
-    ) -> Iterator[Callable[[], tuple[range, Any] | None]]:
-        table, columns = queries.QUERIES.plain_columns(name, self.views)
-        blocks = self._blocks(table, (*_names(columns), _ROW))
+    ) -> Iterator[export.Part[Ints | export.Named]]:
+        """Yield what reads each part of a table."""
+        first, last = self.bounds(export.BOUNDS[name])
+        length = max(_PART_ROWS, -((first - last - 1) // _MAX_PARTS))
+        for at in range(first, last + 1, length):
+            part = range(at, min(at + length, last + 1))
+            yield partial(self._part, name, selection, part)
 
-        def read() -> tuple[range, Any] | None:
-            block = next(blocks, None)
-            if block is None:
-                # What has been read to its end holds on to no pages.
-                pa.default_memory_pool().release_unused()
-                return None
-            first = int(_numbers(block, _ROW)[0])
-            chosen = self._chosen(name, block, selection) if selection else _values(block, columns)
-            return range(first, first + block.num_rows), chosen
-
-        return repeat(lambda: self._reported(name, read))
+    def _part(
+        self, name: str, selection: export.Selection | None, part: range
+    ) -> tuple[range, Ints | export.Named]:
+        if selection is not None:
+            return part, self.named(name, selection, [(part[0], part[-1])])
+        return part, self._columns(name, {"first": part[0], "last": part[-1]})
 
     def named(
         self,
@@ -372,262 +246,313 @@ class ColumnarExport(export.Export):
         stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
-        if name == "strings/matching":
-            return self._reported(name, lambda: self._matching(selection.globs))
-        table, columns = queries.QUERIES.plain_columns(name, self.views)
-        parts = [export.named(np.empty((len(columns) - 1, 0), np.int64), ())]
+        return export.joined([self._named(name, selection, *rows) for rows in stretches])
 
-        def read() -> export.Named:
-            for block in self._blocks(table, (*_names(columns), _ROW)):
-                number = _numbers(block, _ROW)
-                inside = [(number >= begin) & (number <= end) for begin, end in stretches]
-                rows = np.any(inside, axis=0)
-                if rows.any():
-                    parts.append(self._chosen(name, _kept(block, rows), selection))
-            return export.joined(parts)
-
-        return self._reported(name, read)
-
-    def _chosen(self, name: str, block: Any, selection: export.Selection) -> export.Named:
-        """Return the selected rows of a block."""
-        *columns, text = queries.QUERIES.plain_columns(name, self.views)[1]
-        fits = np.ones(block.num_rows, bool)
-        if name != "calls/system":
-            fits = np.isin(_numbers(block, "eventType"), selection.kinds)
-        if name == "ranges/named":
-            registered = np.isin(_numbers(block, columns[5].name), selection.text_ids)
-            texts = _column(block, text.name)
-            if texts is not None:
-                # Those that may have a text that a pattern fits.
-                named, likely = _present(texts), may_match(texts, loose_regex(selection.globs))
-                registered = (named if likely is None else likely) | (registered & ~named)
-            fits &= registered
-        elif name != "ranges/sample":
-            start, end, thread = (_numbers(block, n) for n in ("start", "end", "globalTid"))
-            # Differences of times that are damaged may go beyond 64 bits, which SQLite's may not.
-            fits &= end.astype(np.float64) - start >= selection.shortest_ns
-            fits &= (end > min(selection.since_ns)) & (start < max(selection.until_ns))
-            fits &= np.isin(thread, selection.threads) & (start != ABSENT) & (end != ABSENT)
-        block = _kept(block, fits)
-        known = _texts_in(block, text.name)
-        if name == "ranges/named":
-            fitted = fitting(selection.globs, ("" if t is None else str(t) for t in known))
-            keep = [t is None or fit for t, fit in zip(known, fitted, strict=True)]
-            block = _kept(block, np.array(keep, bool))
-            known = [t for t, fit in zip(known, keep, strict=True) if fit]
-            if (_numbers(block, "start") == ABSENT).any():
+    def _named(self, name: str, selection: export.Selection, first: int, last: int) -> export.Named:
+        binds = _loosened(export.binds_of_selection(selection, first, last))
+        *columns, text = query(name).columns
+        with self._reported(name):
+            found = self._execute(name, binds).fetchnumpy()
+            numbers = [found[column] for column in columns]
+            has_null = any(map(_has_null, numbers))
+            if has_null and name == "ranges/named":
                 raise self._null_among_ranges()
-        if not known:
-            return export.named(np.empty((len(columns), 0), np.int64), ())
-        return export.named(_values(block, columns), known)
+            if has_null and name not in _BY_PATTERNS:
+                # Ranges that are looked at beside those of known names may be damaged.
+                return export.named(np.empty((len(columns), 0), np.int64), ())
+            values = _integers(numbers)
+        texts = np.ma.MaskedArray(found[text]).tolist()
+        rows = export.named(values, texts)
+        return _fitting(rows, selection.globs) if name in _BY_PATTERNS else rows
 
-    def _matching(self, globs: Sequence[str]) -> export.Named:
-        regex = loose_regex(globs)
-        strings: dict[int, str] = {}
-        for ids, column in self._strings():
-            likely = may_match(column, regex)
-            rows = _present(column) if likely is None else likely
-            texts = [str(text) for text in _texts(_kept(column, rows))]
-            named = zip(ids[rows].tolist(), texts, fitting(globs, texts), strict=True)
-            strings.update((number, text) for number, text, fits in named if fits)
-        numbers = sorted(strings)
-        return export.named(np.array([numbers], np.int64), [strings[n] for n in numbers])
+    @contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """Turn what DuckDB raises in a query into an error for users.
 
-    def _by_id(self, binds: Binds) -> Rows:
-        wanted = np.array(json.loads(str(binds["ids"])), np.int64)
-        texts: dict[int, object] = {}
-        for ids, column in self._strings() if len(wanted) else ():
-            chosen = np.isin(ids, wanted)
-            found = zip(ids[chosen].tolist(), _texts(_kept(column, chosen)), strict=True)
-            texts.update((number, str(text)) for number, text in found if text is not None)
-        return sorted(texts.items())
+        Raises:
+            ProfileError: A file is damaged or contains values of another type.
+        """
+        try:
+            yield
+        except _CONVERSION_ERRORS as error:
+            raise damage(self.path, query(name), NO_NUMBER) from error
+        except duckdb.BinderException as error:
+            reason = "a column of whole numbers or of texts contains something else"
+            raise damage(self.path, query(name), reason) from error
+        except duckdb.Error as error:
+            raise _unreadable(self.path, self._files_read(name), error) from error
+        except ValueError as error:
+            raise damage(self.path, query(name), str(error)) from error
 
-    def _any(self, name: str, column: str, wanted: Callable[[Ints], Bools]) -> Rows:
-        """Return the first value that is wanted of a column of a query's table."""
-        for block in self._blocks(queries.table_of(name), (column,)):
-            values = _numbers(block, column)
-            values = values[wanted(values)]
-            if len(values):
-                return [(int(values[0]),)]
-        return []
-
-    def _payloads(self, binds: Binds) -> Rows:
-        first, last = int(binds["first"] or 0), int(binds["last"] or 0)
-        rows: Rows = []
-        columns = ("start", "globalTid", "binaryData")
-        for block in self._blocks(export.NVTX, columns, first, last):
-            part = _kept(block, _present(_column(block, "binaryData")))
-            column = _column(part, "binaryData")
-            starts = [None if s == ABSENT else s for s in _numbers(part, "start").tolist()]
-            threads = _numbers(part, "globalTid")
-            texts = (
-                v.hex().upper() if isinstance(v, bytes) else str(v) for v in column.to_pylist()
-            )
-            threads = np.where(threads == ABSENT, NONE, threads)
-            rows.extend(zip(starts, threads.tolist(), texts, strict=True))
-        return rows
-
-    def _small_rows(self, name: str, binds: Binds) -> Rows:
-        """Return the rows of a query that SQLite runs; threads take turns."""
-        asked = queries.query(name)
-        values = {given: binds[given] for given in asked.parameters}
-        with self._lock:
-            try:
-                for relation in asked.requires:
-                    view = self.views.get(relation)
-                    for table in view.requires if view else (relation,):
-                        self._load(table)
-                return self._small.execute(asked.text, values).fetchall()
-            except sqlite3.Error as error:
-                raise damage(self.path, asked, str(error)) from error
-
-    def _load(self, table: str) -> None:
-        """Load the columns of a table that queries read, unless they are there."""
-        if table in self._loaded or table not in self.schema:
-            return
-        columns = sorted(self.schema[table] & queries.QUERIES.columns_read.get(table, frozenset()))
-        if columns:
-            declared = ", ".join(f'"{column}"' for column in columns)
-            self._small.execute(f'CREATE TABLE "{table}" ({declared})')
-            marks = ", ".join("?" * len(columns))
-            for block in self._blocks(table, columns):
-                rows = zip(*(_cells(block, column) for column in columns), strict=True)
-                self._small.executemany(f'INSERT INTO "{table}" VALUES ({marks})', rows)
-        self._loaded.add(table)
+    def _files_read(self, name: str) -> str:
+        """Return the names of the files that a query reads."""
+        tables: list[str] = []
+        for relation in query(name).requires:
+            view = self.views.get(relation)
+            tables.extend(view.requires if view else [relation])
+        return " or ".join(self._files[table].file.name for table in tables if table in self._files)
 
 
-# Cells: columns of Arrow as numbers and texts, as strictly as those of an SQLite export.
+def _unreadable(path: str, file: str, error: Exception) -> Exception:
+    """Return the error for a file that cannot be read.
+
+    Args:
+        path: Path of the export.
+        file: Name of the file.
+        error: What DuckDB or pyarrow raised.
+    """
+    if isinstance(error, (MemoryError, duckdb.OutOfMemoryException)):
+        return MemoryError()
+    lines = str(error).splitlines() or [type(error).__name__]
+    # Without the kind of error in front, and without the path, which the sentence begins with.
+    reason = re.sub(r"^[\w ]*Error: ", "", lines[0]).replace(f"{Path(path).resolve()}/", "")
+    return ProfileError(
+        f"{path}: {file} cannot be read ({one_line(reason, _MAX_REASON)}); the file is damaged or "
+        f"was cut short: {EXPORT_AGAIN}"
+    )
 
 
-def _names(columns: Iterable[PlainColumn]) -> list[str]:
-    """Return the columns of the table that are read."""
-    return [column.name for column in columns if column.name]
+def _has_null(column: Any) -> bool:
+    """Return whether a column contains NULL; only then it is a masked array."""
+    return bool(np.any(getattr(column, "mask", False)))
 
 
-def _values(block: Any, columns: Iterable[PlainColumn]) -> Ints:
-    """Return columns of a block as a query gives them, shape (columns, rows).
+def _integers(columns: Sequence[Any]) -> Ints:
+    """Return columns of whole numbers, shape (columns, rows).
 
     Raises:
-        ValueError: one holds something else than whole numbers, or NULL where one is needed.
+        ValueError: A column contains NULL, or values of another type.
     """
-    values = []
     for column in columns:
-        numbers = _numbers(block, column.name)
-        lacking = numbers == ABSENT
-        if column.nothing:
-            lacking |= np.isin(numbers, column.nothing)
-        if column.missing is None:
-            _every(numbers)
-        elif lacking.any():
-            numbers = np.where(lacking, column.missing, numbers)
-        values.append(numbers)
-    return np.stack(values)
+        # Without rows, a column of NULL has no type.
+        if len(column) and (column.dtype.kind not in "iu" or _has_null(column)):
+            raise ValueError(NO_NUMBER)
+    return np.stack([np.ma.getdata(column).astype(np.int64, copy=False) for column in columns])
 
 
-def _every(numbers: Ints) -> Ints:
-    """Return a column of whole numbers; ValueError where there is none somewhere."""
-    if (numbers == ABSENT).any():
-        raise ValueError(NO_NUMBER)
-    return numbers
+def _loosened(binds: Binds) -> Binds:
+    """Return parameters of a query with patterns that DuckDB's GLOB understands."""
+    loose = dict(binds)
+    for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):
+        pattern = binds.get(name)
+        loose[name] = None if pattern is None else loose_glob(str(pattern))
+    for name in ("anchored", "floating"):
+        patterns = map(loose_glob, json.loads(str(binds.get(name, "[]"))))
+        loose[name] = json.dumps([pattern for pattern in patterns if pattern is not None])
+    return loose
 
 
-def _decoded(column: Any) -> Any:
-    """Return a column of values, where it holds codes of them, or views."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    # Not every version of pyarrow computes with views.
-    return column.cast(pa.string()) if str(column.type) == "string_view" else column
+def _fitting(rows: export.Named, globs: Sequence[str]) -> export.Named:
+    """Return the rows without a text, and those whose text matches one of the GLOB patterns."""
+    values, number, texts = rows
+    fits = np.array([*fitting(globs, texts), True], bool)
+    # Rows without a text have the number -1, which is that of the last element.
+    kept = fits[number]
+    return values.compress(kept, axis=1), number[kept], texts
 
 
-def _column(block: Any, name: str) -> Any:
-    """Return a column as it is; None where the table lacks it."""
-    place = block.schema.get_field_index(name)
-    return None if place < 0 else block.column(place)
+def _quoted(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
 
 
-def _numbers(block: Any, name: str) -> Ints:
-    """Return a column of whole numbers, ABSENT for none; unsigned 64 bits as SQLite keeps them.
+def _literal(text: str) -> str:
+    """Return a text as a literal of SQL."""
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'"
+
+
+# Opening: files are described, and views are created for them.
+
+
+def _open_files(
+    connection: duckdb.DuckDBPyConnection, path: str
+) -> tuple[Mapping[str, TableFile], Mapping[str, pa.Table]]:
+    """Return the files of the tables that queries read, and the mapped tables of Arrow files.
 
     Raises:
-        ValueError: it holds something else.
+        ProfileError: The directory or a file cannot be read.
     """
-    column = _column(block, name)
-    if column is None or pa.types.is_null(column.type):
-        return np.full(block.num_rows, ABSENT)
-    if not (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
-        raise ValueError(NO_NUMBER)
-    values, known = values_of(column)
-    values = values.astype(np.int64, casting="unsafe", copy=False)
-    return np.where(known, values, ABSENT) if column.null_count else values
-
-
-def _is_text(kind: Any) -> bool:
-    """Tell whether a type is that of texts, dictionaries of them included."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return str(kind) in ("string", "large_string", "string_view")
-
-
-def _kept(block: Any, rows: Bools) -> Any:
-    """Return the rows of a block, or of a column, that a mask names."""
-    return block.filter(pa.array(rows))
-
-
-def _present(column: Any) -> Bools:
-    """Tell where a column has a value."""
-    return values_of(column.is_valid())[0].astype(bool)
-
-
-def may_match(column: Any, regex: str) -> Bools | None:
-    """Tell which texts of a column a regex of RE2 matches; None where it cannot be used."""
-    if not _is_text(column.type):
-        return None
     try:
-        matches = pc.match_substring_regex(column, regex)
-    except pa.ArrowInvalid:
-        return None
-    return values_of(matches)[0].astype(bool)
+        paths = files_of(path)
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+    files: dict[str, TableFile] = {}
+    arrow: dict[str, pa.Table] = {}
+    for table, file in paths.items():
+        if table not in QUERIES.columns_read:
+            continue
+        refuse_pointer(str(file))
+        if not file.stat().st_size:
+            raise ProfileError(f"{path}: {file.name} is empty; {EXPORT_AGAIN}")
+        if file.suffix == ".parquet":
+            files[table] = _describe_parquet(connection, path, file)
+        else:
+            name = f"arrow {table}"
+            arrow[name] = _map_arrow(path, file, QUERIES.columns_read[table])
+            connection.register(name, arrow[name])
+            types = _describe(connection, _quoted(name))
+            files[table] = TableFile(file, _quoted(name), _quoted(_ROW_NUMBER), types)
+    return files, arrow
 
 
-def _texts(column: Any) -> list[Any]:
-    """Return the values of a column, read as far as bytes are UTF-8; None where there is none."""
-    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in column.to_pylist()]
+def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Path) -> TableFile:
+    """Return what DuckDB needs to read a Parquet file.
+
+    Args:
+        connection: Connection to DuckDB.
+        path: Path of the export.
+        file: Path of the file.
+
+    Raises:
+        ProfileError: It cannot be read, or has two columns of one name.
+    """
+    # DuckDB takes a path for a pattern.
+    place = _literal(re.sub(r"([*?\[])", r"[\1]", str(file.resolve())))
+    options = "file_row_number = true, hive_partitioning = false"
+    source = f"read_parquet({place}, {options})"
+    statement = f"SELECT name, num_children FROM parquet_schema({place})"
+    try:
+        (_, n_columns), *elements = connection.execute(statement).fetchall()
+        types = _describe(connection, source)
+    except duckdb.Error as error:
+        raise _unreadable(path, file.name, error) from error
+    if n_columns == len(elements):  # no column has parts
+        _refuse_repeated(path, file, [name for name, _ in elements])
+    types.pop("file_row_number")
+    return TableFile(file, source, "file_row_number + 1", types)
 
 
-def _cells(block: Any, name: str) -> list[Any]:
-    """Return a column of values as SQLite takes them."""
-    column = _column(block, name)
-    if not pa.types.is_integer(column.type):
-        return _texts(column)
-    return [None if v == ABSENT else v for v in _numbers(block, name).tolist()]
+def _describe(connection: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
+    """Return DuckDB's type of each column of a table, by the column's name."""
+    rows = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
+    return {row[0]: row[1] for row in rows}
 
 
-def _texts_in(block: Any, name: str) -> list[Any]:
-    """Return a column of texts; none where the table lacks it."""
-    column = _column(block, name)
-    return [None] * block.num_rows if column is None else _texts(column)
+def _map_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
+    """Map a file of Arrow IPC into memory, and number its rows.
+
+    Args:
+        path: Path of the export.
+        file: Path of the file, which contains a file or a stream of Arrow IPC.
+        read: Names of the columns that queries read.
+
+    Raises:
+        ProfileError: It cannot be read, has two columns of one name, or pyarrow is missing.
+    """
+    check_installed(path, "an export of Arrow tables", otherwise="export it as parquetdir")
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(file)) as mapped:
+            names = opened_ipc(mapped).schema.names
+            _refuse_repeated(path, file, names)
+            fields = [place for place, name in enumerate(names) if name in read]
+            mapped.seek(0)
+            options = pa.ipc.IpcReadOptions(included_fields=fields or [0] if names else None)
+            table = opened_ipc(mapped, options).read_all()
+        # Arrow checks nothing else before it is used, such as offsets of texts.
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, file.name, error) from error
+    numbers = pa.array(np.arange(1, table.num_rows + 1))
+    return table.append_column(_ROW_NUMBER, numbers)
+
+
+def _refuse_repeated(path: str, file: Path, names: Sequence[str]) -> None:
+    """Refuse a table with two columns of one name, of which SQL would read the first.
+
+    Raises:
+        ProfileError: There are such columns.
+    """
+    if len({name.lower() for name in names}) < len(names):
+        raise ProfileError(
+            f"{path}: {file.name} has two columns of one name, which no export of nsys has; "
+            f"{EXPORT_AGAIN}"
+        )
+
+
+def _create_views(
+    connection: duckdb.DuckDBPyConnection, path: str, files: Mapping[str, TableFile]
+) -> Mapping[str, frozenset[str]]:
+    """Create a view for each table, and return the names of its columns.
+
+    Raises:
+        ProfileError: Names that stand in place of ids cannot be read.
+    """
+    schema = {table: frozenset(file.types) for table, file in files.items()}
+    selects = {
+        table: [file.select(sorted(schema[table] & QUERIES.columns_read[table]))]
+        for table, file in files.items()
+    }
+    if _create_names(connection, path, files):
+        whole = {"id", "value"} <= schema.get(export.STRINGS, frozenset())
+        stored = selects[export.STRINGS] if whole else []
+        selects[export.STRINGS] = [*stored, _NAMES]
+        schema[export.STRINGS] = frozenset(("id", "value"))
+    for table, statements in selects.items():
+        connection.execute(f"CREATE VIEW {_quoted(table)} AS {' UNION ALL '.join(statements)}")
+    return schema
+
+
+def _create_names(
+    connection: duckdb.DuckDBPyConnection, path: str, files: Mapping[str, TableFile]
+) -> bool:
+    """Create the type that numbers names in place of ids, and return whether there are any.
+
+    Names are numbered in the order in which they occur first.
+
+    Raises:
+        ProfileError: They cannot be read.
+    """
+    with_names = [
+        (table, column)
+        for table, file in files.items()
+        for column in sorted(QUERIES.columns_read[table])
+        if file.has_names(column)
+    ]
+    if not with_names:
+        return False
+    names = " UNION ALL ".join(
+        f"SELECT {_quoted(column)} AS name, {place} AS place, {files[table].row_number} AS row "
+        f"FROM {files[table].source}"
+        for place, (table, column) in enumerate(with_names)
+    )
+    try:
+        connection.execute(
+            f"CREATE TYPE {_NAMES_TYPE} AS ENUM "
+            f"(SELECT name FROM ({names}) WHERE name IS NOT NULL "
+            "GROUP BY name ORDER BY MIN((place, row)))"
+        )
+    except duckdb.Error as error:
+        damaged = " or ".join(dict.fromkeys(files[table].file.name for table, _ in with_names))
+        raise _unreadable(path, damaged, error) from error
+    return True
 
 
 @contextmanager
 def opened_directory(
     path: str, jobs: int = 1, watch: Watch = unwatched
 ) -> Iterator[ColumnarExport]:
-    """Open a directory that holds a file for each table.
+    """Open a directory that contains a file for each table.
 
     Args:
-        path: of the directory.
-        jobs: pyarrow's threads, of which there are several unless this is 1.
-        watch: takes the share that has been read.
+        path: Path of the directory.
+        jobs: Number of threads that read.
+        watch: Receives the fraction that has been read.
 
     Raises:
-        ProfileError: it is damaged, no export, or pyarrow is not installed.
+        ProfileError: It is damaged or no export, or pyarrow is missing for Arrow files.
     """
-    with _plain_memory(), closing(sqlite3.connect(":memory:", check_same_thread=False)) as small:
-        try:
-            files = {
-                t: file for t, file in files_of(path).items() if t in queries.QUERIES.columns_read
-            }
-        except OSError as error:
-            raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
-        opened = {t: TableFile(path, file, threads=jobs > 1) for t, file in files.items()}
-        yield ColumnarExport(path, opened, small, watch)
+    with duckdb.connect(":memory:") as connection:
+        for setting in _SETTINGS:
+            connection.execute(f"SET GLOBAL {setting}")
+        connection.execute(_JSON_EACH)
+        files, arrow = _open_files(connection, path)
+        schema = _create_views(connection, path, files)
+        # A thread that waits for others reads as well.
+        threads = max(1, min(jobs, cores() - 1))
+        opened = ColumnarExport(path, connection, files, schema, arrow, threads, watch)
+        with opened.opened_cursors:
+            yield opened

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from bubbleviz.conventions.globs import binds_of
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering
@@ -88,6 +89,28 @@ class Selection:
     since_ns: tuple[int, ...] = (0,)
     until_ns: tuple[int, ...] = (0,)
     bounds: tuple[int, ...] = ()
+
+
+def binds_of_selection(selection: Selection, first: int, last: int) -> Binds:
+    """Return the parameters of queries that select rows.
+
+    Args:
+        selection: Which rows are selected.
+        first: Number of the first row that is read.
+        last: Number of the last one.
+    """
+    return {
+        **dict(zip(KINDS, selection.kinds, strict=True)),
+        **(binds_of(selection.globs) if selection.globs else {}),
+        "text_ids": json.dumps(selection.text_ids),
+        "some_strings": bool(selection.text_ids),
+        "threads": json.dumps(selection.threads),
+        "shortest": selection.shortest_ns,
+        "since": min(selection.since_ns),
+        "until": max(selection.until_ns),
+        "first": first,
+        "last": last,
+    }
 
 
 def joined(parts: Sequence[Named]) -> Named:

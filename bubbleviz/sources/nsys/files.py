@@ -102,7 +102,7 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     """Yield an export of a report, or the path itself where it is no such report.
 
-    It is a directory of Parquet tables where nsys can write one and pyarrow is there to read it,
+    It is a directory of Parquet tables if nsys can write one and DuckDB is installed to read it,
     else an SQLite file.
 
     Args:
@@ -126,7 +126,7 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     temporary = tempfile.TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True)
     with unwinding([signal.SIGTERM]), temporary as folder:
         refuse_pointer(path)
-        if not keep and find_spec("pyarrow") is not None:
+        if not keep and find_spec("duckdb") is not None:
             target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
             # Some versions write the directory of that name, others add the ending to any name.
             places = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))

@@ -331,9 +331,10 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     Raises:
         ProfileError: it is damaged, or no export.
     """
-    from bubbleviz.sources.tables.files import check_pyarrow
+    from bubbleviz.sources.tables.files import check_installed
 
-    check_pyarrow(path, "an export of Parquet or Arrow tables", "export it as SQLite")
+    what = "an export of Parquet or Arrow tables"
+    check_installed(path, what, "duckdb", otherwise="export it as SQLite")
     from bubbleviz.sources.nsys.columnar_export import opened_directory
 
     with opened_directory(path, jobs, watch) as export, _read(export) as file:

@@ -6,7 +6,6 @@ Where the compiled part is there and the file is plain, it decodes the pages of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,7 +13,6 @@ from threading import local
 
 import numpy as np
 
-from bubbleviz.conventions.globs import binds_of
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.native.library import cores
@@ -144,18 +142,7 @@ class SqliteExport(export.Export):
 
     def _named(self, name: str, selection: export.Selection, first: int, last: int) -> export.Named:
         """Return the selected rows as SQLite finds them."""
-        binds: Binds = {
-            **dict(zip(export.KINDS, selection.kinds, strict=True)),
-            **(binds_of(selection.globs) if selection.globs else {}),
-            "text_ids": json.dumps(selection.text_ids),
-            "some_strings": bool(selection.text_ids),
-            "threads": json.dumps(selection.threads),
-            "shortest": selection.shortest_ns,
-            "since": min(selection.since_ns),
-            "until": max(selection.until_ns),
-            "first": first,
-            "last": last,
-        }
+        binds = export.binds_of_selection(selection, first, last)
         asked = query(name)
         nothing = export.named(np.empty((len(asked.columns) - 1, 0), np.int64), ())
         batch = self.database.batch(asked, {given: binds[given] for given in asked.parameters})

@@ -28,51 +28,25 @@ Requirements: TypeAlias = Mapping[str, tuple[str, ...]]
 
 _REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
-_PARAMETER = re.compile(r":(\w+)")
+_PARAMETER = re.compile(r"\$(\w+)")
 #: A column of the result carries a comment that says what it is.
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
 #: Stands for NULL where NULL means something; no value of a file may be equal to it.
 ABSENT = -(1 << 63)
-#: How SQL writes that, for which it has no literal.
-_LEAST = f"{ABSENT + 1} - 1"
-#: What a query or a view selects, and the column's name.
-_SELECTED = re.compile(r"^(?:SELECT)? +(.+) AS (\w+),?  -- ", re.MULTILINE)
-_OF_TABLE = re.compile(r'\w+\."?(\w+)"?')
-#: The second argument of COALESCE and of NULLIF.
-_ARGUMENT = re.compile(r", (-?\d+(?: - 1)?)\)")
 
 
 @dataclass(frozen=True)
 class PlainColumn:
-    """A column of a table, as a query gives it.
+    """A column of whole numbers that a query returns as the table contains it.
 
     Attributes:
-        name: in the profiler's table; "" where the variant of a view gives NULL for it.
-        missing: stands for NULL; None where NULL stays, or is damage.
-        nothing: values that the view reads as NULL.
+        name: Name of the column in the profiler's table.
+        missing: Value that the query returns for NULL, or None if NULL is damage.
     """
 
     name: str
     missing: int | None = None
-    nothing: tuple[int, ...] = ()
-
-
-@cache
-def _selected(text: str) -> Mapping[str, PlainColumn]:
-    """Return the columns that a statement gives, each a column of what it reads or a constant."""
-    columns = {}
-    for expression, name in _SELECTED.findall(text):
-        column = _OF_TABLE.search(expression)
-        given = [expression] if column is None else _ARGUMENT.findall(expression)
-        numbers = [ABSENT if n == _LEAST else int(n) for n in given if n != "NULL"]
-        of_view = "NULLIF" in expression
-        columns[name] = PlainColumn(
-            column[1] if column else "",
-            numbers[0] if numbers and not of_view else None,
-            tuple(numbers) if of_view else (),
-        )
-    return columns
 
 
 @dataclass(frozen=True)
@@ -191,27 +165,6 @@ class Queries:
     def table_of(self, name: str) -> str:
         """Return the first table that a query reads in today's files."""
         return next(iter(self.tables_read(name)))
-
-    def plain_columns(
-        self, name: str, views: Mapping[str, Query]
-    ) -> tuple[str, tuple[PlainColumn, ...]]:
-        """Return the table behind a query that only filters it, and the columns that it gives.
-
-        Args:
-            name: of the query.
-            views: the variant of each view that queries read.
-        """
-        relation = next(iter(self.query(name).requires))
-        columns = tuple(_selected(self.query(name).text).values())
-        if relation not in self.view_variants:
-            return relation, columns
-        view = views[relation]
-        behind = _selected(view.text)
-        resolved = (
-            PlainColumn(behind[c.name].name, c.missing, behind[c.name].nothing) if c.name else c
-            for c in columns
-        )
-        return next(iter(view.requires)), tuple(resolved)
 
     def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
         """Tell whether a file with this schema, and these views, holds what a query needs."""

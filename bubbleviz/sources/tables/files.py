@@ -13,6 +13,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
@@ -187,22 +188,25 @@ def _is_finite(cell: str) -> bool:
         return False
 
 
-def check_pyarrow(path: str, what: str, otherwise: str = "write the table as CSV") -> None:
-    """Refuse to go on without pyarrow.
+def check_installed(
+    path: str, what: str, package: str = "pyarrow", otherwise: str = "write the table as CSV"
+) -> None:
+    """Refuse to go on without a package of the extra ``parquet``.
 
     Args:
-        path: of what is to be read.
-        what: it is.
-        otherwise: what can be done instead of installing it.
+        path: Path of the file or directory to read.
+        what: What it is, in words.
+        package: Name of the package that reads it.
+        otherwise: What can be done instead of installing the package.
 
     Raises:
-        ProfileError: it is not installed.
+        ProfileError: It is not installed.
     """
     try:
-        import pyarrow  # noqa: F401 - whether it is there is all that is asked
+        import_module(package)
     except ImportError as error:
         raise ProfileError(
-            f"{path}: {what} is read by pyarrow, which is not installed; install it with "
+            f"{path}: {what} is read by {package}, which is not installed; install it with "
             f"pip install 'bubbleviz[parquet]', or {otherwise}"
         ) from error
 
@@ -275,7 +279,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
     """
     watch(0.0)
     what, opened = _OPENED[kind]
-    check_pyarrow(path, what)
+    check_installed(path, what)
     import pyarrow as pa
 
     try:

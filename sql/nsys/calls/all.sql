@@ -10,5 +10,5 @@ SELECT
     COALESCE(call.globalTid, -1) AS thread,  -- host id, process id and thread id
     COALESCE(call.correlationId, -1099511627776) AS correlation_id  -- unique within a process only
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
-WHERE call._rowid_ BETWEEN :first AND :last
+WHERE call._rowid_ BETWEEN $first AND $last
 ORDER BY call._rowid_

@@ -8,6 +8,6 @@ SELECT
     COALESCE(call.correlation_id, -1099511627776) AS correlation_id,  -- as in all.sql
     COALESCE(call.name_id, -1) AS name_id,  -- StringIds.id of its name
     COALESCE(call.error, 0) AS error  -- number of the error, above 0
-FROM JSON_EACH(:rows) AS wanted
-INNER JOIN calls AS call ON wanted.value = call.row_number
+FROM JSON_EACH($rows) AS wanted
+INNER JOIN calls AS call ON CAST(wanted.value AS BIGINT) = call.row_number
 ORDER BY call.row_number

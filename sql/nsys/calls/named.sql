@@ -8,6 +8,9 @@ SELECT
     COALESCE(call.thread, -1) AS thread,  -- host id, process id and thread id
     COALESCE(call.correlation_id, -1099511627776) AS correlation_id  -- -2^40: it launched nothing
 FROM calls AS call
-WHERE call.name_id IN (SELECT wanted.value FROM JSON_EACH(:name_ids) AS wanted)
+WHERE
+    call.name_id IN (
+        SELECT CAST(wanted.value AS BIGINT) FROM JSON_EACH($name_ids) AS wanted
+    )
 ORDER BY call.row_number
-LIMIT :most
+LIMIT $most

@@ -5,5 +5,5 @@ SELECT
     call._rowid_ AS row_number,  -- its number
     call.start AS start_ns  -- when the host entered the call
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
-WHERE call._rowid_ BETWEEN :first AND :last
+WHERE call._rowid_ BETWEEN $first AND $last
 ORDER BY call._rowid_

@@ -14,8 +14,11 @@ SELECT
     NULL AS text  -- every name is registered
 FROM OSRT_API AS called
 WHERE
-    called."end" - called.start >= :shortest
-    AND called.globalTid IN (SELECT thread.value FROM JSON_EACH(:threads) AS thread)
-    AND called.start < :until
-    AND called."end" > :since
+    -- Damaged times may differ by more than 64 bits hold.
+    CAST(called."end" AS HUGEINT) - called.start >= $shortest
+    AND called.globalTid IN (
+        SELECT CAST(wanted.value AS BIGINT) FROM JSON_EACH($threads) AS wanted
+    )
+    AND called.start < $until
+    AND called."end" > $since
 ORDER BY called._rowid_

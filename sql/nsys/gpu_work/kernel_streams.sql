@@ -6,5 +6,5 @@ SELECT
     kernel."end" AS end_ns,  -- when it finished
     kernel.streamId AS stream_id  -- stream number as the process's device sees it
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
-WHERE kernel._rowid_ BETWEEN :first AND :last
+WHERE kernel._rowid_ BETWEEN $first AND $last
 ORDER BY kernel._rowid_

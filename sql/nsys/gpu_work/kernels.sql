@@ -9,5 +9,5 @@ SELECT
     COALESCE(kernel.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
     COALESCE(kernel.name_id, -1) AS name_id  -- StringIds.id of the full name
 FROM kernels AS kernel
-WHERE kernel.row_number BETWEEN :first AND :last
+WHERE kernel.row_number BETWEEN $first AND $last
 ORDER BY kernel.row_number

@@ -13,10 +13,13 @@ SELECT
     lasting.text AS text  -- its name, where it is not registered
 FROM ranges AS lasting
 WHERE
-    lasting.row_number BETWEEN :first AND :last
-    AND lasting.end_ns - lasting.start_ns >= :shortest
-    AND lasting.thread IN (SELECT thread.value FROM JSON_EACH(:threads) AS thread)
-    AND lasting.start_ns < :until
-    AND lasting.end_ns > :since
-    AND lasting.event_type IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
+    lasting.row_number BETWEEN $first AND $last
+    -- Damaged times may differ by more than 64 bits hold.
+    AND CAST(lasting.end_ns AS HUGEINT) - lasting.start_ns >= $shortest
+    AND lasting.thread IN (
+        SELECT CAST(wanted.value AS BIGINT) FROM JSON_EACH($threads) AS wanted
+    )
+    AND lasting.start_ns < $until
+    AND lasting.end_ns > $since
+    AND lasting.event_type IN ($push_pop, $start_end, $nvtxt_push_pop, $nvtxt_start_end)
 ORDER BY lasting.row_number

@@ -10,9 +10,9 @@
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 -- requires: strings(id)
 WITH
-anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:anchored) AS given),
+anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($anchored) AS given),
 
-floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:floating) AS given)
+floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS given)
 
 SELECT
     named.start_ns AS start_ns,  -- when the range was pushed or started
@@ -24,30 +24,30 @@ SELECT
     named.text AS text  -- its name, where it is not registered
 FROM ranges AS named
 WHERE
-    named.row_number BETWEEN :first AND :last
+    named.row_number BETWEEN $first AND $last
     -- Nearly all names end here; without subqueries, this is looked at first.
     AND (
-        named.text GLOB :first_letters
-        OR named.text GLOB :floating_first
-        OR named.text GLOB :floating_second
-        OR named.text GLOB :floating_guard
-        OR (named.text IS NULL AND :some_strings)
+        named.text GLOB $first_letters
+        OR named.text GLOB $floating_first
+        OR named.text GLOB $floating_second
+        OR named.text GLOB $floating_guard
+        OR (named.text IS NULL AND $some_strings)
     )
-    AND named.event_type IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
+    AND named.event_type IN ($push_pop, $start_end, $nvtxt_push_pop, $nvtxt_start_end)
     AND (
         (
             named.text IS NOT NULL
             AND (
                 (
-                    named.text GLOB :first_letters
+                    named.text GLOB $first_letters
                     AND EXISTS (
                         SELECT 1 FROM anchored
                         WHERE named.text GLOB anchored.pattern
                     )
                 )
-                OR named.text GLOB :floating_first
-                OR named.text GLOB :floating_second
-                OR (named.text GLOB :floating_guard AND EXISTS (
+                OR named.text GLOB $floating_first
+                OR named.text GLOB $floating_second
+                OR (named.text GLOB $floating_guard AND EXISTS (
                     SELECT 1 FROM floating
                     WHERE named.text GLOB floating.pattern
                 ))
@@ -56,8 +56,8 @@ WHERE
         OR (
             named.text IS NULL
             AND named.text_id IN (
-                SELECT string.id FROM JSON_EACH(:text_ids) AS wanted
-                INNER JOIN strings AS string ON wanted.value = string.id
+                SELECT string.id FROM JSON_EACH($text_ids) AS wanted
+                INNER JOIN strings AS string ON CAST(wanted.value AS BIGINT) = string.id
             )
         )
     )

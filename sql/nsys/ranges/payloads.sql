@@ -4,12 +4,12 @@
 SELECT
     carrying.start AS start_ns,  -- when the range was pushed or started
     COALESCE(carrying.globalTid, -1) AS thread,  -- thread that opened it
-    CASE TYPEOF(carrying.binaryData)
+    CASE LOWER(TYPEOF(carrying.binaryData))
         WHEN 'blob' THEN HEX(carrying.binaryData)
         ELSE CAST(carrying.binaryData AS TEXT)
     END AS payload  -- in hexadecimal digits
 FROM NVTX_EVENTS AS carrying
 WHERE
-    carrying._rowid_ BETWEEN :first AND :last
+    carrying._rowid_ BETWEEN $first AND $last
     AND carrying.binaryData IS NOT NULL
 ORDER BY carrying._rowid_

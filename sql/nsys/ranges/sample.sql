@@ -7,6 +7,6 @@ SELECT
     named.text AS text  -- name of the range, where it is not registered
 FROM ranges AS named
 WHERE
-    named.row_number BETWEEN :first AND :last
-    AND named.event_type IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
+    named.row_number BETWEEN $first AND $last
+    AND named.event_type IN ($push_pop, $start_end, $nvtxt_push_pop, $nvtxt_start_end)
 ORDER BY named.row_number

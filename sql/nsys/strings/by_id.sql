@@ -6,6 +6,6 @@ SELECT
     string.value AS value  -- its text
 FROM strings AS string
 WHERE
-    string.id IN (SELECT wanted.value FROM JSON_EACH(:ids) AS wanted)
+    string.id IN (SELECT CAST(wanted.value AS BIGINT) FROM JSON_EACH($ids) AS wanted)
     AND string.value IS NOT NULL
 ORDER BY string.id

@@ -6,9 +6,9 @@
 --
 -- requires: strings(id, value)
 WITH
-anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:anchored) AS given),
+anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($anchored) AS given),
 
-floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:floating) AS given)
+floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS given)
 
 SELECT
     string.id AS id,  -- what other tables refer to
@@ -16,15 +16,15 @@ SELECT
 FROM strings AS string
 WHERE
     (
-        string.value GLOB :first_letters
+        string.value GLOB $first_letters
         AND EXISTS (
             SELECT 1 FROM anchored
             WHERE string.value GLOB anchored.pattern
         )
     )
-    OR string.value GLOB :floating_first
-    OR string.value GLOB :floating_second
-    OR (string.value GLOB :floating_guard AND EXISTS (
+    OR string.value GLOB $floating_first
+    OR string.value GLOB $floating_second
+    OR (string.value GLOB $floating_guard AND EXISTS (
         SELECT 1 FROM floating
         WHERE string.value GLOB floating.pattern
     ))

@@ -4,6 +4,6 @@
 SELECT
     named.id AS name_id,  -- its number
     named.string AS name  -- for example hipLaunchKernel
-FROM JSON_EACH(:ids) AS wanted
+FROM JSON_EACH($ids) AS wanted
 INNER JOIN rocpd_string AS named ON wanted.value = named.id
 ORDER BY named.id

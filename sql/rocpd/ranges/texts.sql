@@ -6,7 +6,7 @@ SELECT
     CAST(JSON_EXTRACT(event.extra, '$.message') AS TEXT) AS text  -- of the range
 FROM events AS event
 WHERE
-    (:ids IS NULL OR event.id IN (SELECT wanted.value FROM JSON_EACH(:ids) AS wanted))
+    ($ids IS NULL OR event.id IN (SELECT wanted.value FROM JSON_EACH($ids) AS wanted))
     AND event.extra GLOB '*"message"*' AND JSON_VALID(event.extra)
     AND JSON_EXTRACT(event.extra, '$.message') != ''
 ORDER BY event.id

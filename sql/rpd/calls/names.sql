@@ -7,6 +7,6 @@ SELECT
         WHEN 'UserMarker' THEN 'roctxRangePush'
         ELSE named.string
     END AS name  -- for example hipLaunchKernel
-FROM JSON_EACH(:ids) AS wanted
+FROM JSON_EACH($ids) AS wanted
 INNER JOIN rocpd_string AS named ON wanted.value = named.id
 ORDER BY named.id

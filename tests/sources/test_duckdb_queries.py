@@ -1,0 +1,155 @@
+"""DuckDB returns the rows that SQLite returns for every query of ``sql/nsys``."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bubbleviz.errors import BubblevizError
+from bubbleviz.sources.nsys import columnar_export
+from bubbleviz.sources.nsys.columnar_export import opened_directory
+from bubbleviz.sources.nsys.export import KINDS, Export, Selection
+from bubbleviz.sources.nsys.queries import QUERIES
+from bubbleviz.sources.nsys.ranges import event_types
+from bubbleviz.sources.nsys.sqlite_export import opened
+from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.sources.test_contract import old_exports
+from tests.support.columnar_exports import FORMS, Form, columnar
+from tests.support.edited_databases import change
+from tests.support.needs import real_file
+from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.planted_runs import FULL
+
+EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
+FOLDER = CHECKOUT / "sql" / "nsys"
+NAMES = sorted(
+    path.relative_to(FOLDER).with_suffix("").as_posix()
+    for path in FOLDER.rglob("*.sql")
+    if path.parent.parent.name != "views"
+)
+#: Queries whose patterns of names are in another dialect in DuckDB.
+BY_PATTERNS = ("ranges/named", "strings/matching")
+GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*", "?[^a]*"), ("nothing",)
+
+
+def binds_for(export: Export, threads: list[int]) -> Binds:
+    return {
+        "first": 3,
+        "last": 1 << 40,
+        "most": 50,
+        "rows": json.dumps([1, 2, 40, 7_000_000]),
+        "ids": json.dumps([*range(400), 71_000, 71_004]),
+        "name_ids": json.dumps([*range(400)]),
+        "threads": json.dumps(threads),
+        "shortest": 100,
+        "since": -1,
+        "until": 1 << 60,
+        **dict(zip(KINDS, event_types(export), strict=True)),
+    }
+
+
+def answers(export: Export, threads: list[int]) -> dict[str, Any]:
+    """Return the rows of every query, or "error", by the query's name."""
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        if not export.has(name):
+            continue
+        try:
+            if name not in BY_PATTERNS:
+                found[name] = export.rows(name, binds_for(export, threads))
+                continue
+            for globs in GLOBS:
+                selection = Selection(event_types(export), globs, (*range(50),))
+                values, number, texts = export.named(name, selection, [EVERY_ROW])
+                named = [texts[text] if text >= 0 else None for text in number.tolist()]
+                found[f"{name} {globs}"] = (values.tolist(), named)
+        except BubblevizError:
+            found[name] = "error"
+    return found
+
+
+def compare(path: Path, folder: Path, form: Form) -> int:
+    """Compare the rows of all queries, and return how many rows there are."""
+    query = "SELECT DISTINCT globalTid FROM NVTX_EVENTS WHERE globalTid IS NOT NULL LIMIT 9"
+    try:
+        with closing(sqlite3.connect(path)) as db:
+            threads = [thread for (thread,) in db.execute(query)]
+    except sqlite3.OperationalError:
+        threads = []
+    with opened(str(path)) as export:
+        export.direct = ""
+        expected = answers(export, threads)
+    with opened_directory(str(columnar(path, folder, form))) as directory:
+        found = answers(directory, threads)
+    assert found.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+    return sum(len(rows) for rows in expected.values())
+
+
+def test_both_pattern_tests_of_a_query_are_replaced() -> None:
+    """DuckDB would join all names with all patterns for a test that is left."""
+    for name in BY_PATTERNS:
+        text, n_replaced = columnar_export.PATTERN_TEST.subn("", QUERIES.query(name).text)
+        assert n_replaced == 2
+        assert "EXISTS" not in text
+
+
+@pytest.mark.parametrize("form", [name for name in FORMS if "names" not in name])
+def test_a_planted_run(form: str, tmp_path: Path) -> None:
+    path = tmp_path / plant(FULL, tmp_path).files[0].path
+
+    assert compare(path, tmp_path, FORMS[form]) > 1000
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.sqlite")), ids=str)
+def test_examples(path: Path, tmp_path: Path) -> None:
+    assert compare(path, tmp_path, FORMS["parquet, narrow columns, small row groups"]) > 1000
+
+
+@pytest.mark.real_files
+def test_real_exports(tmp_path: Path) -> None:
+    paths = sorted(real_file("nsys").glob("*.sqlite"))
+    assert sum(compare(path, tmp_path, FORMS["parquet"]) for path in paths) > 10_000
+
+
+@pytest.mark.parametrize(("year", "statements"), [*old_exports()])
+def test_exports_of_other_years(year: str, statements: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / plant(Planting(stages=2, microbatches=3), tmp_path).files[0].path
+
+    assert compare(change(path, *statements), tmp_path, FORMS["parquet"]) > 300, year
+
+
+#: Statements that damage the example.
+DAMAGED = {
+    "times too far apart": "UPDATE NVTX_EVENTS SET start = -(1 << 62) - rowid, end = 1 << 62",
+    "no texts": "UPDATE NVTX_EVENTS SET text = NULL",
+    "no ids": "UPDATE NVTX_EVENTS SET textId = NULL",
+    "no kernels": "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL",
+    "a kernel without a start": (
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = NULL WHERE rowid = 5"
+    ),
+    "threads of all bits": "UPDATE NVTX_EVENTS SET globalTid = -1 - rowid % 3",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_damaged_exports(what: str, tmp_path: Path) -> None:
+    table = DAMAGED[what].split()[1 if DAMAGED[what].startswith("UPDATE") else 2]
+    path = change(
+        tmp_path / EXAMPLE.name,
+        f"CREATE TABLE kept AS SELECT * FROM {table}",
+        f"DROP TABLE {table}",
+        f"ALTER TABLE kept RENAME TO {table}",
+        DAMAGED[what],
+        source=EXAMPLE,
+    )
+
+    assert compare(path, tmp_path, FORMS["parquet"]) > 100
