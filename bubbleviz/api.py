@@ -13,12 +13,12 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
-from bubbleviz.errors import UsageError, hosts_in_errors
+from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain, windowed
 from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
-from bubbleviz.interpret.recording import Recording, hosts_of
+from bubbleviz.interpret.recording import Recording, hosts_in_errors, hosts_of
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import parse_bytes

@@ -15,9 +15,6 @@ A message is one sentence: what, where, what to do next. ``str(error)`` is that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
 #: What to do with a file that cannot be read.
 EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
 
@@ -33,19 +30,16 @@ class BubblevizError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str = "", *, paths: Sequence[str] = (), hosts: Sequence[str] = ()):
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        paths: list[str] | tuple[str, ...] = (),
+        hosts: list[str] | tuple[str, ...] = (),
+    ):
         super().__init__(message)
-        self.paths, self.hosts = tuple(paths), tuple(hosts)
-
-
-@contextmanager
-def hosts_in_errors(hosts: Sequence[str]) -> Iterator[None]:
-    """Add the names of a run's hosts to errors, whose messages may contain them."""
-    try:
-        yield
-    except BubblevizError as error:
-        error.hosts = (*error.hosts, *hosts)
-        raise
+        self.paths = tuple(paths)
+        self.hosts = tuple(hosts)
 
 
 class InputError(BubblevizError):

@@ -8,13 +8,15 @@ result does not depend on its shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.memory import MemoryUse
@@ -187,3 +189,13 @@ def hosts_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
             names += [] if told.host is None else [told.host]
             names += [] if told.clock is None else [told.clock.name]
     return tuple(dict.fromkeys(names))
+
+
+@contextmanager
+def hosts_in_errors(hosts: Sequence[str]) -> Iterator[None]:
+    """Add the names of a run's hosts to errors, whose messages may contain them."""
+    try:
+        yield
+    except BubblevizError as error:
+        error.hosts = (*error.hosts, *hosts)
+        raise
