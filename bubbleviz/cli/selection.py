@@ -213,7 +213,7 @@ def _ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
 
 
 def _of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
-    """Return those of some ranks that are on hosts."""
+    """Return the ranks that are on one of the hosts."""
     shown = one_line(text, 60)
     wanted = {name.strip() for name in text.split(",")}
     known = {rank.host for rank in report.ranks}

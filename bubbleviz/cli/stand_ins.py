@@ -24,7 +24,7 @@ from bubbleviz.sources.readers import READERS
 #: Endings of files, which name a format and are kept.
 _SUFFIX = re.compile(
     r"(?:\.pt)?(?:\.trace|\.xplane)?"
-    r"\.(?:sqlite|nsys-rep|qdrep|jsonl?|pb|pbtxt|txt|csv|toml|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
+    r"\.(?:sqlite|db|nsys-rep|qdrep|parquet|arrows?|bvrec|zip|jsonl?|pb|pbtxt|txt|csv|toml|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
 #: Endings that labels leave out of the names of files.

@@ -25,7 +25,7 @@ _Column = TypeVar("_Column", bound=npt.NDArray[Any])
 
 
 def is_available() -> bool:
-    """Return whether the library is there, and not switched off."""
+    """Return whether the library is loaded and enabled."""
     return library() is not None
 
 

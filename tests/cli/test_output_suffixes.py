@@ -72,6 +72,12 @@ def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("file", ["x.comms.csv", "X.Comms.CSV", "x.zb.json"])
+def test_a_former_ending_of_plans_does_not_get_other_content(file: str) -> None:
+    with pytest.raises(UsageError, match=r"its suffix is not one of .*\.csv"):
+        suffixed(file, ["json", "csv"])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_format_is_one_file(name: str, tmp_path: Path, cli: CommandLine) -> None:
     suffix = renderer_named(name).suffixes[0]

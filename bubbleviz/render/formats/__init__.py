@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
 _FORMER_ENDINGS = re.compile(
     r"\.(?:bubbles|iterations)\.parquet$|\.(?:chunks|slowdowns|memory)\.(?:svg|pdf|png)$"
 )
+#: Endings of former formats of plans.
+_FORMER_PLAN_ENDINGS = re.compile(r"\.comms\.csv$|\.zb\.json$")
 
 #: Packages that are extras, and what is said where one is needed and not installed.
 _EXTRAS = {
@@ -132,7 +134,10 @@ def suffixed(file: str, names: Iterable[str], others: Iterable[str] = ()) -> str
     lowered = file.lower().rstrip("/" + os.sep)
     fitting = [(len(s), r.name) for r in known for s in r.suffixes if lowered.endswith(s)]
     is_report = len(known) == len(renderers())
-    if fitting and not (is_report and _FORMER_ENDINGS.search(lowered)):
+    is_former = _FORMER_PLAN_ENDINGS.search(lowered) or (
+        is_report and _FORMER_ENDINGS.search(lowered)
+    )
+    if fitting and not is_former:
         return max(fitting)[1]
     suffixes = ", ".join((*(renderer.suffixes[0] for renderer in known), *others))
     if file == "-":

@@ -12,6 +12,7 @@ ids that no string has, and the view of ``StringIds`` contains these ids as well
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -225,9 +226,10 @@ class ColumnarExport(export.Export):
     def _parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Yield what reads each part of a table."""
+        """Yield a callable for each part of a table. It returns the part and its rows."""
         first, last = self.bounds(export.BOUNDS[name])
-        length = max(_PART_ROWS, -((first - last - 1) // _MAX_PARTS))
+        n_rows = last - first + 1
+        length = max(_PART_ROWS, math.ceil(n_rows / _MAX_PARTS))
         for at in range(first, last + 1, length):
             part = range(at, min(at + length, last + 1))
             yield partial(self._part, name, selection, part)
@@ -258,7 +260,7 @@ class ColumnarExport(export.Export):
             if has_null and name == "ranges/named":
                 raise self._null_among_ranges()
             if has_null and name not in _BY_PATTERNS:
-                # Ranges that are looked at beside those of known names may be damaged.
+                # The other queries of ranges only collect hints, so damaged rows give none.
                 return export.named(np.empty((len(columns), 0), np.int64), ())
             values = _integers(numbers)
         texts = np.ma.MaskedArray(found[text]).tolist()
@@ -346,7 +348,7 @@ def _fitting(rows: export.Named, globs: Sequence[str]) -> export.Named:
     """Return the rows without a text, and those whose text matches one of the GLOB patterns."""
     values, number, texts = rows
     fits = np.array([*fitting(globs, texts), True], bool)
-    # Rows without a text have the number -1, which is that of the last element.
+    # Rows without a text have the index -1, which selects the appended True.
     kept = fits[number]
     return values.compress(kept, axis=1), number[kept], texts
 
