@@ -19,16 +19,16 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import shell_word
 from bubbleviz.schedules.known import FORMULAS, SCHEDULES
+from bubbleviz.sources.paths import strip_profile_suffix
 from bubbleviz.sources.readers import READERS
 
 #: Endings of files, which name a format and are kept.
 _SUFFIX = re.compile(
     r"(?:\.pt)?(?:\.trace|\.xplane)?"
-    r"\.(?:sqlite|db|nsys-rep|qdrep|parquet|arrows?|bvrec|zip|jsonl?|pb|pbtxt|txt|csv|toml|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
+    r"\.(?:sqlite|db|nsys-rep|qdrep|parquet|arrows?|bvrec|zip|jsonl?|pb|pbtxt|txt|csv|toml"
+    r"|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
-#: Endings that labels leave out of the names of files.
-_ENDINGS = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
 #: What follows the name of a host or file in the label of a rank.
 _DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank)\b)"
 #: Paths that were never noted, as in the names of Python frames; ``#`` may stand for numbers.
@@ -103,8 +103,8 @@ class StandIns:
             if is_folder:
                 self._folders |= {path, absolute}
         name = Path(absolute).name
-        if (stem := _ENDINGS.sub("", name)) not in self._public | {"", name}:
-            self._stems.setdefault(stem, _ENDINGS.sub("", stand_in))
+        if (stem := strip_profile_suffix(name)) not in self._public | {"", name}:
+            self._stems.setdefault(stem, strip_profile_suffix(stand_in))
         for variant in (path, absolute, name):
             if variant not in self._stand_in and variant not in self._public | {"", ".", "..", "/"}:
                 self._paths.add(variant)

@@ -22,12 +22,22 @@ from bubbleviz.sources.nsys import files as nsys_files
 from bubbleviz.sources.readers import READERS, emptiness, is_of, is_own_trace
 
 _NUMBER = re.compile(r"[0-9]+")
+_PROFILE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
 #: So many files show how they are numbered, if at most this share of the numbers is missing.
 _ENOUGH, _SHARE = 16, 0.1
 #: What JAX writes beside the planes of a run for Perfetto (create_perfetto_trace=True).
 _OF_ALL_PLANES = "perfetto_trace.json.gz"
 #: So many names of a directory are looked at for one like a name that is missing.
 _MOST_BESIDE = 1000
+
+
+def strip_profile_suffix(name: str) -> str:
+    """Return the name of a profile without its suffix, as labels show it.
+
+    Args:
+        name: Name of a file. A name that is only a suffix is returned as it is.
+    """
+    return _PROFILE_SUFFIX.sub("", name) or name
 
 
 @dataclass(frozen=True)

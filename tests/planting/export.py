@@ -10,8 +10,8 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from tests.planting.host import AUTOGRAD, CALL_NS, MAIN, WATCHDOG
+from tests.planting.layout import EXPORT_VERSION, enums
 from tests.planting.layout import Columns as TableColumns
-from tests.planting.layout import enums
 from tests.planting.options import Planting
 from tests.planting.places import HOST_ID, Clock, Place
 from tests.planting.recorder import (
@@ -400,12 +400,7 @@ def _metadata(place: Place, clock: Clock) -> dict[str, TableColumns]:
     utc = datetime.fromtimestamp(clock.utc_epoch_ns // 10**9, tz=timezone.utc)
     boot = _BOOT_NS + place.host * _BOOT_GAP_NS + clock.started_ns
     export = {
-        "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
-        "EXPORT_PRODUCT_VERSION": "2026.2.1.210",
-        "EXPORT_SCHEMA_VERSION": "3.25.0",
-        "EXPORT_SCHEMA_VERSION_MAJOR": "3",
-        "EXPORT_SCHEMA_VERSION_MINOR": "25",
-        "EXPORT_SCHEMA_VERSION_MICRO": "0",
+        **EXPORT_VERSION,
         "EXPORT_HOST": place.hostname,
         "EXPORT_PARAM_EXPORT_TYPE": "SQLite",
         "DERIVED_BY": "scripts/make_fixture.py",

@@ -17,6 +17,16 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+#: The version that planted exports state, rows of META_DATA_EXPORT.
+EXPORT_VERSION = {
+    "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
+    "EXPORT_PRODUCT_VERSION": "2026.2.1.210",
+    "EXPORT_SCHEMA_VERSION": "3.25.0",
+    "EXPORT_SCHEMA_VERSION_MAJOR": "3",
+    "EXPORT_SCHEMA_VERSION_MINOR": "25",
+    "EXPORT_SCHEMA_VERSION_MICRO": "0",
+}
+
 Value: TypeAlias = "int | float | str | None"
 Column: TypeAlias = "npt.NDArray[np.int64] | Sequence[Value] | Value"
 Columns: TypeAlias = Mapping[str, Column]

@@ -30,10 +30,8 @@ from bubbleviz.model.profile import Activities, Calls, Profile, Ranges, pid_of
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
-from bubbleviz.sources.paths import find_profiles, read_each
+from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
-#: Suffixes of the files of traces.
-_SUFFIXES = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
 #: Gaps of a rank that the JSON of :meth:`IdleReport.save` lists.
 _LONGEST = 12
 
@@ -154,18 +152,16 @@ def idle(
 def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     """Return ranks with the shortest labels that differ."""
     # A trace without a host goes by its file, whose suffixes tell devices apart no better.
-    hosts = [_stem(rank.host) if rank.host == Path(rank.path).name else rank.host for rank in ranks]
+    hosts = [
+        strip_profile_suffix(rank.host) if rank.host == Path(rank.path).name else rank.host
+        for rank in ranks
+    ]
     labels = [f"{host} {rank.place}" for host, rank in zip(hosts, ranks, strict=True)]
     for wheres in (hosts, [Path(rank.path).name for rank in ranks], [rank.path for rank in ranks]):
         if len(set(labels)) < len(labels):
             pairs = zip(wheres, ranks, strict=True)
             labels = [f"{where} pid {rank.pid} {rank.place}" for where, rank in pairs]
     return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
-
-
-def _stem(name: str) -> str:
-    """Return the name of a file without the suffixes of profiles."""
-    return _SUFFIXES.sub("", name) or name
 
 
 def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:

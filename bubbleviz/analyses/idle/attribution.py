@@ -58,12 +58,12 @@ def attribute(
     Args:
         gaps: Idle gaps of the device.
         launches: Calls that launched the work after each gap.
-        activities: kernels and copies.
-        held: work that waited for an event.
-        host: what threads did.
-        others: threads to look at where nothing is recorded of the launching one.
-        overhead: when the profiler held the process up.
-        numbers: of the activities' names.
+        activities: Kernels and copies.
+        held: Work that waited for an event.
+        host: Ranges and calls of the host's threads.
+        others: Threads to use where nothing is recorded for the launching thread.
+        overhead: Intervals in which the profiler delayed the process.
+        numbers: Numbers of the activities' names.
     """
     idle = _pieces_of(gaps, launches, activities, held, host, others, numbers)
     idle = idle.take(np.argsort(idle.start_ns, kind="stable"))

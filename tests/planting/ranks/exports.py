@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.planting.layout import Columns, enums, write_export
+from tests.planting.layout import EXPORT_VERSION, Columns, enums, write_export
 from tests.planting.places import EPOCH_NS, HOST_ID
 from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
 from tests.planting.recorder import KERNEL_NAMES
@@ -254,14 +254,6 @@ def _target(server: int, ranks: int, session_ns: int, error_ns: int) -> dict[str
     """Return the tables that say where, when and by what an export was made."""
     host, devices = f"node{server:05}", np.arange(ranks)
     pids = _pids(devices)
-    export = {
-        "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
-        "EXPORT_PRODUCT_VERSION": "2026.2.1.210",
-        "EXPORT_SCHEMA_VERSION": "3.25.0",
-        "EXPORT_SCHEMA_VERSION_MAJOR": "3",
-        "EXPORT_SCHEMA_VERSION_MINOR": "25",
-        "EXPORT_SCHEMA_VERSION_MICRO": "0",
-    }
     gpus = [str(uuid.uuid5(uuid.NAMESPACE_DNS, f"gpu{gpu}.{host}")) for gpu in range(ranks)]
     return {
         "PROCESSES": {"globalPid": HOST_ID + (pids << 24), "pid": pids, "name": _PYTHON},
@@ -275,7 +267,10 @@ def _target(server: int, ranks: int, session_ns: int, error_ns: int) -> dict[str
             "smCount": 132,
         },
         "TARGET_INFO_CUDA_DEVICE": {"gpuId": devices, "cudaId": devices, "pid": pids},
-        "META_DATA_EXPORT": {"name": list(export), "value": list(export.values())},
+        "META_DATA_EXPORT": {
+            "name": list(EXPORT_VERSION),
+            "value": list(EXPORT_VERSION.values()),
+        },
         "META_DATA_CAPTURE": {"name": ["CAPTURE_EVENT_TYPE"] * 2, "value": ["NvtxEvents", "Cuda"]},
         "TARGET_INFO_SESSION_START_TIME": {
             "utcEpochNs": [EPOCH_NS + session_ns + error_ns],
