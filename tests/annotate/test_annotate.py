@@ -637,6 +637,7 @@ def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
 
 
 _STEPS = """
+import os
 import sys
 import torch
 from torch import distributed, nn
@@ -667,8 +668,10 @@ def train(rank, kind, store, folder):
         annotations.remove()
     model(torch.randn(4, 8)).sum().backward()
     if rank == 1:
-        print(losses)
+        print(losses, flush=True)
     distributed.destroy_process_group()
+    # Gloo's threads outlive their group and can abort the interpreter while it shuts down.
+    os._exit(0)
 
 if __name__ == "__main__":
     spawn(train, tuple(sys.argv[1:]), nprocs=2)
