@@ -250,12 +250,11 @@ _TIMED = 4_000_000
 _TRIED = 50_000
 #: A trial costs as much as that of so many at least.
 _LEAST_TRIED = 200
-#: Starts that are improved, and the rounds: how many are left, their share of the budget, what late
-#: acceptance remembers, and by how many thousandths orders may become longer.
-_ROUNDS = ((4, 0.2, 300, 0), (2, 0.4, 1000, 10), (1, 0.4, 3000, 30))
-#: Bounds of the trials from one start: however large the problem, and for each operation of a small
-#: one.
-_FEWEST, _MOST, _MOST_EACH = 200, 400_000, 2_000
+#: Rounds of improvement: number of starts that are improved, share of the budget, minimum number of
+#: trials from each start, memory of late acceptance, and rise in thousandths that is allowed.
+_ROUNDS = ((4, 0.2, 200, 300, 0), (2, 0.4, 200, 1000, 10), (1, 0.4, 1000, 3000, 30))
+#: Maximum number of trials from one start: in total, and per operation of a small problem.
+_MOST, _MOST_EACH = 400_000, 2_000
 #: Operations from which on a search begins with fewer microbatches.
 _MANY = 10_000
 
@@ -309,14 +308,16 @@ def shortest_orders(
     budget = most if native.is_available() else min(most, _TIMED)
     moves = budget * (1 - begun) / problem.operations
     done = 0.0
-    for kept, share, memory, rise in _ROUNDS:
+    for kept, share, fewest, memory, rise in _ROUNDS:
         best = best[:kept]
         trials = int(moves * share / max(1, len(best)))
-        trials = max(_FEWEST, min(trials, _MOST, _MOST_EACH * problem.operations))
+        trials = max(fewest, min(trials, _MOST, _MOST_EACH * problem.operations))
         for seed, start in enumerate(best):
             if best[0][0] > enough:
                 late = min(memory, trials // 20)
-                options = {"memory": late, "rise": rise, "seed": seed + 1, "enough": enough}
+                # Few trials descend from the start; they would not come back from longer orders.
+                allowed_rise = rise if late == memory else 0
+                options = {"memory": late, "rise": allowed_rise, "seed": seed + 1, "enough": enough}
                 best[seed] = improve(problem, start[1], trials, **options) or start
             watch(begun + (1 - begun) * (0.1 + 0.9 * (done + share * (seed + 1) / len(best))))
         best = _distinct(best)
