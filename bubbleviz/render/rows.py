@@ -1,8 +1,9 @@
 """Rows of tables and pictures: a rank each, or a stage each with all its replicas.
 
-Tensor- and data-parallel replicas of a stage do the same at the same time. As one row they are
-drawn as the first of them ran, of very many ranks as that with the median ratio, and counted as
-their mean. What stands out of the many has rows of its own in pictures.
+Tensor- and data-parallel replicas of a stage do the same at the same time. As one row of a picture
+they are drawn as the first of them ran, of very many ranks as that with the median ratio; the
+ratio next to the row is that of the rank that is drawn. Rows of tables are means of the replicas,
+and their titles say so. What stands out of the many has rows of its own in pictures.
 """
 
 from __future__ import annotations
@@ -201,29 +202,44 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
 def row_ratios(
     report: Report, selection: Selection
 ) -> list[tuple[float | None, tuple[float, float] | None]]:
-    """Return the bubble ratio of each row, and the least and the most of its ranks.
+    """Return the bubble ratio that each row shows, and the range of the ratios of its replicas.
 
-    The ratio is the mean over its replicas and the drawn iterations; of several iterations only
-    those that are averaged count, as in the caption.
+    The ratio is that of the rank that is drawn, so that the number describes the row. If several
+    iterations are drawn, it is the mean over those that are averaged, or over all of them if none
+    is. A row that was drawn in no iteration has no ratio.
+
+    Args:
+        report: Any report.
+        selection: Rows and iterations that are drawn.
+
+    Returns:
+        One pair per row: the ratio, or None if it is unknown, and the (least, most) ratio of all
+        replicas in the drawn iterations, or None if all are unknown.
     """
-    drawn = selection.iterations
     by_iteration = {
-        i.index: dict(zip(indices_of(i.ranks), own_ratios(i.ranks, report.headline), strict=True))
-        for i in drawn
+        iteration.index: dict(
+            zip(
+                indices_of(iteration.ranks),
+                own_ratios(iteration.ranks, report.headline),
+                strict=True,
+            )
+        )
+        for iteration in selection.iterations
     }
-    counting = [i.index for i in drawn if i.averaged] or list(by_iteration)
+    averaged = [iteration.index for iteration in selection.iterations if iteration.averaged]
+    counted = [by_iteration[index] for index in averaged or by_iteration]
     rows: list[tuple[float | None, tuple[float, float] | None]] = []
     for row in selection.rows:
-        means, every = [], []
-        for index, by_rank in by_iteration.items():
-            ratios = [by_rank[rank] for rank in row.replicas if rank in by_rank]
-            known = [ratio for ratio in ratios if ratio is not None]
-            every += known
-            # As in the table: a mean needs the ratio of every replica.
-            if index in counting and known and len(known) == len(ratios):
-                means.append(sum(known) / len(known))
-        mean = sum(means) / len(means) if means else None
-        rows.append((mean, (min(every), max(every)) if every else None))
+        of_rank = [by_rank.get(row.rank.index) for by_rank in counted]
+        known = [ratio for ratio in of_rank if ratio is not None]
+        mean = sum(known) / len(known) if known else None
+        of_replicas = [
+            ratio
+            for by_rank in by_iteration.values()
+            for rank in row.replicas
+            if (ratio := by_rank.get(rank)) is not None
+        ]
+        rows.append((mean, (min(of_replicas), max(of_replicas)) if of_replicas else None))
     return rows
 
 

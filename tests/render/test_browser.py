@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
 SMALL = REPORTS["1f1b"]
+#: Two pipelines, in which one rank is slow in the last iteration alone.
+SLOW_IN_ONE = Planting(
+    stages=3, microbatches=6, replicas=2, iterations=3, slow_rank=1, slow_rank_from=2, kernels=1
+)
 
 
 def test_an_empty_report_can_be_looked_at(opened: Open) -> None:
@@ -385,10 +390,51 @@ def test_rows_can_be_stages(opened: Open) -> None:
     own = opened(SMALL)
     own.page.select_option("#rows", "stage")
     labels = own.run("return timeline.rows.map((row) => row.label)")
-    ratios = own.run("return timeline.rows.map((row) => timeline.callbacks.ratioOf(row.replicas))")
 
     assert labels == [f"stage {stage}" for stage in range(4)]
-    assert ratios == pytest.approx([3 / 11] * 4)
+    assert shown_ratios(own) == pytest.approx([3 / 11] * 4)
+
+
+def shown_ratios(own: Opened) -> list[float]:
+    """Return the ratios next to the rows of the timeline."""
+    ratios: list[float] = own.run(
+        "return timeline.rows.map((row) => "
+        "timeline.callbacks.ratioOf(row.rank, timeline.ratedIteration))"
+    )
+    return ratios
+
+
+def ratio_title(own: Opened) -> str:
+    """Return the title above the ratios next to the rows."""
+    own.frame()
+    title: str = own.page.evaluate(
+        "() => document.querySelector('#timeline canvas').dataset.ratioTitle"
+    )
+    return title
+
+
+@pytest.mark.parametrize("rows", ["rank", "stage"])
+def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
+    rows: str, opened: Open
+) -> None:
+    report = analysed(SLOW_IN_ONE)
+    ratios = [{r.rank: r.bubble_ratio["schedule"] for r in it.ranks} for it in report.iterations]
+    drawn = [rank.index for rank in report.ranks if rows == "rank" or rank.pipeline == 0]
+    drawn.sort(key=lambda rank: (rows == "stage" and report.ranks[rank].stage, rank))
+    own = opened(report)
+    own.page.select_option("#rows", rows)
+
+    for index, iteration in enumerate(report.iterations):
+        own.page.select_option("#iteration", str(index))
+        assert shown_ratios(own) == pytest.approx([ratios[index][rank] for rank in drawn])
+        assert ratio_title(own) in {
+            f"bubble in iteration {iteration.name}",
+            f"bubble in {iteration.name}",
+        }
+    own.page.get_by_role("button", name="Whole run").click()
+    means = [fmean(of_rank[rank] or 0.0 for of_rank in ratios) for rank in drawn]
+    assert shown_ratios(own) == pytest.approx(means)
+    assert "mean of 3" in ratio_title(own)
 
 
 def test_light_and_dark(opened: Open) -> None:

@@ -13,6 +13,7 @@ import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import in_order
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.phases import Phase
 from bubbleviz.render.document import cell_width
 from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
@@ -20,9 +21,10 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
-from tests.support.drawn_reports import HOSTILE, named, pipelines_of, ranks_of, report_of
+from tests.support.drawn_reports import HOSTILE, Op, named, pipelines_of, ranks_of, report_of
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
+from tests.support.planted_runs import analysed
 
 WIDTHS = (60, 80, 100, 160)
 DISPLAYS = [
@@ -78,7 +80,7 @@ def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
 def test_stages_are_grouped_unless_all_fit() -> None:
     grouped, tall = (rows_of(lines_of(run_of(32), Display(height=rows))) for rows in (24, 60))
 
-    assert [row.split()[1] for row in grouped] == [f"{at}-{at + 1}" for at in range(0, 32, 2)]
+    assert [row.split()[2] for row in grouped] == [f"({at}-{at + 1})" for at in range(0, 32, 2)]
     # 8 microbatches of 3 operations of 10 ms, in 39 of these.
     assert {tuple(row.split()[-2:]) for row in grouped} == {("79.49", "%")}
     assert [row.split()[1] for row in tall] == [str(stage) for stage in range(32)]
@@ -88,8 +90,8 @@ def test_very_many_stages_are_grouped() -> None:
     lines = lines_of(run_of(1024), Display())
     rows = rows_of(lines)
 
-    assert [row.split()[1] for row in rows] == [f"{4 * at}-{4 * at + 3}" for at in range(16)]
-    assert any(": one row per 4 stages, the most unusual drawn" in line for line in lines)
+    assert [row.split()[2] for row in rows] == [f"({4 * at}-{4 * at + 3})" for at in range(16)]
+    assert any(": 4 stages per row, the most unusual" in line for line in lines)
     asked = rows_of(lines_of(run_of(64), Display(), View(rows="stage")))
     assert [row.split()[1] for row in asked] == [str(stage) for stage in range(64)]
 
@@ -105,8 +107,10 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
 
     lines = lines_of(changed, Display())
 
-    drawn = {row.split()[1]: row.split()[-2] for row in rows_of(lines)}
-    assert (drawn["20-23"], drawn["40-43"], drawn["0-3"]) == ("62.25", "37.75", "50.00")
+    drawn = {tuple(row.split()[1:3]): row.split()[-2] for row in rows_of(lines)}
+    assert drawn["23", "(20-23)"] == "99.00"
+    assert drawn["41", "(40-43)"] == "1.00"
+    assert drawn["0", "(0-3)"] == "50.00"
     assert any("Standing out: node2:7 GPU 7 (pipeline order 23)" in line for line in lines)
 
 
@@ -237,5 +241,51 @@ def test_a_culprit_is_marked_in_its_row_among_all_stages(
     assert advised in " ".join(screen.split())
     ratios = [float(line.split()[-2]) for line in rows_of(screen.splitlines())]
     assert min(ratios) == ratios[6] < ratios[5] - 3
-    assert ("(pipeline 1 of 2)" in screen) == (named == "rank 22")
+    assert ("(pipeline p1)" in screen) == (named == "rank 22")
     assert len(screen.splitlines()) <= 36
+
+
+#: Two pipelines, in which one rank is slow in the last iteration alone.
+SLOW_IN_ONE = Planting(
+    stages=4, microbatches=8, replicas=2, iterations=5, slow_rank=6, slow_rank_from=4, kernels=1
+)
+
+
+@pytest.mark.parametrize("rows", ["stage", "rank"])
+def test_a_row_has_the_ratio_of_the_rank_and_the_iteration_that_it_draws(rows: str) -> None:
+    report = analysed(SLOW_IN_ONE)
+    for iteration in report.iterations:
+        ratio_of = {own.rank: own.bubble_ratio["schedule"] for own in iteration.ranks}
+        # The advice is about a rank of the second pipeline, whose ranks are drawn.
+        drawn = [r for r in report.ranks if rows == "rank" or r.pipeline == 1]
+        view = View(rows=rows, iterations=(iteration.index,))
+        lines = lines_of(report, Display(100, height=60), view)
+        timeline = [line for line in lines if line.startswith(rows) and line.endswith(" %")]
+        printed = [float(line.split()[-2]) for line in timeline]
+
+        assert printed == [round(100 * (ratio_of[rank.index] or 0), 2) for rank in drawn]
+    assert ("(pipeline p1)" in "".join(lines)) == (rows == "stage")
+
+
+def test_the_title_has_the_window_of_the_ratio_and_not_what_is_drawn() -> None:
+    """The optimizer runs after the window of ``schedule`` and is drawn, too."""
+    report = analysed(Planting(stages=2, microbatches=2, optimizer_ns=500_000))
+    iteration = report.iterations[0]
+    lines = lines_of(report, Display(), View(iterations=(0,)))
+    title = next(line for line in lines if line.startswith("Iteration "))
+
+    window_ns = iteration.ratios["schedule"].window_ns or 0
+    assert title.startswith(f"Iteration {iteration.name}, {window_ns / 1e6:.3f} ms (schedule): ")
+    assert iteration.end_ns - iteration.start_ns >= window_ns + 500_000
+
+
+def test_an_iteration_without_a_window_says_what_is_drawn() -> None:
+    report = report_of([Op(0, Phase.F, 0, 0, 2_000_000)])
+    (iteration,) = report.iterations
+    ratios = {
+        name: replace(ratio, value=None, window_ns=None) for name, ratio in iteration.ratios.items()
+    }
+    bare = replace(report, iterations=in_order((replace(iteration, ratios=ratios),)))
+    (title,) = (line for line in lines_of(bare, Display()) if line.startswith("Iteration "))
+
+    assert title.startswith("Iteration 0, 2.000 ms drawn: one row per ")

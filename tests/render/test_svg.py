@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
 from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.rows import select
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from tests.planting import Planting
 from tests.planting.orders import Operation, Plan
 from tests.support.drawn_reports import (
     HOSTILE,
@@ -34,6 +37,7 @@ from tests.support.drawn_reports import (
     written,
 )
 from tests.support.places import GOLDEN
+from tests.support.planted_runs import analysed
 from tests.support.stage_times import stage_durations
 
 # Which windows
@@ -87,7 +91,7 @@ def test_the_bracket_is_the_window_of_the_first_row_and_says_so() -> None:
     left, width = hatched(svg)[0]
     (bracket,) = re.findall(r"M([0-9.]+) [0-9.]+v8M([0-9.]+) [0-9.]+v8", svg)
     assert [float(x) for x in bracket] == pytest.approx([left, left + width], abs=0.02)
-    assert "iteration 0: 25.0\u00a0% of 80.00\u00a0ms" in written(svg)
+    assert "iteration 0: 25.0\u00a0% of 80.00\u00a0ms (period window)" in written(svg)
     assert any("brackets show the first row's" in text for text in written(svg))
     assert not any("brackets" in text for text in written(render(small(), View())))
 
@@ -432,3 +436,30 @@ def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -
     assert ("Clock bounds" in " ".join(texts)) == says.startswith("Clock bounds")
     marked = ["schedule bubble ratio 33.3\u00a0% !", *["33.3\u00a0% !"] * 2]
     assert [t for t in texts if t.endswith("!")] == (marked if "contradicted" in changes else [])
+
+
+#: Two pipelines, in which one rank is slow in the last iteration alone.
+SLOW_IN_ONE = Planting(
+    stages=3, microbatches=6, replicas=2, iterations=3, slow_rank=1, slow_rank_from=2, kernels=1
+)
+
+
+@pytest.mark.parametrize("rows", ["rank", "stage", "spread"])
+@pytest.mark.parametrize("shown", [(0,), (2,), (0, 1, 2)])
+def test_the_number_next_to_a_row_is_of_what_it_draws(rows: str, shown: tuple[int, ...]) -> None:
+    report = analysed(SLOW_IN_ONE)
+    view = View(rows=rows, iterations=shown)
+    selection = select(report, view)
+    assert selection is not None
+    ratios = [
+        {own.rank: own.bubble_ratio["schedule"] or 0.0 for own in report.iterations[index].ranks}
+        for index in shown
+    ]
+
+    texts = written(render(report, view))
+
+    title = "mean bubble" if len(shown) > 1 else "bubble"
+    printed = texts[: texts.index(title)]
+    means = [fmean(own[rank.index] for own in ratios) for rank in selection.ranks]
+    expected = [f"{100 * mean:.1f}\u00a0%" for mean in means]
+    assert [text for text in printed if text in expected][-len(expected) :] == expected

@@ -56,9 +56,11 @@ def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
 def test_coverage_is_shown_by_rank(report: Report) -> None:
     coverage = tuple(RankCoverage(i, 200, 200 - 50 * i, 0, 0, 0) for i in range(3))
 
-    header, _, *rows = section(render(replace(report, coverage=coverage), View()), "Iteration 0")
+    text = render(replace(report, coverage=coverage), View())
+    header, _, *rows, note = section(text, "Iteration 0")
 
     assert header.endswith("attributed %")
+    assert note == "Of the whole run: attributed %"
     assert [row.split()[-1] for row in rows] == ["100.00", "75.00", "50.00", "-"]
 
 
@@ -184,9 +186,10 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
     changed = with_first(report, ranks, ranks=ranks_of(own))
     view = View(iterations=(0,), rows="stage")
 
-    header, _, *rows = section(render(changed, view), "Iteration 0")
+    header, _, *rows, note = section(render(changed, view), "Iteration 0")
 
     assert "by stage (mean of its replicas), ms" in render(changed, view)
+    assert note == "Of the whole run: attributed %"
     place = header.split().index("ratio")
     assert [row.split()[:3] for row in rows] == [["0", "2", "replicas"], ["1", "2", "replicas"]]
     assert [row.split()[place] for row in rows] == ["20.00", "30.00"]
@@ -198,7 +201,8 @@ def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> N
     lacking = replace(second, bubble_ratio=dict.fromkeys(second.bubble_ratio))
     changed = with_first(report, ranks, ranks=ranks_of([first, lacking, *others]))
 
-    header, _, row = section(render(changed, View(iterations=(0,), rows="stage")), "Iteration 0")
+    view = View(iterations=(0,), rows="stage")
+    header, _, row, _ = section(render(changed, view), "Iteration 0")
 
     # "#" is blank and "rank" two words in the row.
     assert row.split()[header.split().index("ratio")] == "-"

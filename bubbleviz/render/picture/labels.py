@@ -21,7 +21,7 @@ from bubbleviz.render.picture.page import (
 from bubbleviz.render.picture.rows import LANE_GAP
 from bubbleviz.render.rows import RankRow, Selection, row_ratios
 from bubbleviz.report.advice import MARK, culprits
-from bubbleviz.report.rank_means import measure_of
+from bubbleviz.report.rank_means import idle_of, measure_of
 from bubbleviz.report.report import Report
 
 
@@ -33,6 +33,7 @@ class Layout:
         stages: by row, its pipeline and stage; empty where unknown.
         names: by row, the label of its rank.
         ratios: by row, its bubble ratio.
+        ratio_title: title of the column of ratios.
         name_x: left edge of the column of rank labels.
         left: left edge of the plot.
         right: right edge of the plot.
@@ -50,6 +51,7 @@ class Layout:
     stages: Sequence[str]
     names: Sequence[str]
     ratios: Sequence[str]
+    ratio_title: str
     name_x: float
     left: float
     right: float
@@ -144,8 +146,12 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
 
 #: Names take so much of the width of the page at most.
 WIDEST_NAME = 0.175
-#: What the column of ratios is called.
-RATIO = "bubble"
+
+
+def ratio_title(report: Report, selection: Selection) -> str:
+    """Return the title of the column of ratios: of one iteration, or of the mean of several."""
+    idle = idle_of(report)
+    return f"mean {idle}" if len(selection.iterations) > 1 else idle
 
 
 def labels_of(
@@ -209,7 +215,7 @@ def draw_labels(page: Page, layout: Layout) -> None:
         page.text(ratio, page.right, y, size, text_anchor="end")
     # Above the first ratio, and clear of it where letters are higher than the row.
     y = layout.tops[0] - max(8.0 if page.style.titled else 4.0, (size - layout.row) / 2 + 3)
-    page.text(RATIO, page.right, y, quiet, ink="quiet", text_anchor="end")
+    page.text(layout.ratio_title, page.right, y, quiet, ink="quiet", text_anchor="end")
 
 
 # Brackets: name, ratio and length above every iteration, and dashes where the next one begins.
@@ -267,7 +273,8 @@ def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layo
         if value != UNKNOWN:
             texts = [f"iteration {name}: {value}", f"{name}: {value}", *texts]
             if ratio is not None and ratio.window_ns is not None:
-                texts.insert(0, f"{texts[0]} of {duration(ratio.window_ns)}")
+                length = f"{duration(ratio.window_ns)} ({report.headline} window)"
+                texts.insert(0, f"{texts[0]} of {length}")
         text = next(t for t in texts if not t or text_width(t, size) + 3 * size <= right - left)
         middle, line = (left + right) / 2, f"H{px(right)}"
         if text:

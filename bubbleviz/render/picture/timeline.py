@@ -233,7 +233,8 @@ class TimelinePainter:
         name_x = page.left + stage_width + (0.8 * size if stage_width and name_width else 0)
         left = max(left, math.ceil(name_x + name_width + 0.6 * size))
         widths = (text_width(ratio, size) for ratio in ratios)
-        right = page.right - 0.6 * size - max(text_width(labels.RATIO, letters.axis), *widths)
+        ratio_title = labels.ratio_title(self.report, self.selection)
+        right = page.right - 0.6 * size - max(text_width(ratio_title, letters.axis), *widths)
         if not style.millimetres:
             right = min(right, page.right - _RATIO_COLUMN)
         top = page.y + labels.brackets_height(self.selection, style) + 5
@@ -247,6 +248,7 @@ class TimelinePainter:
             top += pitch + (strip + 2 if each.spread else 0)
         return labels.Layout(
             *written,
+            ratio_title=ratio_title,
             name_x=name_x,
             left=left,
             right=left + (right - left) * share,

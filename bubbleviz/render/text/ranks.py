@@ -261,6 +261,10 @@ def ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Bloc
         omitted=omitted,
         hint=" with -o report.json",
     )
+    # Rows of stages have the means of their replicas, except for the score.
+    score = "score" if by == "rank" else "lowest score of the replicas"
+    of_run = " and ".join(["attributed %", *([score] if "score" in columns else [])])
+    yield doc.Sentence(f"Of the whole run: {of_run}", "dim")
     if summarised(report, view):
         yield from spread_of_ranks(report)
 

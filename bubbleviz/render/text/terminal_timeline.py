@@ -69,7 +69,7 @@ _AROUND = 3
 #: Columns between two labels of the axis, at least.
 _BETWEEN_TICKS = 9
 
-#: A row that is drawn, its label, and the mean ratio of its ranks (None where unknown).
+#: A row that is drawn, its label, and the ratio of the rank that is drawn, or None if unknown.
 _Labelled: TypeAlias = "tuple[RankRow, str, float | None]"
 
 
@@ -134,7 +134,7 @@ def terminal_timeline(
         # Where no B is shown, BW is the backward.
         glyphs[Phase.BW] = "B"
     styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
-    lines: list[Line] = [_title(selection, size, idle_of(report), display)]
+    lines: list[Line] = [_title(report, selection, size, display)]
     for (row, _, ratio), label, drawn in zip(rows, labels, cells.tolist(), strict=True):
         if halves:
             spans = _halves(zip(drawn[::2], drawn[1::2], strict=True), glyphs, styles)
@@ -177,32 +177,31 @@ def _grouped(
 ) -> list[_Labelled]:
     """Return the rows that are drawn, with their labels and ratios.
 
-    A row of several stages, or ranks, has their mean ratio, and shows the marked one, or else the
-    one whose ratio is furthest from the median.
+    A row that stands for several stages, or ranks, draws the marked one, or else the one whose
+    ratio is furthest from the median of all rows. Its label names the one that is drawn.
     """
     rows, labels = selection.rows, _labels(report, selection.rows)
     ratios = [ratio for ratio, _ in row_ratios(report, selection)]
     if size == 1:
         return list(zip(rows, labels, ratios, strict=True))
-    from statistics import fmean, median
+    from statistics import median
 
     known = [ratio for ratio in ratios if ratio is not None]
     middle = median(known) if known else 0.0
     groups: list[_Labelled] = []
     for first in range(0, len(rows), size):
-        places = range(first, min(first + size, len(rows)))
-        own = [ratio for at in places if (ratio := ratios[at]) is not None]
+        group = range(first, min(first + size, len(rows)))
         drawn = max(
-            places,
-            key=lambda at: (rows[at].rank.index in marked, abs((ratios[at] or middle) - middle)),
+            group,
+            key=lambda row: (rows[row].rank.index in marked, abs((ratios[row] or middle) - middle)),
         )
-        ends = [
+        numbers = [
             rank.number if rank.stage is None else rank.stage
-            for rank in (rows[places[0]].rank, rows[places[-1]].rank)
+            for rank in (rows[row].rank for row in (drawn, group[0], group[-1]))
         ]
-        what = "rank" if rows[first].rank.stage is None else "stage"
-        label = f"{what} {ends[0]}-{ends[1]}"
-        groups.append((rows[drawn], label, fmean(own) if own else None))
+        kind = "rank" if rows[first].rank.stage is None else "stage"
+        label = f"{kind} {numbers[0]} ({numbers[1]}-{numbers[2]})"
+        groups.append((rows[drawn], label, ratios[drawn]))
     return groups
 
 
@@ -253,25 +252,47 @@ def _diffused(shares: Floats) -> Ints:
     return codes
 
 
-def _title(selection: Selection, size: int, share: str, display: Display) -> Line:
-    """Return which iteration is drawn, what a row is, and what the numbers behind rows are of."""
-    rows = selection.rows
-    most = max(len(row.replicas) for row in rows)
-    what = "rank" if rows[0].rank.stage is None else "stage"
-    which = "median" if any(row.spread for row in rows) else "first"
-    (pipeline, *several) = dict.fromkeys(row.rank.pipeline for row in rows)
-    of = f" ({which} of its {counted(most, 'rank')})" if most > 1 else ""
-    if of and pipeline and not several:
-        of = f" (pipeline {pipeline} of {most})"
-    per = f"{size} {what}s, the most unusual drawn" if size > 1 else f"{what}{of}"
-    title = (
-        f"Iteration {one_line(selection.iterations[0].name, 30)}, "
-        f"{selection.span_ns / 1e6:,.3f} ms: one row per {per}"
-    )
+def _title(report: Report, selection: Selection, size: int, display: Display) -> Line:
+    """Return which iteration is drawn, its length, what a row is, and the title of the ratios.
+
+    Args:
+        report: Any report.
+        selection: The rows of one iteration.
+        size: Number of stages, or ranks, that a row stands for.
+        display: Where the title is shown.
+    """
+    (iteration,) = selection.iterations
+    name, length = one_line(iteration.name, 30), _length(report, selection, iteration)
+    title = f"Iteration {name}, {length}: {_row_words(selection, size)}"
+    share = idle_of(report)
     room = display.width - len(share) - 1
     title = display.shown(fitting(display.shown(title), room))
     blank = " " * (display.width - cell_width(title) - len(share))
     return Span(title, "bold"), Span(blank + share, "dim")
+
+
+def _length(report: Report, selection: Selection, iteration: Iteration) -> str:
+    """Return the length of the window of the primary ratio, or else of what is drawn."""
+    ratio = iteration.ratios.get(report.headline)
+    if ratio is None or ratio.window_ns is None:
+        return f"{selection.span_ns / 1e6:,.3f} ms drawn"
+    return f"{ratio.window_ns / 1e6:,.3f} ms ({report.headline})"
+
+
+def _row_words(selection: Selection, size: int) -> str:
+    """Return what a row stands for, and which of its replicas is drawn."""
+    rows = selection.rows
+    replicas = max(len(row.replicas) for row in rows)
+    kind = "rank" if rows[0].rank.stage is None else "stage"
+    if size > 1:
+        return f"{size} {kind}s per row, the most unusual"
+    if replicas == 1:
+        return f"one row per {kind}"
+    (pipeline, *others) = dict.fromkeys(row.rank.pipeline for row in rows)
+    if pipeline and not others:
+        return f"one row per {kind} (pipeline p{pipeline})"
+    which = "median" if any(row.spread for row in rows) else "first"
+    return f"one row per {kind} ({which} of its {counted(replicas, 'rank')})"
 
 
 def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:

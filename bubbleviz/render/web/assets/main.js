@@ -149,13 +149,6 @@ function fillControls(run, timeline, charts) {
   }
 }
 
-function ratiosOfRanks(run) {
-  return (ranks) => {
-    const known = ranks.map((rank) => run.means.ratio[rank]).filter((mean) => mean !== null);
-    return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
-  };
-}
-
 function fillPanels(run, timeline) {
   const fill = (id, ...parts) => byId(`${id}-panel`).append(...parts.filter(Boolean));
   const parts = bubbleParts(run);
@@ -316,7 +309,8 @@ async function main() {
       byId("iteration").value = String(index);
     },
   };
-  callbacks.ratioOf = idle ? ([rank]) => run.report.ranks[rank].share : ratiosOfRanks(run);
+  callbacks.ratioOf = idle ? (rank) => run.report.ranks[rank].share : (rank, index) => run.rankRatio(rank, index);
+  callbacks.ratioTitles = idle ? () => ["idle, all time", "idle"] : (index) => run.ratioTitles(index);
   // Controls and charts come later.
   const parts = { charts: null };
   const timeline = new Timeline(run, byId("timeline"), callbacks);

@@ -111,8 +111,21 @@ class Marks {
     c.restore();
     c.fillStyle = this.at.ink.quiet;
     c.textAlign = "left";
-    c.fillText(this.at.run.data.idle ? "step" : "iteration", 4, 8.5);
+    const unit = this.at.run.data.idle ? "step" : "iteration";
+    c.fillText(unit, 4, 8.5);
+    this.paintRatioTitle(4 + c.measureText(unit).width + 8);
     c.fillText("time since start", 4, 25);
+  }
+
+  // What the ratios next to the rows are, above them and right of a place on the axis.
+  paintRatioTitle(left) {
+    const { context: c, gutter, canvas } = this.at;
+    const titles = this.at.callbacks.ratioTitles?.(this.at.ratedIteration) ?? [];
+    const title = titles.find((text) => c.measureText(text).width <= gutter - 10 - left) ?? titles.at(-1) ?? "";
+    canvas.dataset.ratioTitle = title;
+    c.textAlign = "right";
+    c.fillText(title, gutter - 10, 8.5);
+    c.textAlign = "left";
   }
 
   paintWindow() {

@@ -254,7 +254,7 @@ class Painter {
   // Names of rows, on a canvas of their own: letters are slow.
   paintLabels() {
     const { scale, gutter, height, canvas } = this.at;
-    const key = JSON.stringify([this.at.rowTop, this.at.by, this.at.ink, gutter, height, scale, this.at.rowHeight]);
+    const key = JSON.stringify([this.at.rowTop, this.at.by, this.at.ink, gutter, height, scale, this.at.rowHeight, this.at.ratedIteration]);
     this.board ??= document.createElement("canvas");
     const { left } = this.plot();
     if (key !== this.labelled) {
@@ -272,13 +272,13 @@ class Painter {
     this.at.context.drawImage(this.board, 0, 0, left, canvas.height, 0, 0, left / scale, canvas.height / scale);
   }
 
-  paintLabel(c, { label, replicas }, middle) {
+  paintLabel(c, { label, rank, replicas }, middle) {
     const { gutter } = this.at;
-    const slow = replicas.some((rank) => this.at.run.culprits.has(rank));
+    const slow = replicas.some((replica) => this.at.run.culprits.has(replica));
     c.font = `${slow ? "bold " : ""}${Math.max(10, Math.min(12, this.at.rowHeight - 1))}px system-ui, sans-serif`;
     c.fillStyle = this.at.ink.quiet;
     c.textAlign = "right";
-    const ratio = this.at.callbacks.ratioOf?.(replicas);
+    const ratio = this.at.callbacks.ratioOf?.(rank, this.at.ratedIteration);
     const text = ratio === null || ratio === undefined ? "" : percent(ratio);
     // The first and the last of low rows keep their letters whole.
     const y = this.at.rowTop ? middle : Math.max(AXIS_HEIGHT + 6, Math.min(this.at.height - 6, middle));

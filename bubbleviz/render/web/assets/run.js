@@ -208,6 +208,29 @@ class Run {
     return found.map((row) => ({ ...row, label: row.replicas.length > 1 ? `${row.label} (1 of ${row.replicas.length})` : row.label }));
   }
 
+  // Whether the page has the ratios of each rank in an iteration: pages of many ranks have means alone.
+  hasRankRatios(index) {
+    return (this.report.iterations[index]?.ranks.length ?? 0) > 0;
+  }
+
+  // The bubble ratio of a rank in an iteration, or its mean over the averaged iterations if the index is -1; null if unknown.
+  rankRatio(rank, index) {
+    if (index < 0) return this.means.ratio[rank];
+    this.rankRatios ??= this.report.iterations.map((own) => new Map(own.ranks.map((entry) => [entry.rank, entry.bubble_ratio[this.report.headline]])));
+    return this.rankRatios[index].get(rank) ?? null;
+  }
+
+  // What the ratios next to the rows are: of an iteration, or means if the index is -1. The longest words come first.
+  ratioTitles(index) {
+    const { idle } = this.data.measure;
+    if (index < 0) {
+      const { n } = this.report.summary.bubble_ratio[this.report.headline];
+      return [`${idle}, mean of ${counted(n, "iteration")}`, `mean of ${counted(n, "iteration")}`, `mean of ${n}`, "mean"];
+    }
+    const name = clean(this.report.iterations[index].name, 40);
+    return [`${idle} in iteration ${name}`, `${idle} in ${name}`, `in ${name}`];
+  }
+
   // From the first to the last window of an iteration; null where it has none.
   iterationSpan(index) {
     const { iteration, start_ns: start, length_ns: length, ratio } = this.windows;

@@ -4,6 +4,8 @@ const AXIS_HEIGHT = 40;
 const LEAST_SPAN_NS = 50;
 // px: height of a row beside which its name has room, and for how many rows there is such room.
 const LEAST_NAMED = 11, MOST_NAMED = 64;
+// Share of an iteration, or of the view, from which on the iteration counts as in view.
+const LEAST_SEEN = 0.1;
 
 class Timeline {
   constructor(run, box, callbacks) {
@@ -20,6 +22,7 @@ class Timeline {
     this.chain = new Set();
     this.hovered = null;
     this.window = null;
+    this.chosen = -1;
     this.selecting = false;
     this.rowTop = 0;
     this.rows = run.rows(this.by);
@@ -95,6 +98,7 @@ class Timeline {
     this.gestures?.unhover();
     this.fromNs = Math.min(Math.max(middle - span / 2, low), this.run.endNs + whole * 0.02 - span);
     this.untilNs = this.fromNs + span;
+    this.chosen = -1;
     this.draw();
   }
 
@@ -127,6 +131,24 @@ class Timeline {
     if (!band) return;
     const margin = (band.span[1] - band.span[0]) * 0.02;
     this.show(band.span[0] - margin, band.span[1] + margin);
+    // Its neighbours may overlap it, and are in view then, too.
+    this.chosen = index;
+  }
+
+  // The iteration that the ratios next to rows are of, or -1 for their means: the chosen one, or the only one in view.
+  get ratedIteration() {
+    const index = this.chosen >= 0 ? this.chosen : this.iterationInView();
+    return this.run.hasRankRatios(index) ? index : -1;
+  }
+
+  // The only iteration that is in view, or -1; slivers of its neighbours do not count.
+  iterationInView() {
+    const viewNs = this.untilNs - this.fromNs;
+    const seen = this.bands.filter(({ span: [startNs, endNs] }) => {
+      const seenNs = Math.min(endNs, this.untilNs) - Math.max(startNs, this.fromNs);
+      return seenNs > LEAST_SEEN * Math.min(viewNs, endNs - startNs);
+    });
+    return seen.length === 1 ? seen[0].index : -1;
   }
 
   // Shows what the run has taken since: other ranks.
