@@ -18,6 +18,12 @@ _RETURNED = re.compile(r"^(?:static |void |int )+")
 #: Names that say nothing: of kernels whose template's arguments are what they do.
 _NAMELESS = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
 _ARGUMENTS = re.compile(r"[<(]")
+#: Wrappers around the function in their template arguments (CUTLASS, CK, CUB, Thrust, rocPRIM).
+_WRAPPER = re.compile(
+    r"(?:^|::)(?:Kernel2?|device_kernel|kentry\d*|trampoline_kernel|_kernel_agent|static_kernel)$"
+)
+#: The anonymous namespace, as compilers and Nsight Systems write it.
+_ANONYMOUS = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
 #: How names of NCCL's kernels begin.
 _NCCL = re.compile(r"^(?:void )?nccl")
 
@@ -94,10 +100,10 @@ def _any_kind(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
 
 def kernel_classes(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
     """Return what kernels of each name do: communication, or a class of compute; else "other"."""
-    plain = [plain_name(name) for name in names]
+    deciding = [_deciding_name(name) for name in names]
     classes = np.full(len(names), "other", object)
     # Templates' arguments tell what their own names leave open.
-    for texts in (names, plain):
+    for texts in (names, deciding):
         for own, regex in reversed(_file()["kernel_classes"].items()):
             classes[matching(texts, [regex])] = own
     classes[matching(names, kinds.communication)] = "communication"
@@ -111,8 +117,14 @@ def is_nccl(kernel: str) -> bool:
 
 def plain_name(name: str) -> str:
     """Return the name of a kernel without what it returns and takes."""
-    plain = _RETURNED.sub("", name).replace("(anonymous namespace)::", "")
+    plain = _ANONYMOUS.sub("", _RETURNED.sub("", name))
     return _ARGUMENTS.split(plain, maxsplit=1)[0]
+
+
+def _deciding_name(name: str) -> str:
+    """Return the part of a kernel's name that tells its class: all of it for a generic wrapper."""
+    plain = plain_name(name)
+    return name if _WRAPPER.search(plain) else plain
 
 
 def unknown_names(names: Sequence[str], kinds: Kinds) -> Bools:

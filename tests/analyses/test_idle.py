@@ -187,6 +187,13 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
     }
     assert (only(report).exposed_copy_ns, only(report).compute_ns) == (33_000, 10_000)
     assert "cudaMemPrefetchAsync" in advice(report)[0]
+    # They are no kernels.
+    classes = {name: kernel_class for name, kernel_class, _, _ in report.work()}
+    assert classes == {
+        "gemm": "matrix products",
+        "page migration": "copies",
+        "copy or memset": "copies",
+    }
 
 
 def test_several_files_are_several_ranks(tmp_path: Path) -> None:

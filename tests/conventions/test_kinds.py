@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.pgle.instructions import parse_range_names
-from bubbleviz.conventions import range_names
+from bubbleviz.conventions import range_names, toml_files
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.host_activities import LAUNCH, TRANSFER, default_activities
@@ -23,6 +23,7 @@ from bubbleviz.conventions.kinds import (
     WORK_CALLS,
     communication_candidates,
     default_kinds,
+    kernel_classes,
     kind_of_collective,
     matching,
 )
@@ -43,6 +44,11 @@ NAMES = [
     ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", True, True, True, False),
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", True, False, False, True),
     ("void deep_ep::internode::recv<2>(int)", True, True, True, False),
+    ("void deep_ep::elastic::pp_send_impl<8>(int)", True, False, True, False),
+    ("pplx::a2a_dispatch_recv_kernel", True, False, False, True),
+    ("void hybrid_ep::dispatch_kernel<4>(int)", True, False, False, True),
+    ("EpCombineInterNodeV1Kernel_bf16", True, False, False, True),
+    ("void aiter::cross_device_reduce_2stage<float, 8>(int)", True, False, False, True),
     ("c10d::recv_", True, False, True, False),
     ("c10d::send", True, False, True, False),
     ("gloo:all_reduce", True, False, False, True),
@@ -81,7 +87,7 @@ def test_what_names_tell(
     kind = dict(enumerate(name for name, _ in kinds.collective_kinds)).get(
         kind_of_collective(name, kinds.collective_kinds)
     )
-    told.append(bool(talks) and kind in {"AllReduce", "AllGather", "ReduceScatter"})
+    told.append(bool(talks) and kind in {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"})
 
     assert talks == communicates
     assert told == [receives, point_to_point, collective]
@@ -168,6 +174,43 @@ def test_kernels_communicate_or_look_like_it(name: str, known: bool, likely: boo
     assert matching([name], kinds.communication).tolist() == [known]
     assert communication_candidates([name], kinds).tolist() == [likely]
     assert communication_candidates([], kinds).tolist() == []
+
+
+# Names of public kernels (kernel_names.toml).
+
+
+KERNEL_NAMES = [
+    (library, kernel_class, name)
+    for library, classes in toml_files.load(
+        Path(__file__).with_name("kernel_names.toml").read_text(encoding="utf-8")
+    ).items()
+    for kernel_class, names in classes.items()
+    for name in names
+]
+
+
+@pytest.mark.parametrize("library", dict.fromkeys(library for library, _, _ in KERNEL_NAMES))
+def test_each_public_kernel_has_the_class_of_its_work(library: str) -> None:
+    expected = {name: kernel_class for of, kernel_class, name in KERNEL_NAMES if of == library}
+
+    classes = kernel_classes(list(expected), default_kinds())
+
+    assert dict(zip(expected, classes, strict=True)) == expected
+
+
+def test_the_table_of_public_kernels_holds_every_class() -> None:
+    names = [name for _, _, name in KERNEL_NAMES]
+
+    assert len(set(names)) == len(names) >= 300
+    classes = toml_files.load(toml_files.built_in("kinds.toml"))["kernel_classes"]
+    assert {of for _, of, _ in KERNEL_NAMES} == {*classes, "communication", "other"}
+
+
+def test_public_kernels_that_communicate_need_no_hint_and_others_get_none() -> None:
+    computing = [name for _, kernel_class, name in KERNEL_NAMES if kernel_class != "communication"]
+    candidates = communication_candidates(computing, default_kinds())
+
+    assert [name for name, is_likely in zip(computing, candidates, strict=True) if is_likely] == []
 
 
 def _additions(folder: Path, text: str = 'communication = ["^acme::"]') -> Path:

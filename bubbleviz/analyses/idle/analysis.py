@@ -26,7 +26,7 @@ from bubbleviz.model import choices, collectives, intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, joined, narrowed
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import Activities, Calls, Profile, Ranges, pid_of
+from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Calls, Profile, Ranges, pid_of
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
@@ -618,7 +618,13 @@ def _work(
     work_ns = np.zeros(len(works), np.int64)
     np.add.at(work_ns, name, (end_ns - start_ns)[end_ns > start_ns])
     count = np.bincount(name, minlength=len(works))
-    classes = (*kinds.kernel_classes(activities.names, named), "copies")
+    # A page migration moves data as a copy does, and has a name of its own.
+    classes = [
+        measured.COPIES if name == PAGE_MIGRATION else of
+        for name, of in zip(
+            activities.names, kinds.kernel_classes(activities.names, named), strict=True
+        )
+    ] + [measured.COPIES]
     ran = zip(works, classes, count.tolist(), work_ns.tolist(), strict=True)
     return tuple(row for row in ran if row[2])
 

@@ -301,7 +301,9 @@ def kernel_table(
         for name, of, count, ns in work[:top]
     ]
     left, giving_way = ("kernel", "class"), ("calls", "mean us", "class")
-    table = _table("Longest kernels", rows, len(work), top, hint, left, giving_way)
+    has_copies = any(of == idle_report.COPIES for _, of, _, _ in work)
+    title = "Longest kernels and copies" if has_copies else "Longest kernels"
+    table = _table(title, rows, len(work), top, hint, left, giving_way)
     return replace(table, wrap=("kernel",)) if whole else table
 
 

@@ -33,6 +33,10 @@ DEFINITIONS = {
 }
 
 
+#: The class of work that copies or migrates memory, beside the classes of kernels.
+COPIES = "copies"
+
+
 @dataclass(frozen=True)
 class Example:
     """The longest gap of an activity.
@@ -350,7 +354,7 @@ class IdleReport:
         times_ns: dict[tuple[str, int], dict[int, int]] = {}
         for at, rank in enumerate(self.ranks):
             for name, of, count, ns in rank.work if rank.measured else ():
-                if of not in {"communication", "copies"}:
+                if of not in {"communication", COPIES}:
                     times_ns.setdefault((name, count), {})[at] = ns
         own_ns, least_ns = [0] * len(self.ranks), [0] * len(self.ranks)
         for times in times_ns.values():
