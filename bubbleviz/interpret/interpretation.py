@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -350,7 +351,8 @@ def _overheads(profile: Profile) -> RankIntervals:
     )
 
 
-#: Ranks in names of files: ``1.5-TP-0-DP-1-PP-0.trace.json.gz`` of SGLang, ``pp1_dp0``, ``rank3``.
+#: Ranks in names of files and labels of processes: ``1.5-TP-0-DP-1-PP-0.trace.json.gz`` and
+#: ``TP00-PP01`` of SGLang, ``pp1_dp0``, ``rank3``.
 _RANKS = re.compile(r"(?<![a-z])(rank|tp|dp|pp)[-_]?([0-9]{1,6})(?![0-9])")
 
 
@@ -359,14 +361,16 @@ def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Lo
     devices = {(d.pid, d.device_id): d for d in profile.devices}
     named = names.rank[profile.ranges.name_id]
     owner = process_of(profile.ranges.thread)
-    words = _RANKS.findall(Path(profile.source.path).name.lower()) if len(ranks) == 1 else ()
-    in_file = {word: int(number) for word, number in words}
-    given = profile.global_rank if len(ranks) == 1 else None
-    given = in_file.get("rank") if given is None else given
-    replica = in_file.get("tp", 0) + (in_file.get("dp", 0) << 20)
+    file_name = Path(profile.source.path).name if len(ranks) == 1 else ""
+    n_devices = Counter(ranks[:, 0].tolist())
     local = []
     for process, device in ranks.tolist():
         pid = pid_of(process)
+        label = profile.process_labels.get(process, "") if n_devices[process] == 1 else ""
+        in_name = {word: int(n) for word, n in _RANKS.findall((label or file_name).lower())}
+        given = profile.global_rank if len(ranks) == 1 else None
+        given = in_name.get("rank") if given is None else given
+        replica = in_name.get("tp", 0) + (in_name.get("dp", 0) << 20)
         numbers = distinct(named[(owner == process) & (named >= 0)])
         local.append(
             LocalRank(
@@ -374,8 +378,8 @@ def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Lo
                 device_id=device,
                 device=devices.get((pid, device), devices.get((None, device))),
                 global_rank=int(numbers[0]) if len(numbers) == 1 else given,
-                named=(in_file.get("pp", NONE), replica),
-                place=profile.source.place(device),
+                named=(in_name.get("pp", NONE), replica),
+                place=profile.place(process, device),
                 world_size=profile.world_size,
             )
         )

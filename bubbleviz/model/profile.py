@@ -370,6 +370,8 @@ class Profile:
             what of it could not be read, while the file is open; None where the format has none.
         memory: reads what was allocated and freed, None where that was not recorded; None where
             the format has none.
+        process_labels: Labels that a file of several recordings gives their processes, keyed by
+            process.
     """
 
     source: Source
@@ -390,6 +392,12 @@ class Profile:
     payloads_described: bool = False
     synchronisation: SynchronisationReader | None = None
     memory: Callable[[], MemoryEvents | None] | None = None
+    process_labels: Mapping[int, str] = field(default_factory=dict)
+
+    def place(self, process: int, device_id: int) -> str:
+        """Return a device in words, with the label of its process if there is one."""
+        label, place = self.process_labels.get(process, ""), self.source.place(device_id)
+        return f"{label} {place}" if label else place
 
 
 @dataclass(frozen=True)

@@ -553,7 +553,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         pieces = idle.start_ns[rows], idle.end_ns[rows]
         slice_ns.append(intervals.measure_within(pieces, edges[:-1], edges[1:]))
     process, device_id = activities.ranks[device.rank].tolist()
-    pid, place_text = pid_of(process), source.place(device_id)
+    pid, place_text = pid_of(process), profile.place(process, device_id)
     # A device is described for a process, or for all of them.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     lengths: dict[str, Any] = {

@@ -203,15 +203,16 @@ def _described(
     """Yield kernels of collectives, external id, their arguments and those of their operators."""
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
     kernels = np.flatnonzero(work.kind == kineto.KERNEL)
-    ids = np.array([correlation for correlation, _ in collector.kernels], np.int64)
+    ids = np.array([correlation for _, correlation, _ in collector.kernels], np.int64)
     described = np.isin(work.correlation[kernels], ids)
     described |= np.isin(work.external[kernels], np.array([*operators], np.int64))
     kernels = kernels[described]
-    columns = (work.correlation[kernels], work.start_ns[kernels] + base_ns, work.external[kernels])
-    for kernel, correlation, start_ns, external in zip(
+    thread, correlation = work.thread[kernels], work.correlation[kernels]
+    columns = (thread, correlation, work.start_ns[kernels] + base_ns, work.external[kernels])
+    for kernel, *key, external in zip(
         kernels.tolist(), *(column.tolist() for column in columns), strict=True
     ):
-        own, operator = collector.kernels.get((correlation, start_ns)), operators.get(external)
+        own, operator = collector.kernels.get((key[0], key[1], key[2])), operators.get(external)
         first, second = own or operator, operator or own
         if first is not None and second is not None:
             yield kernel, external, first, second
@@ -331,13 +332,13 @@ def synchronisation_of(
     )
 
 
-def _columns(events: Sequence[tuple[int, kineto.KinetoArgs]]) -> Ints:
+def _columns(events: Sequence[tuple[int, int, kineto.KinetoArgs]]) -> Ints:
     """Return the columns of waits or records, shape (7, events).
 
     They are start, correlation id, device, stream, event, stream and correlation id of its record.
     """
     rows = []
-    for start_ns, args in events:
+    for _, start_ns, args in events:
         event_id = args.event if args.waited is None else args.waited
         ids = (args.correlation, args.stream, event_id, args.recorded_stream, args.recorded)
         call, *others = (kineto.whole_number(value, UNCORRELATED) for value in ids)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +12,7 @@ import msgspec
 import numpy as np
 
 from bubbleviz.conventions import toml_files
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
@@ -88,6 +90,8 @@ def text_of(value: object) -> str:
     return encodable(value) if isinstance(value, str) else ""
 
 
+#: Device numbers are below this.
+_MAX_DEVICES = 1 << 22
 #: Columns of events.
 _THREAD, _START, _END = range(3)
 _NO_ARGS = KinetoArgs()
@@ -127,9 +131,9 @@ class EventCollector:
         texts: numbers the names of events.
         threads: numbers their threads.
         thread_names: names of threads, by number.
-        kernels: arguments of kernels of collectives, by correlation id and start.
+        kernels: Arguments of kernels of collectives, keyed by thread, correlation id and start.
         operators: external id, thread, end and arguments of operators of collectives.
-        waits: start and arguments of events in which a stream or a host waits.
+        waits: Thread, start and arguments of events in which a stream or a host waits.
         records: the same of events that record a CUDA event.
         devices: names of accelerators whose categories occur.
         untimed: how many events have no time.
@@ -139,10 +143,10 @@ class EventCollector:
     def __init__(self, file: TraceFile[KinetoArgs]) -> None:
         self.texts, self.threads, self._categories = file.texts, file.threads, file.categories
         self.thread_names: dict[int, int] = {}
-        self.kernels: dict[tuple[int, int], KinetoArgs] = {}
+        self.kernels: dict[tuple[int, int, int], KinetoArgs] = {}
         self.operators: list[tuple[int, int, int, KinetoArgs]] = []
-        self.waits: list[tuple[int, KinetoArgs]] = []
-        self.records: list[tuple[int, KinetoArgs]] = []
+        self.waits: list[tuple[int, int, KinetoArgs]] = []
+        self.records: list[tuple[int, int, KinetoArgs]] = []
         self.devices: set[str] = set()
         self.untimed = self.endless = 0
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
@@ -174,14 +178,38 @@ class EventCollector:
             if len(rows):
                 self._blocks[of_kind].append(columns[:, rows])
         for row in np.flatnonzero(kind >= WAIT).tolist():
-            found = self.waits if kind[row] == WAIT else self.records
-            found.append((int(events.start_ns[row]), events.args.get(row, _NO_ARGS)))
+            target = self.waits if kind[row] == WAIT else self.records
+            args = events.args.get(row, _NO_ARGS)
+            target.append((int(events.thread[row]), int(events.start_ns[row]), args))
         for row, own in events.args.items():
             thread, start_ns, end_ns, _, correlation, _, external = columns[:, row].tolist()
             if kind[row] == KERNEL:
-                self.kernels[correlation, start_ns] = own
+                self.kernels[thread, correlation, start_ns] = own
             elif kind[row] == OPERATOR:
                 self.operators.append((external, thread, end_ns, own))
+
+    def of_recording(
+        self, is_host_thread: Bools, is_place: Callable[[int, int], bool]
+    ) -> EventCollector:
+        """Return a view of what describes the collectives and waits of one recording.
+
+        Columns of events and numbers of names and threads are shared with this collector.
+
+        Args:
+            is_host_thread: Whether each thread belongs to the recording, indexed by number.
+            is_place: Tells whether a thread and a device number belong to the recording.
+        """
+        part = copy(self)
+        part.operators = [event for event in self.operators if is_host_thread[event[1]]]
+        part.waits, part.records = (
+            [
+                (thread, start_ns, args)
+                for thread, start_ns, args in events
+                if is_place(thread, whole_number(args.device, _MAX_DEVICES))
+            ]
+            for events in (self.waits, self.records)
+        )
+        return part
 
     def _kinds(self, events: TraceEvents[KinetoArgs]) -> Ints:
         """Return the kind of each event, -1 for those that are not used."""

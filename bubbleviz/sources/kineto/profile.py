@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,15 +39,13 @@ from bubbleviz.sources import in_memory
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.collectives import collectives_of, synchronisation_of, world_of
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
+from bubbleviz.sources.kineto.recordings import MAX_DEVICES, Recordings, find_recordings
+from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.trace_events import TraceFile, global_threads
 
 # Tables of a profile, made of the events of PyTorch's profiler.
 #
 # ``threads`` and ``names`` are those of the profile, by the numbers that the events' columns hold.
-
-
-#: Processes with lower numbers are devices: Kineto gives their work the device as its process.
-_MOST_DEVICES = 4096
 
 
 def with_devices(
@@ -59,7 +57,7 @@ def with_devices(
         return work, ()
     device = work.device.copy()
     process = process_of(threads[work.thread[lacking]])
-    device[lacking] = np.where(process < _MOST_DEVICES, process, 0)
+    device[lacking] = np.where(process < MAX_DEVICES, process, 0)
     reason = f"{path}: counted on the device that their process (pid) names, else on device 0"
     note = Limitation(
         "devices of some kernels and copies", reason, len(lacking), LimitationKind.COSTS
@@ -129,7 +127,8 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
 def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
     """Return the process of each kernel, which is that of its launching call.
 
-    A kernel without one belongs to the process that made the most calls.
+    A kernel without one belongs to the process that made the most calls; without any calls, to
+    process 0.
     """
     process = process_of(threads[calls.thread])
     groups = groups_of(process)
@@ -173,102 +172,187 @@ _LATEST_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
 
+@dataclass(frozen=True)
+class _Trace:
+    """What all recordings in a trace share.
+
+    Attributes:
+        path: Path of the trace.
+        metadata: Values of the document beside its events.
+        base_ns: Start of the first event.
+        threads: Global thread of each thread number.
+        names: Names of events, by number.
+        device: What the devices are.
+        api: API of the calls.
+        is_cut: Whether the end of the file is missing.
+        is_merged: Whether the trace holds several recordings.
+    """
+
+    path: str
+    metadata: Mapping[str, object]
+    base_ns: int
+    threads: Ints
+    names: tuple[str, ...]
+    device: str
+    api: str
+    is_cut: bool
+    is_merged: bool = False
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Events of one recording.
+
+    Attributes:
+        work: Kernels, then copies.
+        calls: Calls of the CUDA or HIP API.
+        ranges: Annotations, operators and Python functions.
+        overheads: Times in which the profiler held the process up.
+        collector: What describes collectives and waits.
+    """
+
+    work: EventRows
+    calls: EventRows
+    ranges: EventRows
+    overheads: EventRows
+    collector: EventCollector
+
+
 def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
     """Read a trace.
 
     Raises:
-        ProfileError: it is none.
+        ProfileError: it is none, or holds several recordings that cannot be told apart.
     """
     file = TraceFile(path, kineto.KinetoArgs, watch)
     collector = EventCollector(file)
     for events in file.blocks(collector.described):
         collector.add(events)
-    counts = {kind: collector.count(kind) for kind in kineto.KINDS}
     device = next((name for name in kineto.DEVICES if name in collector.devices), "GPU")
-    base_ns, metadata = collector.base_ns(), file.metadata()
-    rank, world_size, _ = world = world_of(metadata)
-    threads = global_threads(file.threads)
+    base_ns = collector.base_ns()
     names = tuple(map(encodable, file.texts.values))
-    work = collector.take(base_ns, kineto.KERNEL, kineto.COPY)
-    calls = collector.take(base_ns, kineto.CALL)
-    ranges = collector.take(base_ns, kineto.ANNOTATION, kineto.OPERATOR, kineto.PYTHON)
-    overheads = collector.take(base_ns, kineto.OVERHEAD)
+    every_event = _Events(
+        collector.take(base_ns, kineto.KERNEL, kineto.COPY),
+        collector.take(base_ns, kineto.CALL),
+        collector.take(base_ns, kineto.ANNOTATION, kineto.OPERATOR, kineto.PYTHON),
+        collector.take(base_ns, kineto.OVERHEAD),
+        collector,
+    )
     # ROCm's builds of PyTorch record calls of HIP as CUDA's.
-    called = (names[number] for number in distinct(calls.name).tolist())
+    called = (names[number] for number in distinct(every_event.calls.name).tolist())
     api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
-    launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
-    worked = found_in(distinct(work.correlation), calls.correlation) != NONE
-    # Calls that launched work which the trace does not hold.
-    workless = int((launches[calls.name] & ~worked).sum()) if len(calls) else 0
-    loss = "" if len(work) else _loss(workless, metadata, cut=file.cut)
-    kinds = ("kernels and copies", f"{api} API calls", "ranges")
-    impossible = [events.impossible for events in (work, calls, ranges)]
+    threads = global_threads(file.threads)
+    trace = _Trace(path, file.metadata(), base_ns, threads, names, device, api, file.cut)
+    recordings = find_recordings(path, file.threads.values, every_event.work, every_event.calls)
+    if recordings is None:
+        decoded = _decode(trace, every_event)
+    else:
+        trace = replace(trace, is_merged=True)
+        parts = [_decode(trace, part) for part in _split(every_event, recordings)]
+        decoded = join_recordings(parts, recordings.labels)
+    notes = (*file.limitations(), *_losses(path, collector), *decoded.profile.limitations)
+    counts = {kind: collector.count(kind) for kind in kineto.KINDS}
+    return replace(
+        decoded,
+        profile=replace(
+            decoded.profile,
+            limitations=notes,
+            launches_known=counts[kineto.KERNEL] + counts[kineto.COPY] > 0,
+        ),
+        tables={what.replace("CUDA", api): counts[kind] or None for what, kind in _COUNTED},
+    )
+
+
+def _split(events: _Events, recordings: Recordings) -> Iterator[_Events]:
+    """Yield the events of each recording."""
+    of_work = recordings.of_work(events.work.thread, events.work.device)
+
+    def is_place(thread: int, device: int) -> bool:
+        place = thread, device
+        return recordings.of_place.get(place, int(recordings.of_thread[thread])) == number
+
+    def take(rows: EventRows, of_row: Ints) -> EventRows:
+        # The number of events that were left out is counted once.
+        impossible = rows.impossible if number == 0 else 0
+        return replace(rows.take(of_row == number), impossible=impossible)
+
+    for number in range(len(recordings.labels)):
+        calls, ranges, overheads = (
+            take(rows, recordings.of_thread[rows.thread])
+            for rows in (events.calls, events.ranges, events.overheads)
+        )
+        collector = events.collector.of_recording(recordings.of_thread == number, is_place)
+        yield _Events(take(events.work, of_work), calls, ranges, overheads, collector)
+
+
+def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
+    """Decode the only recording of a trace, or one of several."""
+    path, threads, names = trace.path, trace.threads, trace.names
+    base_ns, collector = trace.base_ns, events.collector
+    work, calls, ranges = events.work, events.calls, events.ranges
+    rank, world_size, _ = world = world_of(trace.metadata)
+    if trace.is_merged:
+        rank, world = NONE, (NONE, *world[1:])
+    n_lost = _count_lost(work, calls, names)
+    loss = "" if len(work) else _loss(n_lost, trace.metadata, cut=trace.is_cut)
+    kinds = ("kernels and copies", f"{trace.api} API calls", "ranges")
+    impossible = [rows.impossible for rows in (work, calls, ranges)]
     limitations = [
-        *file.limitations(),
-        *_losses(file, collector, workless, len(work)),
+        *_losses_of_cut(trace, n_lost if len(work) else None),
         *model.impossible_times(path, dict(zip(kinds, impossible, strict=True))),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, world)
-    found = synchronisation_of(collector, base_ns, work, calls, threads)
+    synchronisation = synchronisation_of(collector, base_ns, work, calls, threads)
+    device = trace.device
     if len(work):
-        work, lacking = with_devices(work, threads, path)
+        work, missing_devices = with_devices(work, threads, path)
         calls, replaced = with_operators(work, calls, ranges, path)
-        limitations += (*lacking, *replaced)
-    elif not loss:
+        limitations += (*missing_devices, *replaced)
+    elif not (loss or trace.is_merged):
         device = HOST
         work, calls = operators_as_work(ranges, threads)
-        lost = (
-            "the file is cut short, and GPU work, which is written last, may be missing; copy the "
-            "file again"
-        )
-        reason = (
-            f"{path}: {lost if file.cut else 'no device recorded any'}; the outermost "
-            "operators of each thread are used as kernels, and the host as the device"
-        )
-        limitations.append(Limitation("GPU work", reason))
-    plain = {
-        int(threads[number]): _THREAD_NAME.sub(r"\g<name>", names[name])
-        for number, name in collector.thread_names.items()
-    }
+        limitations.append(_operators_limitation(trace))
     times_ns = ranges.start_ns.copy(), ranges.end_ns.copy()
     name_id, used = _named(ranges.name, names)
     every_range = in_memory.plain_ranges(*times_ns, threads[ranges.thread], name_id, used)
     name_id, used = _named(calls.name, names)
     thread = threads[calls.thread]
+    process = processes_of(work, calls, threads)
+    if trace.is_merged and not len(calls):
+        process = process_of(threads[work.thread])
     profile = Profile(
-        source=_source(path, metadata, base_ns, device, api),
-        activities=_activities(work, processes_of(work, calls, threads), names),
+        source=_source(path, trace.metadata, base_ns, device, trace.api),
+        activities=_activities(work, process, names),
         calls=in_memory.calls_of(
             calls.start_ns, calls.end_ns, thread, calls.correlation, name_id, used
         ),
         ranges=every_range,
         every_range=in_memory.InMemoryRanges(every_range),
         overheads=model.Overheads(
-            process_of(threads[overheads.thread]),
-            overheads.start_ns.copy(),
-            overheads.end_ns.copy(),
+            process_of(threads[events.overheads.thread]),
+            events.overheads.start_ns.copy(),
+            events.overheads.end_ns.copy(),
         ),
-        threads=tuple(model.Thread(t, n) for t, n in sorted(plain.items()) if n),
-        devices=_devices(metadata),
+        threads=_named_threads(trace, collector),
+        devices=_devices(trace.metadata),
         limitations=tuple(limitations),
         global_rank=None if rank == NONE else rank,
         world_size=world_size if world_size > 0 else None,
-        launches_known=counts[kineto.KERNEL] + counts[kineto.COPY] > 0,
         collectives=collectives,
-        synchronisation=None if found is None else lambda: (found, ()),
+        synchronisation=None if synchronisation is None else lambda: (synchronisation, ()),
         memory=lambda: kineto.read_memory(path, base_ns, on_host=device == HOST),
     )
     again = f"copy the file again, or {_RECORD_AGAIN}"
-    if file.cut:
+    if trace.is_cut:
         again = "copy the file again, or let the profiler write it to its end"
     if not (loss or len(profile.activities)):
         loss = "neither kernels nor operators were recorded; another tracer's operations become a "
         loss += "table (bubbleviz guide tables)"
-        loss = "cut short before the first kernel or operator" if file.cut else loss
+        loss = "cut short before the first kernel or operator" if trace.is_cut else loss
     annotated = np.asarray(ranges.kind == kineto.ANNOTATION, bool)
     return in_memory.Decoded(
         profile,
-        {what.replace("CUDA", api): counts[kind] or None for what, kind in _COUNTED},
+        {},
         f"{loss}; {again}" if loss else "",
         "" if len(calls) else _UNLINKED,
         # Of Python's functions, modules alone are asked for by name.
@@ -276,6 +360,37 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
         apart=_MODULE,
         sampled=annotated if annotated.any() else None,
     )
+
+
+def _count_lost(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
+    """Return the number of calls that launched work which the trace does not hold."""
+    if len(calls) == 0:
+        return 0
+    launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
+    has_work = found_in(distinct(work.correlation), calls.correlation) != NONE
+    return int((launches[calls.name] & ~has_work).sum())
+
+
+def _operators_limitation(trace: _Trace) -> Limitation:
+    """Return the limitation of a trace in which operators stand for the work of devices."""
+    lost = (
+        "the file is cut short, and GPU work, which is written last, may be missing; copy the "
+        "file again"
+    )
+    reason = (
+        f"{trace.path}: {lost if trace.is_cut else 'no device recorded any'}; the outermost "
+        "operators of each thread are used as kernels, and the host as the device"
+    )
+    return Limitation("GPU work", reason)
+
+
+def _named_threads(trace: _Trace, collector: EventCollector) -> tuple[model.Thread, ...]:
+    """Return the threads of a trace that have names."""
+    names = {
+        int(trace.threads[number]): _THREAD_NAME.sub(r"\g<name>", trace.names[name])
+        for number, name in collector.thread_names.items()
+    }
+    return tuple(model.Thread(thread, name) for thread, name in sorted(names.items()) if name)
 
 
 def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
@@ -288,19 +403,21 @@ def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
     return ""
 
 
-def _losses(
-    file: TraceFile[kineto.KinetoArgs], collector: EventCollector, workless: int, work: int
-) -> Iterator[Limitation]:
-    """Yield what a trace lacks, or holds and cannot mean."""
-    path = file.path
-    if file.cut and work:
+def _losses_of_cut(trace: _Trace, n_lost: int | None) -> Iterator[Limitation]:
+    """Yield what a trace lacks that is cut among its kernels, ``n_lost`` of them at least."""
+    if trace.is_cut and n_lost is not None:
         # PyTorch writes kernels last.
         reason = (
-            f"{path}: the end of the file is missing, and with it maybe any kernel; device "
+            f"{trace.path}: the end of the file is missing, and with it maybe any kernel; device "
             "activity is a lower bound"
         )
-        what = "kernels and copies of some launches"
-        yield Limitation(what, reason, workless, LimitationKind.COSTS)
+        yield Limitation(
+            "kernels and copies of some launches", reason, n_lost, LimitationKind.COSTS
+        )
+
+
+def _losses(path: str, collector: EventCollector) -> Iterator[Limitation]:
+    """Yield what a trace holds that cannot be used."""
     if collector.untimed:
         yield Limitation("events without a time", f"{path}: they are left out", collector.untimed)
     if collector.endless:

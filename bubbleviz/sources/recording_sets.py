@@ -1,0 +1,231 @@
+"""Joins the recordings of several processes that one file holds into one profile.
+
+Tools merge the traces of a job's ranks into one file. Each rank still has its own devices, its own
+correlation ids and its own threads, so each is decoded as a profile of its own first. Joining them
+keeps the ranks apart, because processes differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bubbleviz.model import profile as model
+from bubbleviz.model.collectives import Collectives, Synchronisation
+from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.grouping import Numbering, groups_of, numbered_together, places_in
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.profile import Profile
+from bubbleviz.sources import in_memory
+from bubbleviz.sources.in_memory import Decoded
+
+
+def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
+    """Join the recordings of one file into one profile.
+
+    Recordings without work on a device keep their host threads and their limitations.
+
+    Args:
+        parts: At least two recordings, decoded from one file. No two have a process in common, and
+            none has packed range names.
+        labels: What the file calls the processes of each recording, or "" if it does not tell.
+    """
+    profiles = [part.profile for part in parts]
+    activities, rows = _join_activities([profile.activities for profile in profiles])
+    ranges = numbered_together([profile.ranges for profile in profiles], names=["name_id"])
+    path = profiles[0].source.path
+    limitations = (*_add_up(profiles), _limitation_of_set(path, len(parts), labels))
+    profile = replace(
+        profiles[0],
+        activities=activities,
+        calls=_join_calls(profiles),
+        ranges=ranges,
+        every_range=in_memory.InMemoryRanges(ranges),
+        overheads=joined([profile.overheads for profile in profiles]),
+        threads=tuple(dict.fromkeys(thread for p in profiles for thread in p.threads)),
+        devices=tuple(_devices_by_process(profiles)),
+        limitations=limitations,
+        global_rank=None,
+        launches_known=any(profile.launches_known for profile in profiles),
+        collectives=_join_collectives(profiles, rows),
+        synchronisation=_join_synchronisation(profiles, rows, len(activities)),
+        process_labels=_label_processes(profiles, labels),
+    )
+    working = [part for part in parts if not part.lacking]
+    linked = [part for part in parts if not part.unlinked]
+    return Decoded(
+        profile,
+        _add_counts([part.tables for part in parts]),
+        "" if working else parts[0].lacking,
+        "" if linked else parts[0].unlinked,
+        named=_join_masks(parts, [part.named for part in parts], missing=True),
+        apart=parts[0].apart,
+        sampled=_join_masks(parts, [part.sampled for part in parts], missing=False),
+    )
+
+
+def _limitation_of_set(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
+    """Return the note that a file holds several recordings, whose clocks are taken for one."""
+    named = [label for label in labels if label]
+    which = f" ({', '.join(named[:4])}{', ...' if len(named) > 4 else ''})" if named else ""
+    reason = (
+        f"{path}: {n_parts} recordings{which} were merged into this file and are told apart by "
+        "their processes; they count as one host with one clock, so give the original files if "
+        "they ran on several hosts"
+    )
+    return Limitation("the hosts of merged recordings", reason, n_parts)
+
+
+def _join_activities(
+    tables: Sequence[model.Activities],
+) -> tuple[model.Activities, list[Ints]]:
+    """Join activities: the kernels of all tables come first, then their copies.
+
+    Returns:
+        The activities, and for each table the rows that its rows became.
+    """
+    names = Numbering[str]()
+    renumbered = []
+    n_ranks = 0
+    for table in tables:
+        name_number = np.append(names.numbers(table.names), NONE)
+        columns = {
+            "rank": table.rank.astype(np.int64) + n_ranks,
+            "name_id": name_number[table.name_id],
+        }
+        renumbered.append(table.changed(**columns))
+        n_ranks += len(table.ranks)
+    together = joined(renumbered)
+    is_copy = np.concatenate([np.arange(len(table)) >= table.kernels for table in tables])
+    order = np.argsort(is_copy, kind="stable")
+    bounds = np.cumsum([len(table) for table in tables])[:-1]
+    rows = np.split(places_in(order), bounds)
+
+    ranks = np.concatenate([table.ranks for table in tables]).reshape(-1, 2)
+    groups = groups_of(ranks[:, 0], ranks[:, 1])
+    together = together.take(order)
+    activities = replace(
+        together,
+        rank=groups.of_row[together.rank].astype(np.int32),
+        name_id=together.name_id.astype(np.int32),
+        kernels=sum(table.kernels for table in tables),
+        names=names.values,
+        ranks=ranks[groups.first],
+    )
+    return activities, rows
+
+
+def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
+    """Join call logs that are in memory."""
+    logs = [p.calls for p in profiles if isinstance(p.calls, in_memory.InMemoryCalls)]
+    names = Numbering[str]()
+    name_id = [names.numbers(log.texts)[log.name_id] for log in logs]
+    calls = joined([log.calls for log in logs])
+    return in_memory.calls_of(
+        calls.start_ns,
+        calls.end_ns,
+        calls.thread,
+        calls.correlation_id.astype(np.int64),
+        np.concatenate(name_id),
+        names.values,
+    )
+
+
+def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Collectives | None:
+    """Join the collectives of recordings, or return None if no recording has any."""
+    tables = []
+    n_operations = 0
+    for profile, of_activity in zip(profiles, rows, strict=True):
+        table = profile.collectives
+        if table is None:
+            continue
+        kernel, operation = of_activity[table.kernel], table.operation + n_operations
+        tables.append(table.changed(kernel=kernel, operation=operation))
+        n_operations = int(operation.max(initial=n_operations - 1)) + 1
+    if not tables:
+        return None
+    return numbered_together(tables, names=["name", "datatype"], groups=["group"])
+
+
+def _join_synchronisation(
+    profiles: Sequence[Profile], rows: Sequence[Ints], n_activities: int
+) -> model.SynchronisationReader | None:
+    """Join what recordings hold of waiting, or return None if none of them holds any."""
+    if all(profile.synchronisation is None for profile in profiles):
+        return None
+
+    def read() -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+        streams = np.full(n_activities, NONE, np.int64)
+        records, waits = [], []
+        notes: list[Limitation] = []
+        for profile, of_activity in zip(profiles, rows, strict=True):
+            part, part_notes = profile.synchronisation() if profile.synchronisation else (None, ())
+            notes += part_notes
+            if part is not None:
+                streams[of_activity] = part.streams
+                records.append(part.records)
+                waits.append(part.waits)
+        if not waits:
+            return None, tuple(notes)
+        return Synchronisation(joined(records), joined(waits), streams), tuple(notes)
+
+    return read
+
+
+def _devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
+    """Yield the devices of each recording, each with the processes of its recording."""
+    for profile in profiles:
+        processes = dict.fromkeys(profile.activities.ranks[:, 0].tolist())
+        for device in profile.devices:
+            for process in processes if device.pid is None else ():
+                yield replace(device, pid=model.pid_of(process))
+            if device.pid is not None:
+                yield device
+
+
+def _label_processes(profiles: Sequence[Profile], labels: Sequence[str]) -> Mapping[int, str]:
+    """Return the label of each process that a label is known for."""
+    return {
+        process: label
+        for profile, label in zip(profiles, labels, strict=True)
+        for process in profile.activities.ranks[:, 0].tolist()
+        if label
+    }
+
+
+def _add_up(profiles: Sequence[Profile]) -> Iterator[Limitation]:
+    """Yield the limitations of all recordings; equal ones are one, with the sum of the counts."""
+    notes = [note for profile in profiles for note in profile.limitations]
+    counts = Counter[tuple[str, str]]()
+    for note in notes:
+        counts[note.what, note.reason] += note.count
+    first = {(note.what, note.reason): note for note in reversed(notes)}
+    for key, count in counts.items():
+        yield replace(first[key], count=count)
+
+
+def _add_counts(tables: Sequence[Mapping[str, int | None]]) -> Mapping[str, int | None]:
+    """Add up the row counts of recordings; a table that no recording has stays None."""
+    return {
+        name: sum(table[name] or 0 for table in tables)
+        if any(table[name] is not None for table in tables)
+        else None
+        for name in tables[0]
+    }
+
+
+def _join_masks(
+    parts: Sequence[Decoded], masks: Sequence[Bools | None], *, missing: bool
+) -> Bools | None:
+    """Join masks over ranges; a recording without a mask counts as all ``missing``."""
+    if all(mask is None for mask in masks):
+        return None
+    lengths = [len(part.profile.ranges) for part in parts]
+    filled = [
+        np.full(length, missing) if mask is None else mask
+        for mask, length in zip(masks, lengths, strict=True)
+    ]
+    return np.concatenate(filled)
