@@ -32,11 +32,10 @@ from bubbleviz.native import library  # the path comes first
 from bubbleviz.native.library import Library, load
 from bubbleviz.sources.sqlite.pages import MISSING, FileShape, Pages, PageTable, unpacked
 from scripts.build_native import compile_library
+from scripts.fuzzing.byte_damage import replace_byte
 
 _ROWS = 400
 _SANITIZED = "BUBBLEVIZ_SANITIZED"
-#: Bytes that headers, sizes and types trip over.
-_NASTY = (0, 1, 2, 5, 9, 10, 11, 12, 13, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 _EVERYTHING = (-(1 << 63), (1 << 63) - 1)
 _MISSING = -(1 << 62)
 #: How texts begin that are JSON of one member, and what such a text is where it is plain.
@@ -70,9 +69,7 @@ def _damaged(raw: bytes, page_bytes: int, chance: random.Random) -> bytes:
         # The first page holds the schema; SQLite alone reads that.
         page = page_bytes * chance.randrange(1, len(raw) // page_bytes)
         at = page + chance.choice([chance.randrange(page_bytes), chance.randrange(40)])
-        damaged[at] = chance.choice(
-            [*_NASTY, chance.randrange(256), damaged[at] ^ 1 << chance.randrange(8)]
-        )
+        replace_byte(damaged, at, chance)
     return bytes(damaged)
 
 

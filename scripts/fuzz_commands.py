@@ -1,0 +1,99 @@
+"""Damage small inputs of every kind at random and run commands on them: no traceback may come.
+
+Each seed draws a kind of input, a good input of that kind, damage of its bytes, values or
+structure, and a command. Commands run one after the other in one process per core. A command must
+end in time, with exit code 0, with 3 if a limit is exceeded, or with 1 or 2 and one sentence. Its
+output may not direct a terminal, a command that refuses writes no file, and the input stays as it
+was.
+
+    python scripts/fuzz_commands.py [--inputs 100000] [--first SEED] [--failures FOLDER]
+
+Inputs with a problem are copied to the folder of failures. ``--inputs 1 --first SEED`` runs one of
+them again. Exit codes: 0 no input has a problem, 1 some have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.fuzzing.campaign import run_campaign  # the path comes first
+from scripts.fuzzing.kinds import KINDS, write_inputs
+from scripts.fuzzing.worker import Answer, Request
+
+#: Inputs between two lines of progress.
+_PROGRESS = 1_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the inputs of some seeds and return the exit code."""
+    options = _parser().parse_args(arguments)
+    if unknown := set(options.kind) - set(KINDS):
+        print(f"unknown kinds {sorted(unknown)}; the kinds are {', '.join(KINDS)}", file=sys.stderr)
+        return 2
+    options.failures.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        inputs = Path(folder) / "inputs"
+        write_inputs(inputs)
+        request = Request(
+            inputs=str(inputs),
+            folder=f"{folder}/work",
+            failures=str(options.failures.resolve()),
+            seeds=tuple(range(options.first, options.first + options.inputs)),
+            kinds=tuple(options.kind or KINDS),
+            max_s=options.max_seconds,
+            max_cpu_s=options.max_cpu_seconds,
+        )
+        Path(request.folder).mkdir()
+        progress = _Progress(options.inputs)
+        counts = run_campaign(request, options.jobs, progress.show)
+    print("\n".join(counts.lines()))
+    return 1 if counts.problems else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/fuzz_commands.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    failures = Path("build/fuzz_failures")
+    parser.add_argument("--inputs", type=int, default=1_000, metavar="N", help="inputs [1000]")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed [0]")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--kind", action="append", default=[], help="only this kind; repeat")
+    parser.add_argument("--failures", type=Path, default=failures, help=f"folder [{failures}]")
+    parser.add_argument("--max-seconds", type=float, default=60.0, help="of an input [60]")
+    parser.add_argument("--max-cpu-seconds", type=float, default=10.0, help="of an input [10]")
+    return parser
+
+
+class _Progress:
+    """Prints each problem as it comes, and the number of inputs now and then.
+
+    Args:
+        inputs: Number of inputs of the run.
+    """
+
+    def __init__(self, inputs: int) -> None:
+        self._inputs, self._done, self._begin_s = inputs, 0, time.monotonic()
+
+    def show(self, answer: Answer) -> None:
+        """Count an input, and print what is due."""
+        self._done += 1
+        for problem in answer.problems:
+            print(f"seed {answer.seed}: {problem}: {answer.command}", flush=True)
+        if self._done % _PROGRESS == 0:
+            seconds = time.monotonic() - self._begin_s
+            print(f"{self._done:,} of {self._inputs:,} inputs in {seconds:,.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

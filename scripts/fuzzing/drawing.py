@@ -1,0 +1,85 @@
+"""Draws damaged inputs: a kind, a good input of it, damage, and a command, all from one seed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.fuzzing.byte_damage import damage_file_bytes
+from scripts.fuzzing.judging import list_contents
+from scripts.fuzzing.kinds import InputKind, folder_of
+
+#: Share of the steps that damage bytes rather than values or structure.
+_BYTES_SHARE = 0.3
+#: Share of the inputs of several files that lose one, or have one twice.
+_FILES_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class DrawnInput:
+    """A damaged input and the command that reads it.
+
+    Attributes:
+        kind: Name of the kind of input.
+        path: The damaged file or folder.
+        words: Arguments of the command line.
+        outputs: Files that the command is asked to write.
+    """
+
+    kind: str
+    path: Path
+    words: tuple[str, ...]
+    outputs: tuple[Path, ...]
+
+
+def draw_input(
+    seed: int, kinds: Sequence[InputKind], inputs: Path, folder: Path, *, damaged: bool = True
+) -> DrawnInput:
+    """Write the input of a seed into an empty folder.
+
+    Args:
+        seed: Decides everything that is drawn.
+        kinds: Kinds to draw from.
+        inputs: Folder of the good inputs.
+        folder: Empty folder, which gets the folders ``in`` and ``out``.
+        damaged: Whether the input is damaged; without damage every command succeeds.
+    """
+    chance = random.Random(seed)
+    kind = chance.choice(kinds)
+    good = chance.choice(sorted(folder_of(kind, inputs).iterdir()))
+    path = folder / "in" / good.name
+    path.parent.mkdir()
+    (folder / "out").mkdir()
+    if good.is_dir():
+        shutil.copytree(good, path)
+    else:
+        shutil.copyfile(good, path)
+    before = list_contents(path.parent)
+    # A format may refuse some changes, which leaves the input as it was.
+    while damaged and list_contents(path.parent) == before:
+        _damage(path, kind, chance)
+    template = chance.choice(kind.commands)
+    places = {"in": path, "out": folder / "out", "good": good, "inputs": inputs}
+    words = tuple(word.format_map(places) for word in template.split())
+    outputs = tuple(Path(word) for word in words if word.startswith(f"{folder}/out/"))
+    return DrawnInput(kind.name, path, words, outputs)
+
+
+def _damage(path: Path, kind: InputKind, chance: random.Random) -> None:
+    """Damage one or a few files of an input, each in one or a few steps."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    if len(files) > 1 and chance.random() < _FILES_SHARE:
+        file = files.pop(chance.randrange(len(files)))
+        if chance.random() < 0.5:
+            file.unlink()
+        else:
+            shutil.copyfile(file, file.with_name(f"again-{file.name}"))
+    for _ in range(chance.choice([1, 1, 1, 2, 3])):
+        file = chance.choice(files)
+        if chance.random() < _BYTES_SHARE:
+            damage_file_bytes(file, chance)
+        else:
+            chance.choice(kind.damages)(file, chance)

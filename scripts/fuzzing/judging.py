@@ -1,0 +1,150 @@
+"""Judges what a command did with a damaged input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import unicodedata
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Exit codes: done, refused, wrong usage, and a limit that is exceeded.
+_CODES = (0, 1, 2, 3)
+_REFUSED = (1, 2)
+#: Beginning of every line on standard error, and of lines that refuse nothing.
+_LINE, _WARNING = "bubbleviz: ", "bubbleviz: warning: "
+#: Maximum number of characters of a sentence that refuses.
+_MAX_SENTENCE = 1_000
+#: Directions of text that change how a terminal shows what follows.
+_DIRECTIONS = {"LRO", "RLO", "LRE", "RLE", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended.
+
+    Attributes:
+        code: Exit code, or None if an exception escaped.
+        escaped: The exception and where it was raised, or "".
+        out: Standard output.
+        err: Standard error.
+        cpu_s: Processor time in seconds.
+    """
+
+    code: int | None
+    escaped: str
+    out: bytes
+    err: bytes
+    cpu_s: float
+
+
+def list_contents(folder: Path) -> Mapping[str, str]:
+    """Return the files of a folder, each with a hash of its content."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def list_problems(ended: Ended, outputs: Sequence[Path], max_cpu_s: float) -> list[str]:
+    """Return what is wrong with an outcome, each in a few words; none if nothing is.
+
+    Args:
+        ended: How the command ended.
+        outputs: Files that it was asked to write.
+        max_cpu_s: Maximum processor time in seconds.
+    """
+    if ended.escaped:
+        return [f"traceback: {ended.escaped}"]
+    problems = [] if ended.code in _CODES else [f"exit code {ended.code}"]
+    if ended.cpu_s > max_cpu_s:
+        problems.append(f"took more than {max_cpu_s:g} s of processor time")
+    problems += _problems_of_text("standard output", ended.out)
+    problems += _problems_of_text("standard error", ended.err)
+    problems += _problems_of_messages(ended)
+    for path in outputs:
+        problems += _problems_of_output(path, ended)
+    return problems
+
+
+def _problems_of_text(stream: str, content: bytes) -> list[str]:
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return [f"{stream} is not UTF-8"]
+    directing = sorted({character for character in text if _is_directing(character)})
+    return [f"{stream} contains {character!a}" for character in directing[:1]]
+
+
+def _is_directing(character: str) -> bool:
+    """Return whether a character directs a terminal rather than being shown."""
+    if character in "\n" or " " <= character <= "~":
+        return False
+    is_control = unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}
+    return is_control or unicodedata.bidirectional(character) in _DIRECTIONS
+
+
+def _problems_of_messages(ended: Ended) -> list[str]:
+    lines = ended.err.decode("utf-8", "replace").splitlines()
+    problems = [
+        f"standard error has a line without a beginning: {line[:60]}"
+        for line in lines
+        if not line.startswith(_LINE)
+    ][:1]
+    if "Traceback (most recent call last)" in "\n".join(lines):
+        problems.append("traceback printed")
+    if any("out of memory" in line for line in lines):
+        problems.append("out of memory")
+    if ended.code not in _REFUSED:
+        return problems
+    sentences = [line for line in lines if not line.startswith(_WARNING)]
+    if not sentences:
+        problems.append("refused without a sentence")
+    elif len(sentences[-1]) > _MAX_SENTENCE:
+        problems.append("refused in a sentence that is too long")
+    # ``bubbleviz PATH`` first names the command that it runs.
+    is_door = len(sentences) == 2 and ", since " in sentences[0]
+    if len(sentences) > 1 and not is_door:
+        problems.append(f"refused in {len(sentences)} sentences")
+    return problems
+
+
+def _problems_of_output(path: Path, ended: Ended) -> list[str]:
+    suffix = "".join(path.suffixes)
+    if ended.code in _REFUSED:
+        return [f"refused, but wrote {suffix}"] if path.exists() else []
+    if not path.exists():
+        return [f"did not write {suffix}"] if ended.code == 0 else []
+    content = path.read_bytes()
+    if path.suffix == ".json":
+        return _problems_of_json(suffix, content)
+    if path.suffix == ".svg":
+        try:
+            ET.fromstring(content)
+        except ET.ParseError:
+            return [f"{suffix} is not well-formed"]
+    if path.suffix in {".csv", ".md", ".tex", ".txt", ".toml"}:
+        return _problems_of_text(suffix, content)
+    return []
+
+
+def _problems_of_json(suffix: str, content: bytes) -> list[str]:
+    def refuse(token: str) -> float:
+        raise ValueError(f"{token} is no number of JSON")
+
+    try:
+        document = json.loads(content, parse_constant=refuse, parse_float=_finite)
+    except ValueError:
+        return [f"{suffix} is not valid JSON"]
+    return [] if isinstance(document, dict) else [f"{suffix} is no object"]
+
+
+def _finite(token: str) -> float:
+    number = float(token)
+    if not math.isfinite(number):
+        raise ValueError(f"{token} is no finite number")
+    return number

@@ -1,0 +1,380 @@
+"""Kinds of input: how small good ones are written, how they are damaged, what reads them."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import TypeAlias
+
+from bubbleviz.cli.app import main
+from bubbleviz.model.texts import csv_text
+from scripts.fuzzing.arrow_damage import damage_arrow
+from scripts.fuzzing.document_damage import (
+    damage_event_text,
+    damage_json,
+    damage_json_lines,
+    damage_pickle,
+)
+from scripts.fuzzing.protobuf_damage import damage_space
+from scripts.fuzzing.sqlite_damage import damage_database
+from scripts.fuzzing.text_damage import damage_csv, damage_toml
+from tests.planting import Planting, plant
+from tests.support.columnar_exports import FORMS, columnar
+from tests.support.flight_dumps import dump, entry
+from tests.support.nccl_event_files import proxy_file
+from tests.support.nccl_runs import ring
+from tests.support.operation_tables import stream_of, traced
+from tests.support.operation_tables import written as write_tables
+from tests.support.places import CHECKOUT
+from tests.support.processes import processes_of
+from tests.support.recorded_runs import recorded
+from tests.support.rocm_profiles import write_rocpd, write_rpd
+from tests.support.torch_traces import traces_of, with_world
+from tests.support.xla_files import space, trace_json
+from tests.support.xla_profiles import gpu, tpu
+from tests.support.xla_runs import steps
+
+#: Changes one file in place.
+Damage: TypeAlias = Callable[[Path, random.Random], None]
+
+#: The smallest runs that have every number: on one clock, and with all that an export may contain.
+_SMALL = Planting(stages=2, microbatches=2, iterations=2)
+_FULL = replace(
+    *(_SMALL,),
+    schedule="zb-h1",
+    autograd="named",
+    library_depth=1,
+    text="mixed",
+    ranges="mixed",
+    watchdog=True,
+    copies=True,
+    double_calls=True,
+    iteration_ranges=True,
+    overhead=True,
+)
+
+#: Commands that read a profile. ``{in}`` is the damaged input, ``{out}`` a folder for outputs.
+_PROFILE_COMMANDS = (
+    "analyze {in} -j 1",
+    "analyze {in} -j 1 -v",
+    "analyze {in} -j 1 -q -o {out}/r.json",
+    "analyze {in} -j 1 -v -o {out}/r.json -o {out}/r.csv -o {out}/r.svg",
+    "analyze {in} -j 1 -q -o {out}/r.html",
+    "analyze {in} -j 1 -q -o {out}/r.trace.json -o {out}/r.bubbles.csv -o {out}/r.md",
+    "analyze {in} -j 1 -q -o {out}/r.tex -o {out}/r.txt -o {out}/r.panels.svg",
+    "analyze {in} -j 1 --memory --anonymous -o {out}/r.json",
+    "analyze {in} -j 1 --skip 1 --causes --critical-path -o {out}/r.svg",
+    "analyze {in} -j 1 --window iteration:0-0 --align utc",
+    "analyze {in} -j 1 --json -",
+    "inspect {in}",
+    "inspect {in} -v",
+    "inspect {in} -o {out}/bundle.zip",
+    "idle {in} -j 1",
+    "idle {in} -j 1 -v -o {out}/i.json -o {out}/i.csv -o {out}/i.svg",
+    "idle {in} -j 1 -q -o {out}/i.html",
+    "nccl {in} -j 1 -v -o {out}/n.json",
+    "pgle {in} -j 1 -o {out}/c.pbtxt",
+    "gate {in} -j 1 --max-bubble 90%",
+    "compare {in} {in} -j 1 -o {out}/c.json",
+    "layout {in} -j 1 --layers-per-stage 2",
+    "plan {in} -j 1",
+    "{in}",
+)
+#: Commands that read a table of operations: there are no kernels.
+_TABLE_COMMANDS = tuple(
+    command
+    for command in _PROFILE_COMMANDS
+    if command.split()[0] in {"analyze", "inspect", "gate", "compare", "layout", "plan", "{in}"}
+)
+_REPORT_COMMANDS = (
+    "compare {good} {in} -o {out}/c.json -o {out}/c.md",
+    "compare {in} {good} -v -o {out}/c.csv",
+    "gate {in} --max-bubble 20% --max-time 100ms -o {out}/g.json",
+    "gate {in} --baseline {good} --max-increase 1pt",
+    "gate {good} --baseline {in} --promised-by {in}",
+    "plan {in} -o {out}/p.csv -o {out}/p.json",
+    "plan {in} --backward fused --memory-limit 3 -o {out}/p.svg",
+    "simulate --from {in} --schedule 1f1b,zb-h1 -m 4",
+    "layout {in} --layers-per-stage 4",
+)
+_RECORDING_COMMANDS = (
+    "watch {in} --plain --interval 0.01 --stop-after 0.01",
+    "watch {in} --plain --interval 0.01 --stop-after 0.01 --jsonl {out}/w.jsonl",
+    "watch {in} --plain --interval 0.01 --stop-after 0.01 --anonymous --max-bubble schedule=1%",
+    *_TABLE_COMMANDS,
+)
+_NCCL_COMMANDS = ("nccl {in} -j 1", "nccl {in} -v -o {out}/n.json -o {out}/n.csv", "{in}")
+#: Good profiles that conventions, orders and costs are applied to.
+_RUN, _JAX_RUN = "{inputs}/nsys-sqlite/small", "{inputs}/nsys-sqlite/jax.sqlite"
+
+
+@dataclass(frozen=True)
+class InputKind:
+    """A kind of input.
+
+    Attributes:
+        name: Name in counts and on the command line.
+        write: Writes good inputs into an empty folder; each entry, a file or a folder, is one.
+        damages: Damage of one file that keeps its format; damage of bytes is added to these.
+        commands: Command lines, of which one is drawn for each input.
+    """
+
+    name: str
+    write: Callable[[Path], None]
+    damages: Sequence[Damage]
+    commands: Sequence[str]
+
+
+def _export(folder: Path, planting: Planting) -> Path:
+    """Plant a run and return its export, which is the only file of the folder."""
+    plant(planting, folder)
+    return folder / "node0.sqlite"
+
+
+def _write_nsys(folder: Path) -> None:
+    _export(folder / "small", _SMALL)
+    _export(folder / "full", _FULL)
+    plant(replace(_SMALL, servers=2, iterations=1, reduce_ns=300_000), folder / "servers")
+    steps(3).written(folder)
+
+
+def _write_columnar(folder: Path) -> None:
+    export = _export(folder / "export", _SMALL)
+    for name in ("parquet", "arrow", "parquet, texts in dictionaries"):
+        target = folder / name.replace(" ", "-").replace(",", "")
+        target.mkdir()
+        columnar(export, target, FORMS[name])
+    export.unlink()
+    export.parent.rmdir()
+
+
+def _write_kineto(folder: Path) -> None:
+    export = _export(folder / "export", replace(_FULL, devices="zero"))
+    for name in ("gzipped", "plain"):
+        (folder / name).mkdir()
+        traces = with_world(traces_of(export, folder / name), 2)
+        if name == "plain":
+            for trace in traces:
+                trace.with_suffix("").write_bytes(gzip.decompress(trace.read_bytes()))
+                trace.unlink()
+    export.unlink()
+    export.parent.rmdir()
+
+
+def _write_rocm(folder: Path) -> None:
+    export = _export(folder / "export", _FULL)
+    processes = processes_of(export)
+    write_rocpd(folder / "merged.db", processes)
+    write_rocpd(folder / "early.db", processes, release="6.4", link="correlation_id")
+    write_rpd(folder / "trace.rpd", processes)
+    export.unlink()
+    export.parent.rmdir()
+
+
+def _write_xplane(folder: Path) -> None:
+    (folder / "tpu.xplane.pb").write_bytes(space(tpu(2), ["host0"]))
+    (folder / "gpu.xplane.pb").write_bytes(space(gpu(), ["host0"], refs=False))
+
+
+def _write_xla_trace(folder: Path) -> None:
+    (folder / "tpu.trace.json").write_bytes(trace_json(tpu(2)))
+    packed = gzip.compress(trace_json(gpu()), mtime=0)
+    (folder / "gpu.trace.json.gz").write_bytes(packed)
+
+
+def _write_nccl_events(folder: Path) -> None:
+    (folder / "ring").mkdir()
+    ring(folder / "ring", count=3)
+    transfers = [("Send", 1, 3, (0, 10, 20, 30)), ("Recv", 1, 4, (0, 10, 20, 30, 40))]
+    (folder / "proxy.txt").write_text(proxy_file(transfers))
+
+
+def _write_flight_dumps(folder: Path, ending: str) -> None:
+    entries = [entry("0", "all_reduce", 1, 5.0, 2.0), entry("0", "all_reduce", 2)]
+    ranks = {0: entries, 1: entries, 2: [entry("4", "all_reduce", 1)], 3: []}
+    dump(folder / "dumps", ranks, ending)
+
+
+def _operation_rows() -> list[tuple[int, int, int, str, int, int]]:
+    """Return rank, iteration, microbatch, phase, start and end of operations of two stages."""
+    return [
+        (rank, iteration, number % 2, phase, start_ns, start_ns + 50_000)
+        for iteration in range(2)
+        for number, phase in enumerate(("F", "F", "BW", "BW", "Optimizer"))
+        for rank in range(2)
+        for start_ns in [100_000 * (10 * iteration + number) + 10_000 * rank]
+    ]
+
+
+def _operation_columns() -> dict[str, list[int | str]]:
+    names = ("rank", "iteration", "microbatch", "phase", "start_ns", "end_ns")
+    columns = zip(*_operation_rows(), strict=True)
+    return dict(zip(names, map(list, columns), strict=True))
+
+
+def _write_csv(folder: Path) -> None:
+    paths = write_tables(folder, _operation_columns())
+    packed = gzip.compress(paths["csv"].read_bytes(), mtime=0)
+    (folder / "packed.csv.gz").write_bytes(packed)
+    for kind in ("parquet", "arrow"):
+        paths[kind].unlink()
+
+
+def _write_arrow_tables(folder: Path) -> None:
+    write_tables(folder, _operation_columns())["csv"].unlink()
+    stream_of(folder / "stream.arrow", _operation_columns())
+
+
+def _write_megascan(folder: Path) -> None:
+    rows = [
+        (rank, microbatch, phase, start_ns, end_ns)
+        for rank, iteration, microbatch, phase, start_ns, end_ns in _operation_rows()
+        if iteration == 0
+    ]
+    traced(folder / "pairs.json", rows)
+    traced(folder / "whole.json", rows, whole=True)
+
+
+def _write_recordings(folder: Path) -> None:
+    for rank in range(2):
+        names = [
+            f"{phase} mb={microbatch} stage={rank}"
+            for phase in ("F", "BW")
+            for microbatch in (0, 1)
+        ]
+        recorded(folder / "run", [*names, "Optimizer"], 3, place=(rank, 2))
+
+
+def _run_command(*words: object) -> None:
+    """Run a command on a good input, to save what it writes."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        code = main([str(word) for word in words])
+    if code != 0:
+        raise RuntimeError(f"bubbleviz {' '.join(map(str, words))} ended with {code}")
+
+
+def _write_reports(folder: Path) -> None:
+    for name, planting in {"small": _SMALL, "full": _FULL}.items():
+        export = _export(folder / "export", planting)
+        report = folder / f"{name}.json"
+        _run_command("analyze", export, "-q", "-j", 1, "-o", report)
+        export.unlink()
+    (folder / "export").rmdir()
+
+
+def _write_conventions(folder: Path) -> None:
+    text = (CHECKOUT / "bubbleviz" / "conventions" / "frameworks" / "zero_bubble.toml").read_text()
+    (folder / "zero_bubble.toml").write_text(text)
+    kinds = "communication = ['^my_nccl', 'a2a']\nhelper_threads = ['pt_data_worker', 'watchdog']\n"
+    (folder / "kinds.toml").write_text(f'name = "kinds"\n{kinds}')
+
+
+def _write_activities(folder: Path) -> None:
+    text = """
+        [[activity]]
+        name = "data loading"
+        meaning = "the next batch was loaded"
+        strength = 3
+        match = ['dataloader', '^next_batch$']
+
+        [[activity]]
+        name = "checkpoint"
+        meaning = "a checkpoint was written"
+        strength = 2
+        match = ['save_.*']
+    """
+    (folder / "activities.toml").write_text(textwrap.dedent(text))
+
+
+def _write_orders(folder: Path) -> None:
+    simulate = ("simulate", "-p", 2, "-m", 2, "--tf", 9, "--tb", 9, "--tw", 9)
+    _run_command(*simulate, "--schedule", "zb-h1", "-o", folder / "zb-h1.csv")
+    _run_command(*simulate, "--schedule", "1f1b", "-o", folder / "1f1b.csv")
+
+
+def _write_layers(folder: Path) -> None:
+    layers = [(f"layers.{n}", 1.0 + n / 4, 2.0, 1.0, 1) for n in range(6)]
+    header = ("name", "forward_ms", "backward_ms", "weight_ms", "memory")
+    (folder / "layers.csv").write_text(csv_text(header, layers), encoding="utf-8")
+
+
+def _write_costs(folder: Path) -> None:
+    run = folder / "jax.sqlite"
+    steps(3).written(folder)
+    for suffix in ("pbtxt", "pb"):
+        _run_command("pgle", run, "-j", 1, "-q", "-o", folder / f"costs.{suffix}")
+    run.unlink()
+
+
+def _kinds() -> list[InputKind]:
+    layout = "layout --layers {in} -p 2 -m 4"
+    order = "simulate --plan {in} --tf 9 --tb 9 --tw 9 -o {out}/s.json"
+    convention = "--convention {in} -j 1"
+    return [
+        InputKind("nsys sqlite", _write_nsys, (damage_database,), _PROFILE_COMMANDS),
+        InputKind("nsys tables", _write_columnar, (damage_arrow,), _PROFILE_COMMANDS),
+        InputKind("pytorch json", _write_kineto, (damage_json,), _PROFILE_COMMANDS),
+        InputKind("rocm", _write_rocm, (damage_database,), _PROFILE_COMMANDS),
+        InputKind("xplane", _write_xplane, (damage_space,), _PROFILE_COMMANDS),
+        InputKind("xla json", _write_xla_trace, (damage_json,), _PROFILE_COMMANDS),
+        InputKind(
+            "nccl events", _write_nccl_events, (damage_event_text, damage_json), _NCCL_COMMANDS
+        ),
+        InputKind(
+            *("flight recorder", lambda folder: _write_flight_dumps(folder, "")),
+            *((damage_pickle,), _NCCL_COMMANDS),
+        ),
+        InputKind(
+            *("flight json", lambda folder: _write_flight_dumps(folder, ".json")),
+            *((damage_json,), _NCCL_COMMANDS),
+        ),
+        InputKind("csv", _write_csv, (damage_csv,), _TABLE_COMMANDS),
+        InputKind("arrow tables", _write_arrow_tables, (damage_arrow,), _TABLE_COMMANDS),
+        InputKind("megascan", _write_megascan, (damage_json,), _TABLE_COMMANDS),
+        InputKind("recordings", _write_recordings, (damage_json_lines,), _RECORDING_COMMANDS),
+        InputKind("reports", _write_reports, (damage_json,), _REPORT_COMMANDS),
+        InputKind(
+            *("conventions", _write_conventions, (damage_toml,)),
+            (
+                f"analyze {_RUN} {convention}",
+                f"inspect {_RUN} --convention {{in}}",
+                f"idle {_RUN} {convention}",
+                f"nccl {_RUN} {convention}",
+            ),
+        ),
+        InputKind(
+            *("activities", _write_activities, (damage_toml,)),
+            (f"idle {_RUN} -j 1 -v --activities {{in}}",),
+        ),
+        InputKind(
+            *("orders", _write_orders, (damage_csv,)),
+            (order, f"analyze {_RUN} -j 1 --plan {{in}}"),
+        ),
+        InputKind("layers", _write_layers, (damage_csv,), (layout, f"{layout} --memory-limit 9")),
+        InputKind(
+            *("costs", _write_costs, (damage_event_text,)),
+            (f"pgle {_JAX_RUN} -j 1 --against {{in}} -o {{out}}/e.csv",),
+        ),
+    ]
+
+
+KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in _kinds()}
+
+
+def folder_of(kind: InputKind, inputs: Path) -> Path:
+    """Return the folder with the good inputs of a kind."""
+    return inputs / kind.name.replace(" ", "-")
+
+
+def write_inputs(inputs: Path) -> None:
+    """Write the good inputs of all kinds into a new folder."""
+    for kind in KINDS.values():
+        folder = folder_of(kind, inputs)
+        folder.mkdir(parents=True)
+        kind.write(folder)

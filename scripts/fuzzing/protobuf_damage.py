@@ -1,0 +1,86 @@
+"""Damage of XLA's profiles: fields of their messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from scripts.fuzzing.byte_damage import edit_content
+from scripts.fuzzing.values import INTEGERS, Random, draw_number, draw_text
+from tests.support.xla_files import space_type
+
+_UNSIGNED = (FieldDescriptor.TYPE_UINT64,)
+
+
+def damage_space(path: Path, chance: Random) -> None:
+    """Change, remove, repeat or reorder fields of the messages of a file."""
+
+    def edit(content: bytes) -> bytes:
+        space = space_type()()
+        try:
+            space.ParseFromString(content)
+        except DecodeError:  # an earlier step damaged it
+            return content
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            message = _draw_message(space, chance)
+            _change_field(message, chance)
+        return bytes(space.SerializeToString(deterministic=True))
+
+    edit_content(path, edit)
+
+
+def _draw_message(space: Any, chance: Random) -> Any:
+    """Return a message at a depth that is drawn: the file, a plane, a line, an event, a fact."""
+    message = space
+    for _ in range(chance.randrange(6)):
+        children: list[Any] = []
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                children.append(chance.choice(value) if _is_repeated(field) else value)
+        if not children:
+            return message
+        message = chance.choice(children)
+    return message
+
+
+def _is_repeated(field: Any) -> bool:
+    if hasattr(field, "is_repeated"):  # newer versions deprecate ``label``
+        return bool(field.is_repeated)
+    return bool(field.label == FieldDescriptor.LABEL_REPEATED)
+
+
+def _change_field(message: Any, chance: Random) -> None:
+    field = chance.choice(message.DESCRIPTOR.fields)
+    if field.message_type is not None or _is_repeated(field):
+        _change_repeated(message, field, chance)
+    elif chance.random() < 0.2:
+        message.ClearField(field.name)
+    elif field.type == FieldDescriptor.TYPE_DOUBLE:
+        setattr(message, field.name, float(draw_number(chance)))
+    elif field.type == FieldDescriptor.TYPE_BYTES:
+        setattr(message, field.name, draw_text(chance).encode("utf-8", "surrogatepass"))
+    else:
+        number = chance.choice(INTEGERS)
+        setattr(message, field.name, abs(number) if field.type in _UNSIGNED else number)
+
+
+def _change_repeated(message: Any, field: Any, chance: Random) -> None:
+    if not _is_repeated(field):
+        message.ClearField(field.name)
+        return
+    values = getattr(message, field.name)
+    drawn = chance.randrange(4)
+    if drawn == 0 or not len(values):
+        message.ClearField(field.name)
+    elif drawn == 1:
+        del values[chance.randrange(len(values))]
+    elif drawn == 2:
+        values.append(chance.choice(values))
+    else:
+        order = [*values]
+        chance.shuffle(order)
+        message.ClearField(field.name)
+        getattr(message, field.name).extend(order)

@@ -1,0 +1,201 @@
+"""Runs the inputs of some seeds, one after the other, in one process.
+
+``python -m scripts.fuzzing.worker REQUEST`` takes a request in JSON and prints one line of JSON
+before and one after each input, so that whoever started it knows which input ended the process. If
+an input takes too long, all stacks go to standard error and the process ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import shlex
+import shutil
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TextIO
+
+from bubbleviz.cli.app import main as run_bubbleviz
+from scripts.fuzzing.drawing import DrawnInput, draw_input
+from scripts.fuzzing.judging import Ended, list_contents, list_problems
+from scripts.fuzzing.kinds import KINDS
+
+#: Bytes of memory that a worker may reserve; a good input takes a tenth.
+_MAX_MEMORY = 12 << 30
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a worker is asked to run.
+
+    Attributes:
+        inputs: Folder of the good inputs.
+        folder: Folder that the worker may write to.
+        failures: Folder that inputs with a problem are copied to.
+        seeds: Seeds of the inputs, in order.
+        kinds: Names of the kinds to draw from.
+        max_s: Maximum time of an input in seconds of wall time.
+        max_cpu_s: Maximum time of an input in seconds of processor time.
+        damaged: Whether inputs are damaged.
+    """
+
+    inputs: str
+    folder: str
+    failures: str
+    seeds: tuple[int, ...]
+    kinds: tuple[str, ...]
+    max_s: float
+    max_cpu_s: float
+    damaged: bool = True
+
+
+@dataclass(frozen=True)
+class Started:
+    """An input that is about to be run.
+
+    Attributes:
+        seed: Seed of the input.
+        kind: Kind of the input.
+        command: The command line, with paths relative to the folder of the input.
+    """
+
+    seed: int
+    kind: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Answer(Started):
+    """What came of an input.
+
+    Attributes:
+        code: Exit code, or None if an exception escaped or the process died.
+        problems: What is wrong with the outcome.
+        cpu_s: Processor time in seconds.
+    """
+
+    code: int | None
+    problems: tuple[str, ...]
+    cpu_s: float
+
+
+def main() -> None:
+    """Run the inputs of a request."""
+    request = Request(**json.loads(sys.argv[1]))
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    stacks = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+    # A warning counts as a problem each time, not only the first time.
+    warnings.simplefilter("always")
+    faulthandler.enable(stacks)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for seed in request.seeds:
+        drawn = _draw_seed(request, seed)
+        started = Started(seed, drawn.kind, _command_line(request, drawn))
+        print(json.dumps(asdict(started)), file=answers, flush=True)
+        faulthandler.dump_traceback_later(request.max_s, exit=True, file=stacks)
+        answer = _run_input(request, started, drawn)
+        faulthandler.cancel_dump_traceback_later()
+        print(json.dumps(asdict(answer)), file=answers, flush=True)
+
+
+def _draw_seed(request: Request, seed: int) -> DrawnInput:
+    folder = Path(request.folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    kinds = [KINDS[name] for name in request.kinds]
+    return draw_input(seed, kinds, Path(request.inputs), folder, damaged=request.damaged)
+
+
+def _command_line(request: Request, drawn: DrawnInput) -> str:
+    """Return a command line without the folders of this run."""
+    command = shlex.join(["bubbleviz", *drawn.words])
+    return command.replace(f"{request.folder}/", "").replace(request.inputs, "inputs")
+
+
+def _run_input(request: Request, started: Started, drawn: DrawnInput) -> Answer:
+    folder = Path(request.folder)
+    before = list_contents(drawn.path.parent)
+    ended = run_captured(lambda: run_bubbleviz([*drawn.words]), folder)
+    problems = list_problems(ended, drawn.outputs, request.max_cpu_s)
+    if list_contents(drawn.path.parent) != before:
+        problems.append("changed its input")
+    problems += _unasked_outputs(drawn, folder / "out")
+    if problems:
+        keep_failure(request, started, problems)
+    return Answer(**asdict(started), code=ended.code, problems=tuple(problems), cpu_s=ended.cpu_s)
+
+
+def keep_failure(request: Request, started: Started, problems: Sequence[str]) -> None:
+    """Copy an input, its outputs and its problems to the folder of failures."""
+    kept = Path(request.failures) / f"seed-{started.seed}"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(request.folder, kept)
+    lines = [f"{started.kind}: {started.command}", *problems]
+    (kept / "problems.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _unasked_outputs(drawn: DrawnInput, folder: Path) -> list[str]:
+    unasked = {path for path in folder.rglob("*") if path.is_file()} - {*drawn.outputs}
+    return [f"left a file: {sorted(unasked)[0].suffix}"] if unasked else []
+
+
+def run_captured(command: Callable[[], int], folder: Path) -> Ended:
+    """Run a command with standard output and error in files, and return how it ended.
+
+    Args:
+        command: Returns an exit code.
+        folder: Folder of the files ``stdout`` and ``stderr``.
+    """
+    code, escaped = None, ""
+    with (folder / "stdout").open("w+b") as out, (folder / "stderr").open("w+b") as err:
+        begin_s = time.process_time()
+        with _redirected(1, out) as stdout, _redirected(2, err) as stderr:
+            try:
+                with redirect_stdout(stdout), redirect_stderr(stderr):
+                    code = command()
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+            except BaseException as error:
+                escaped = _describe(error)
+                traceback.print_exc(file=stderr)
+        return Ended(code, escaped, _read(out), _read(err), time.process_time() - begin_s)
+
+
+@contextmanager
+def _redirected(number: int, file: IO[bytes]) -> Iterator[TextIO]:
+    """Let a standard stream end in a file, for libraries as well; yield the stream."""
+    saved = os.dup(number)
+    os.dup2(file.fileno(), number)
+    try:
+        with open(number, "w", encoding="utf-8", closefd=False) as stream:
+            yield stream
+    finally:
+        os.dup2(saved, number)
+        os.close(saved)
+
+
+def _read(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
+
+
+def _describe(error: BaseException) -> str:
+    """Return the type of an exception and the innermost place in the package where it passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if "/bubbleviz/" in frame.filename]
+    frame = (inside or frames)[-1]
+    place = frame.filename.rpartition("/bubbleviz/")[2]
+    return f"{type(error).__name__} at {place}:{frame.name}"
+
+
+if __name__ == "__main__":
+    main()
