@@ -17,13 +17,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
-from bubbleviz.model.grouping import Numbering, groups_of
+from bubbleviz.model.grouping import (
+    Numbering,
+    begins,
+    distinct,
+    found_in,
+    groups_of,
+    sorted_rows,
+)
 from bubbleviz.model.profile import beyond, capture_bounds, possible
 
 #: What the events of a line are: kernels and copies of a GPU; instructions, nested ones inside
@@ -48,6 +56,8 @@ PROGRAMS = "/host:metadata"
 #: Stands in ``tf_op`` where there is no path.
 _NO_PATH = "XlaModule:"
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
+#: Beginnings of the names of instructions that run others.
+_OUTER = ("while", "conditional", "call")
 
 
 def device_of(plane: str) -> int | None:
@@ -69,6 +79,31 @@ def roles_of(plane: str, lines: Sequence[str]) -> list[str]:
     if any(streams):
         return [STREAM if stream else NOTHING for stream in streams]
     return [_LINES.get(line, NOTHING) for line in lines]
+
+
+def number_recordings(planes: Sequence[str], ends: Collection[int] = ()) -> list[int]:
+    """Return the number of the recording that each plane belongs to, from 0.
+
+    One recording holds one plane of each device and host. Files that were joined hold several, so a
+    recording ends before a plane of a device or host that it holds already.
+
+    Args:
+        planes: Names of planes, in order.
+        ends: Indices of planes before which a recording is known to end.
+    """
+    numbers: list[int] = []
+    held: set[int | str] = set()
+    number = 0
+    for index, name in enumerate(planes):
+        device = device_of(name)
+        key = name if device is None else device
+        is_telling = device is not None or (name.startswith("/host:") and name != PROGRAMS)
+        if index in ends or (is_telling and key in held):
+            number, held = number + 1, set()
+        if is_telling:
+            held.add(key)
+        numbers.append(number)
+    return numbers
 
 
 def path_of(tf_op: str) -> str:
@@ -218,10 +253,57 @@ class Planes:
         return label
 
     def events(self, *roles: str) -> PlaneEvents:
-        """Return the events of some roles."""
+        """Return the events of some roles, by thread, device and time.
+
+        Their order does not depend on that of the file. Of events that start together those without
+        a length come first, then the longest, which holds the others; a loop comes before its body.
+        """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
-        return joined([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 7)])
+        events = joined([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 7)])
+        by = (events.line.astype(np.int64), events.device.astype(np.int64), events.start_ns)
+        order = sorted_rows(*by)
+        starts = begins(*(column[order] for column in by))
+        if not starts.all():
+            order = self._order_ties(events, order, starts)
+        return events if np.array_equal(order, np.arange(len(order))) else events.take(order)
+
+    def _order_ties(self, events: PlaneEvents, order: Ints, starts: Bools) -> Ints:
+        """Order events of one thread and device that start together.
+
+        Args:
+            events: The events.
+            order: Their rows, by thread, device and start.
+            starts: Whether a row of ``order`` starts after the row before it.
+        """
+        is_tied = ~starts
+        is_tied[:-1] |= is_tied[1:]
+        places = np.flatnonzero(is_tied)
+        rows = order[places]
+        tied = events.take(rows)
+        texts = self.texts.values
+        outer_first = [(not text.startswith(_OUTER), text) for text in texts]
+        label_texts = [
+            (*(texts[text] if text != NONE else "" for text in label[:3]), label[3])
+            for label in self.labels.values
+        ]
+        length_ns = tied.end_ns - tied.start_ns
+        order = order.copy()
+        order[places] = rows[
+            np.lexsort(
+                (
+                    tied.step,
+                    tied.correlation,
+                    tied.run,
+                    _rank_values(tied.label, label_texts),
+                    _rank_values(tied.name, outer_first),
+                    -length_ns,
+                    length_ns > 0,
+                    np.cumsum(starts)[places],
+                )
+            )
+        ]
+        return order
 
     def finish(self) -> None:
         """Leave out what lies far outside the capture of all devices, once all was added."""
@@ -240,6 +322,17 @@ class Planes:
                 for piece in self._events[role]
             ]
         self.outside = int(beyond(start_ns, end_ns, bounds_ns).sum())
+
+
+def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
+    """Return the rank of each code's value among those that occur; -1 comes first."""
+    used = distinct(code.astype(np.int64))
+    known = used[used != NONE].tolist()
+    ranked = sorted(known, key=values.__getitem__)
+    rank = {number: at for at, number in enumerate(ranked)}
+    return np.array([rank.get(number, NONE) for number in used.tolist()], np.int64)[
+        found_in(used, code.astype(np.int64))
+    ]
 
 
 def _narrow(codes: Codes) -> Codes:

@@ -18,6 +18,7 @@ from bubbleviz.model.intervals import Innermost, group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges, Source
 from bubbleviz.sources import in_memory
+from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
@@ -83,7 +84,7 @@ class DeviceWork:
 
     Args:
         planes: of the profile.
-        process: that was profiled; 0 unknown.
+        process: Number of the process that was profiled; its id is 0 if unknown.
 
     Attributes:
         host_events: how many ranges of the host's threads there are.
@@ -99,7 +100,7 @@ class DeviceWork:
     """
 
     def __init__(self, planes: Planes, process: int) -> None:
-        self._process = process & model.PID_MASK
+        self._process = process
         self._texts, self._labels = planes.texts.values, planes.labels.values
         self._names = Numbering(self._texts)
         self._names_of_module: dict[str, set[int]] = defaultdict(set)
@@ -177,8 +178,9 @@ class DeviceWork:
         """
         lines = np.array([number for number, _ in named_lines], np.int64)
         python = [at for at, (_, name) in enumerate(named_lines) if name == _PYTHON]
-        if python and self._process not in lines:
-            lines[python[0]] = self._process
+        pid = model.pid_of(self._process)
+        if python and pid not in lines:
+            lines[python[0]] = pid
         tids = np.concatenate((lines, _DEVICE_THREAD + self.devices))
         thread = in_memory.thread_numbers(np.full(len(tids), self._process, np.int64), tids)
         return thread[: len(lines)], thread[len(lines) :]
@@ -376,7 +378,7 @@ def profile_of(
     Args:
         source: where they came from.
         planes: all that was recorded.
-        process: that was profiled; 0 unknown.
+        process: Number of the process that was profiled; its id is 0 if unknown.
         limitations: of the file.
         cut: whether the file's end is missing.
     """
@@ -412,6 +414,30 @@ def profile_of(
     if cut:
         lacking = "cut short before the first complete kernel or instruction; copy it again"
     return in_memory.Decoded(profile, counts, "" if activities.kernels else lacking)
+
+
+def process_number(recording: int, pid: int) -> int:
+    """Return the number of a process, which differs between the recordings of one file.
+
+    Args:
+        recording: Number of the recording in its file, from 0.
+        pid: Process id, or 0 if unknown; at most 24 bits.
+    """
+    return recording * (model.PID_MASK + 1) + pid
+
+
+def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.Decoded:
+    """Join the recordings of the processes in one file.
+
+    Args:
+        parts: Number of the process and profile of each recording, at least one.
+    """
+    if len(parts) == 1:
+        return parts[0][1]
+    pids = {model.pid_of(process) for process, _ in parts}
+    is_told = len(pids) == len(parts) and 0 not in pids
+    labels = ["" if is_told else f"recording {number}" for number in range(1, len(parts) + 1)]
+    return join_recordings([decoded for _, decoded in parts], labels)
 
 
 def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:

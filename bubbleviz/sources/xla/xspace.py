@@ -16,7 +16,8 @@ still does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import Source
+from bubbleviz.model.profile import PID_MASK, Source
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import GZIP
 from bubbleviz.sources.in_memory import Decoded
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
-from bubbleviz.sources.xla.profile import profile_of
+from bubbleviz.sources.xla.profile import join_processes, process_number, profile_of
 
 #: Messages: number, name and kind of each field; ``*`` is repeated. Texts may be no UTF-8.
 _MESSAGES = {
@@ -54,6 +55,8 @@ _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
 _STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
 #: Kinds of fields: a number, a length and so many bytes, and those of fixed length.
 _NUMBER, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
+#: Tag of a plane in a space.
+_PLANES_TAG = 1 << 3 | _LENGTH
 #: Bytes of a number of 64 bits, at most.
 _LONGEST = 10
 #: Events that are decoded at a time.
@@ -225,14 +228,16 @@ class PlaneReader:
     Args:
         plane: as it was read.
         base_ns: zero of the times, on the clock of timestamps that are UTC.
+        start_ns: Time that timestamps which are not UTC count from.
         planes: takes them.
 
     Raises:
         MalformedError: an entry cannot be decoded.
     """
 
-    def __init__(self, plane: Any, base_ns: int, planes: Planes) -> None:
-        self._base_ns, self._planes, self.name = base_ns, planes, text_of(plane.name)
+    def __init__(self, plane: Any, base_ns: int, start_ns: int, planes: Planes) -> None:
+        self._base_ns, self._start_ns = base_ns, start_ns
+        self._planes, self.name = planes, text_of(plane.name)
         #: Names of statistics, and texts that statistics refer to, by number.
         self._stat_names = names = stat_names(plane)
         entries = (parsed(_types()["EventEntry"], entry) for entry in plane.event_metadata)
@@ -317,7 +322,8 @@ class PlaneReader:
         columns = {column: values[at] for column, values in columns.items()}
         if wanted:
             self._fill(columns, data, messages[_EVENT_STATS], wanted)
-        begin_ns = line.timestamp_ns - (self._base_ns if line.timestamp_ns > _UTC_NS else 0)
+        is_utc = line.timestamp_ns > _UTC_NS
+        begin_ns = line.timestamp_ns + (-self._base_ns if is_utc else self._start_ns)
         offset_ps = event[_EVENT_OFFSET_PS]
         end_ps = offset_ps + event[_EVENT_DURATION_PS]
         times_ns = begin_ns + offset_ps // 1000, begin_ns + end_ps // 1000
@@ -366,60 +372,160 @@ class PlaneReader:
             column[event[rows[known]]] = codes[known]
 
 
-def _planes_of(path: str) -> tuple[list[bytes], str]:
-    """Return the planes of a file, as bytes, and the name of its host.
+def _find_ends(content: bytes) -> list[int]:
+    """Return the indices of planes before which a space begins anew.
+
+    Files that were joined are one message to a parser of protobuf. Every space was written in the
+    order of its fields though, so a plane that follows another field is the first of its space.
+
+    Args:
+        content: A space that can be parsed.
+    """
+    ends: list[int] = []
+    n_planes, at = 0, 0
+    is_other = False
+    while at < len(content):
+        tag, at = _number_at(content, at)
+        kind = tag & 7
+        if kind == _LENGTH:
+            length, at = _number_at(content, at)
+            at += length
+        elif kind == _NUMBER:
+            _, at = _number_at(content, at)
+        elif kind in _FIXED:
+            at += _FIXED[kind]
+        else:
+            break
+        if tag == _PLANES_TAG:
+            if is_other:
+                ends.append(n_planes)
+            n_planes += 1
+        is_other = tag != _PLANES_TAG
+    return ends
+
+
+def _number_at(content: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place, and the place after it."""
+    value = shift = 0
+    while at < len(content):
+        byte = content[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            break
+    return value, at
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The planes of one recording in a file.
+
+    Attributes:
+        planes: The planes, as bytes.
+        start_ns: UTC of time 0, or None if unknown.
+        process: Id of the process, or 0 if unknown.
+    """
+
+    planes: list[bytes]
+    start_ns: int | None
+    process: int
+
+
+def _spaces_of(path: str) -> tuple[list[_Space], str]:
+    """Return the recordings in a file, and the name of their host.
 
     Raises:
-        MalformedError: it cannot be decoded.
-        ProfileError: it is gzipped.
+        MalformedError: It cannot be decoded.
+        ProfileError: It is gzipped, or joins recordings of several hosts.
     """
     content = Path(path).read_bytes()
     if content.startswith(GZIP):
         raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
     space = parsed(_types()["Space"], content)
-    return list(space.planes), text_of(next(iter(space.hostnames), b""))
+    hosts = list(dict.fromkeys(text_of(host) for host in space.hostnames))
+    planes = [(plane, parsed(_types()["Plane"], plane)) for plane in space.planes]
+    ends = _find_ends(content) if len(planes) > 1 else ()
+    number = xla.number_recordings([text_of(plane.name) for _, plane in planes], ends)
+    spaces = [
+        _describe_space([planes[at] for at in np.flatnonzero(np.array(number) == k).tolist()])
+        for k in range(max(number, default=0) + 1)
+    ]
+    if len(hosts) > 1 and len(spaces) > 1:
+        raise ProfileError(
+            f"{path}: recordings of {len(hosts)} hosts were joined, each with a clock of its own; "
+            "give the original files"
+        )
+    return spaces, hosts[0] if hosts else ""
+
+
+def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
+    """Return a recording, given its planes as bytes and parsed."""
+    starts, processes, stamps = [], [], []
+    for _, plane in planes:
+        names = stat_names(plane)
+        stats = [(names.get(s.name, ""), s.signed or s.unsigned) for s in plane.stats]
+        if plane.name == b"Task Environment":
+            starts += [n for name, n in stats if name == "profile_start_time" and n > _UTC_NS]
+        processes += [number for name, number in stats if name == "process_id"]
+        stamps += [line.timestamp_ns for line in plane.lines if line.timestamp_ns > _UTC_NS]
+    return _Space(
+        planes=[content for content, _ in planes],
+        start_ns=starts[0] if starts else min(stamps, default=None),
+        process=(processes[0] if processes else 0) & PID_MASK,
+    )
 
 
 def read_profile(path: str, watch: Watch) -> Decoded:
     """Read a file: first what all planes say of its clock and process, then their events.
 
     Raises:
-        ProfileError: it cannot be read or decoded.
+        ProfileError: it cannot be read or decoded, or joins recordings of several hosts.
     """
-    planes = Planes()
-    starts, processes, stamps = [], [], []
     try:
-        contents, host = _planes_of(path)
-        for content in contents:
-            plane = parsed(_types()["Plane"], content)
-            names = stat_names(plane)
-            stats = [(names.get(s.name, ""), s.signed or s.unsigned) for s in plane.stats]
-            if plane.name == b"Task Environment":
-                starts += [n for name, n in stats if name == "profile_start_time" and n > _UTC_NS]
-            processes += [number for name, number in stats if name == "process_id"]
-            stamps += [line.timestamp_ns for line in plane.lines if line.timestamp_ns > _UTC_NS]
-        utc_ns = starts[0] if starts else min(stamps, default=None)
-        for number, content in enumerate(contents, 1):
-            plane = parsed(_types()["Plane"], content)
-            if text_of(plane.name) != xla.PROGRAMS:
-                PlaneReader(plane, utc_ns or 0, planes).add()
-            watch(number / len(contents))
+        spaces, host = _spaces_of(path)
+        parts = list(_decode_spaces(path, host, spaces, watch))
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from error
     except MalformedError as error:
         raise ProfileError(
             f"{path}: cut short, damaged, or not a profile of XLA ({error}); {_AGAIN}"
         ) from error
-    source = Source(
-        path=path,
-        host=host or Path(path).name,
-        host_known=bool(host),
-        format="xplane",
-        session_utc_ns=utc_ns,
-    )
-    limitations = []
-    if utc_ns is None:
-        reason = f"{path}: the UTC of its time 0 was not recorded"
-        limitations.append(Limitation("the start of the session, which aligns profiles", reason))
-    process = processes[0] if processes else 0
-    return profile_of(source, planes, process, limitations)
+    return join_processes(parts)
+
+
+def _decode_spaces(
+    path: str, host: str, spaces: Sequence[_Space], watch: Watch
+) -> Iterator[tuple[int, Decoded]]:
+    """Yield the process and the profile of each recording; all have one zero of time.
+
+    Raises:
+        MalformedError: A plane cannot be decoded.
+    """
+    utc_ns = spaces[0].start_ns
+    n_planes = sum(len(space.planes) for space in spaces)
+    n_read = 0
+    for number, space in enumerate(spaces):
+        planes = Planes()
+        start_ns = space.start_ns or 0
+        base_ns = start_ns if utc_ns is None else utc_ns
+        for content in space.planes:
+            plane = parsed(_types()["Plane"], content)
+            if text_of(plane.name) != xla.PROGRAMS:
+                PlaneReader(plane, base_ns, start_ns - base_ns, planes).add()
+            n_read += 1
+            watch(n_read / n_planes)
+        source = Source(
+            path=path,
+            host=host or Path(path).name,
+            host_known=bool(host),
+            format="xplane",
+            session_utc_ns=utc_ns,
+        )
+        limitations = []
+        if space.start_ns is None:
+            reason = f"{path}: the UTC of its time 0 was not recorded"
+            limitations.append(
+                Limitation("the start of the session, which aligns profiles", reason)
+            )
+        process = process_number(number, space.process)
+        yield process, profile_of(source, planes, process, limitations)
