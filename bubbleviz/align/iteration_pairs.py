@@ -14,6 +14,7 @@ import numpy as np
 
 from bubbleviz.align.histories import Histories, histories_of
 from bubbleviz.align.merge import JoinedRank, JoinedRecordings
+from bubbleviz.align.pairs_by_time import pair_by_time
 from bubbleviz.align.possible_shifts import Link, Shift, links, shifts
 from bubbleviz.align.waits import Arrivals, inputs_ready
 from bubbleviz.model.columns import NONE, Bools, Ints, marked, scattered
@@ -89,12 +90,38 @@ def pair_iterations(
     histories = histories_of(operations, virtual_stage, ready_ns, recorded_ns)
     moves, told, found_links = _moves(joined, histories, working, pipeline, stage)
     iteration = operations.iteration + moves[operations.rank]
+    if not told and len(distinct(joined.machine_of_rank[working])) == 1:
+        by_time = _by_time(operations, joined.works)
+        if by_time is not None:
+            numbered = operations.changed(iteration=by_time)
+            histories = histories_of(numbered, virtual_stage, ready_ns, recorded_ns)
+            moves, told, _ = _moves(joined, histories, working, pipeline, stage)
+            told = told and not moves.any()
+            iteration = by_time if told else iteration
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
-    number = found_in(present, iteration)
+    # An iteration in which no rank works (an Optimizer alone) is a part of the one before it.
+    number = np.searchsorted(present, iteration, side="right") - 1
     first = groups_of(operations.rank, operations.iteration).first
     own = operations.rank[first], operations.iteration[first], number[first]
     return Pairing(number, tuple(map(str, range(len(present)))), told, own, found_links)
+
+
+def _by_time(operations: RankOperations, works: Bools) -> Ints | None:
+    """Return the iteration of each operation over all ranks, by time, or None if it is unknown.
+
+    Args:
+        operations: Operations of all ranks, on one clock.
+        works: Whether each is a forward or a backward.
+    """
+    known = operations.iteration >= 0
+    rows = np.flatnonzero(works & known & (operations.has_span == 1))
+    shape = int(operations.rank.max()) + 1, int(operations.iteration.max()) + 1
+    work = operations.take(rows)
+    numbers = pair_by_time(work.rank, work.iteration, work.start_ns, work.end_ns, shape)
+    if numbers is None:
+        return None
+    return np.where(known, numbers[operations.rank, np.maximum(operations.iteration, 0)], NONE)
 
 
 def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
@@ -181,6 +208,7 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     idle[group[counted]] = False
     rest = (iteration >= 0) & idle[group]
     np.maximum.at(number, group[rest], named[rest])
+    number = _numbers_of_idle(rank[owners.first], number, idle)
     used = np.flatnonzero((~idle | (number >= 0)) & (iteration[owners.first] >= 0))
     anchor, away = _between(rank[owners.first[used]], number[used])
     pairs = groups_of(anchor, away)
@@ -192,6 +220,27 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     number = found_in(present, of_owner)
     own = rank[owners.first], iteration[owners.first], number
     return Pairing(np.repeat(number[group], lengths), names, known=True, own=own)
+
+
+def _numbers_of_idle(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
+    """Return the named iterations of ranks, with those of idle iterations that lack a range.
+
+    The Optimizer of an iteration without work may lie in no range that names the iteration. It
+    then has the number of the rank's iteration before, and belongs to the next number, if other
+    ranks have that.
+
+    Args:
+        rank: Rank of each of the ranks' own iterations, in order of (rank, iteration).
+        number: Number that ranges name, or -1 if there is none.
+        is_idle: Whether the rank runs no forward or backward in it.
+    """
+    same_rank = np.append(False, rank[1:] == rank[:-1])
+    repeats = same_rank & is_idle & (number >= 0) & (number == np.append(NONE, number[:-1]))
+    row = np.arange(len(number))
+    first = np.maximum.accumulate(np.where(repeats, 0, row))
+    following = number + row - first
+    is_named = np.isin(following, number[~is_idle])
+    return np.where(repeats & is_named, following, number)
 
 
 def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:

@@ -238,6 +238,7 @@ class Run:
         rank_of_local: for each profile, the rank of each of its own ranks.
         pauses: when nothing of a rank was recorded.
         layers: what layers took on each virtual stage; empty where ranges tell none.
+        recorded_start_ns: When the recording of each rank's profile began.
     """
 
     ranks: tuple[tables.Rank, ...]
@@ -262,6 +263,7 @@ class Run:
     pipeline_unproven: bool
     limitations: tuple[Limitation, ...]
     rank_of_local: tuple[Ints, ...]
+    recorded_start_ns: Ints
     pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     layers: tuple[StageLayers, ...] = ()
     ends_early: bool = False
@@ -383,6 +385,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         limitations=limitations,
         rank_of_local=tuple(place[first:end] for first, end in pairwise(ends)),
         pauses=_placed(joined.pauses, place),
+        recorded_start_ns=joined.recorded_start_ns[np.argsort(place)],
     )
     return replace(run, layers=layers_of_stages(recordings, run))
 

@@ -41,6 +41,8 @@ class IterationStatuses:
             ranks).
         unmatched: whether some F has no B though the rank went on, so that no capture cut it.
         alike: whether all ranks ran the same microbatches, and every backward has its F.
+        idle: Ranks that had no forward or backward to run in an iteration that is whole, shape
+            (iterations, ranks).
     """
 
     kind: tuple[str, ...]
@@ -51,6 +53,7 @@ class IterationStatuses:
     missing: Ints
     unmatched: Bools
     alike: Bools
+    idle: Bools
 
 
 @dataclass(frozen=True)
@@ -121,17 +124,63 @@ def _earlier(flags: Bools) -> Bools:
     return np.concatenate((np.zeros_like(so_far[:1]), so_far[:-1]))
 
 
-def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
+def idle_parts(present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools) -> Bools:
+    """Return which ranks had nothing to run in an iteration, though they work in other ones.
+
+    A vision encoder, for example, has no forward in a step whose samples are text alone. The
+    capture did not cut the rank's part if the rank works before and after the iteration, and all
+    iterations from the one to the other are whole; or if its recording covers the iteration::
+
+        stage 0   F0 B0                Optimizer   F0 B0     idle in the second iteration
+        stage 1   F0 B0   F0 B0        Optimizer   F0 B0
+
+    Args:
+        present: Whether a rank works in an iteration, shape (iterations, ranks). All iterations
+            train.
+        is_whole: Whether the capture holds the parts of all ranks that work in an iteration, shape
+            (iterations,).
+        can_idle: Whether a rank recorded no range of a forward or backward in an iteration, shape
+            (iterations, ranks).
+        is_recorded: Whether a rank's recording begins before an iteration and holds its Optimizer,
+            shape (iterations, ranks).
+
+    Returns:
+        Mask of the idle parts, shape (iterations, ranks).
+    """
+    row, count = np.arange(len(present))[:, None], len(present)
+    before = np.maximum.accumulate(np.where(present, row, NONE), axis=0)
+    after = np.minimum.accumulate(np.where(present, row, count)[::-1], axis=0)[::-1]
+    works_around = (before >= 0) & (after < count)
+    first, last = np.maximum(before, 0), np.minimum(after, count - 1)
+    lacks = ~present & present.any(axis=0)
+    is_idle = lacks & can_idle & is_whole[:, None]
+    # A part that is not proven idle makes its iteration incomplete, and that may refute the proof
+    # of parts next to it. Every round but the last removes at least one part.
+    while True:
+        is_complete = is_whole & ~(lacks & ~is_idle).any(axis=1)
+        n_incomplete = np.cumsum(~is_complete)
+        is_between = works_around & is_complete[first] & (n_incomplete[first] == n_incomplete[last])
+        remaining = is_idle & (is_between | is_recorded)
+        if np.array_equal(remaining, is_idle):
+            return is_idle
+        is_idle = remaining
+
+
+def iteration_statuses(
+    ran: Evidence, phase: Ints, can_idle: Bools, is_recorded: Bools
+) -> IterationStatuses:
     """Return the kind and completeness of each iteration.
 
     Args:
         ran: what ranks ran.
         phase: of all operations.
+        can_idle: Whether a rank may have had nothing to run in an iteration, see
+            :func:`idle_parts`.
+        is_recorded: Whether a rank's recording covers an iteration, see :func:`idle_parts`.
     """
     present, count = ran.present, len(ran.present)
     trains = np.asarray(ran.backward.any(axis=1))
     everyone = present[trains].any(axis=0)
-    all_present = np.asarray((present == everyone).all(axis=1)) | ~trains.any()
     # Whether all ranks of an iteration ran the same microbatches.
     largest = np.where(present, ran.ran, np.iinfo(np.int64).min).max(axis=1, initial=NONE)
     same = ((ran.ran == largest[:, None]) | ~present).all(axis=1) & present.any(axis=1)
@@ -140,6 +189,11 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
     # one ended.
     ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
     whole = (ran.holds_beginning & ~ran.cut & (ran.settled | ended)) | ~present
+    idle = np.zeros_like(present)
+    if (present[trains] != everyone).any():
+        is_whole = np.asarray(whole[trains].all(axis=1), bool)
+        idle[trains] = idle_parts(present[trains], is_whole, can_idle[trains], is_recorded[trains])
+    all_present = np.asarray(((present | idle) == everyone).all(axis=1)) | ~trains.any()
     # Whether every rank ran its Optimizer, of those that do in most training iterations.
     steps = (ran.optimizer & present)[trains].sum(axis=0)
     stepping = 2 * steps > present[trains].sum(axis=0)
@@ -169,9 +223,10 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
         microbatches=tuple(
             n if n > 0 else None for n in ran.microbatches.max(1, initial=0).tolist()
         ),
-        missing=np.where((kind == TRAINING)[:, None], ran.lacks, 0),
+        missing=np.where((kind == TRAINING)[:, None] & ~idle, ran.lacks, 0),
         unmatched=trains & unmatched.any(axis=1),
-        alike=same & (present & (ran.without_forward == 0)).all(axis=1),
+        alike=same & ((present & (ran.without_forward == 0)) | idle).all(axis=1),
+        idle=idle,
     )
 
 

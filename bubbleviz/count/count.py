@@ -410,11 +410,19 @@ def _measured(
     ratios = ratio_definitions()
     present = [rank_presence(part) for part in rank_iterations.slices_of(run)]
     columns = rank_iterations.joined_ranks([of_ranks for of_ranks, _ in present])
-    first_ns, last_ns, step_last_ns, takes_part = columns
+    first_ns, last_ns, step_last_ns, takes_part, names_work, has_stepped = columns
     paused = _paused(run.pauses, first_ns, takes_part)
     extents = Extents(first_ns, last_ns, step_last_ns, takes_part, paused)
     evidence = completeness.joined_evidence([own for _, own in present])
-    statuses = completeness.iteration_statuses(evidence, run.operations.phase)
+    statuses = completeness.iteration_statuses(
+        evidence,
+        run.operations.phase,
+        can_idle=_can_idle(run, extents) & ~names_work,
+        is_recorded=has_stepped & (run.recorded_start_ns <= iteration_starts(extents)),
+    )
+    extents = with_idle_ranks(extents, statuses.idle)
+    first_ns, last_ns, step_last_ns = extents.first_ns, extents.last_ns, extents.step_last_ns
+    takes_part = extents.present
     windows = {ratio.name: ratio.windows(extents) for ratio in ratios}
     parts = [busy_times(part, windows) for part in rank_iterations.slices_of(run)]
     times = dict(zip(parts[0], rank_iterations.joined_ranks(parts), strict=True))
@@ -490,6 +498,8 @@ def rank_presence(
 
     Returns:
         The columns of :class:`Extents` by name, and what shows whether iterations are complete.
+        ``names_work`` is whether a range of the rank names a forward or backward of the iteration,
+        ``has_stepped`` whether the rank ran its Optimizer to the end.
     """
     operations, shape = part.operations, part.shape
     cell = operations.iteration * shape[1] + operations.rank
@@ -504,10 +514,66 @@ def rank_presence(
         return first.reshape(shape), last.reshape(shape)
 
     first_ns, last_ns = over(WORK)
-    present = marked(shape[0] * shape[1], cell[usable & among(operations.phase, COUNTED)])
+    counted = among(operations.phase, COUNTED)
+    present = marked(shape[0] * shape[1], cell[usable & counted])
     present = present.reshape(shape)
-    columns = {"first_ns": first_ns, "last_ns": last_ns, "step_last_ns": over(COMPUTE)[1]}
-    return {**columns, "present": present}, completeness.evidence_of(operations, present)
+    names_work = marked(present.size, cell[(operations.iteration >= 0) & counted])
+    whole_steps = usable & (operations.phase == Phase.OPTIMIZER) & (operations.cut == 0)
+    columns: dict[str, Ints | Bools] = {
+        "first_ns": first_ns,
+        "last_ns": last_ns,
+        "step_last_ns": over(COMPUTE)[1],
+        "present": present,
+        "names_work": names_work.reshape(shape),
+        "has_stepped": marked(present.size, cell[whole_steps]).reshape(shape),
+    }
+    return columns, completeness.evidence_of(operations, present)
+
+
+def iteration_starts(extents: Extents) -> Ints:
+    """Return when each iteration began on any rank, shape (iterations, 1)."""
+    never = np.iinfo(np.int64).max
+    first_ns = np.where(extents.present, extents.first_ns, never)
+    starts_ns: Ints = first_ns.min(axis=1, keepdims=True, initial=never)
+    return starts_ns
+
+
+def _can_idle(run: Run, extents: Extents) -> Bools:
+    """Return where a rank that ran nothing in an iteration may have had nothing to run.
+
+    It is unknown if the clocks of the ranks cannot be compared, or if the recording of the rank
+    paused during the iteration.
+    """
+    can_idle = np.zeros(extents.present.shape, bool)
+    is_comparable = run.timebase.comparable[run.timebase.machine]
+    if not (run.paired and is_comparable.all()):
+        return can_idle
+    can_idle[:] = True
+    starts_ns = iteration_starts(extents)
+    ends_ns = np.where(extents.present, extents.step_last_ns, starts_ns).max(axis=1, keepdims=True)
+    paused = (run.pauses.start_ns < ends_ns) & (run.pauses.end_ns > starts_ns)
+    iteration, pause = np.nonzero(paused)
+    can_idle[iteration, run.pauses.rank[pause]] = False
+    return can_idle
+
+
+def with_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
+    """Return extents in which idle ranks take part, with work of no length.
+
+    The part of an idle rank lies at the start of the iteration, so that its windows are those of
+    the other ranks.
+    """
+    if not is_idle.any():
+        return extents
+    starts_ns = np.broadcast_to(iteration_starts(extents), is_idle.shape)
+    step_last_ns = np.maximum(extents.step_last_ns, starts_ns)
+    return replace(
+        extents,
+        first_ns=np.where(is_idle, starts_ns, extents.first_ns),
+        last_ns=np.where(is_idle, starts_ns, extents.last_ns),
+        step_last_ns=np.where(is_idle, step_last_ns, extents.step_last_ns),
+        present=extents.present | is_idle,
+    )
 
 
 def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:

@@ -30,6 +30,9 @@ from bubbleviz.model.profile import Ranges, process_of
 _COUNTED, _REPEATED = 0.5, 0.8
 #: What covers less than the best by so much is no worse.
 _ABOUT = 0.1
+#: Minimum gap between two Optimizers of different iterations, as a fraction of the time that a rank
+#: usually works before an Optimizer.
+_IDLE_STEP = 0.5
 _NUMBER = re.compile(r"[0-9]+")
 #: No iteration has a number of more digits.
 _DIGITS = 18
@@ -201,6 +204,9 @@ def _families(
 #                          │
 #                          └ F0 is held already: the iteration ended at the Optimizer before it
 #
+# An Optimizer that follows another one much later ends an iteration without work: see
+# ``_idle_steps``.
+#
 # A capture that begins inside an iteration repeats forwards from its own first on: see ``_bounds``.
 # Frameworks that give every microbatch the same name hold "the same forward" all the time; there
 # an iteration ends at an Optimizer that a forward follows.
@@ -221,6 +227,8 @@ class HostOrder(Table):
         transfer: whether it is communication between two ranks.
         optimizer: whether it is an Optimizer that ends an iteration.
         post_validation: whether it is optimizer work for the iteration before.
+        start_ns: Start of its compute kernels, or of the range if these are unknown.
+        end_ns: End of the same.
     """
 
     rank: Ints
@@ -233,6 +241,8 @@ class HostOrder(Table):
     transfer: Bools
     optimizer: Bools
     post_validation: Bools
+    start_ns: Ints
+    end_ns: Ints
 
 
 def host_order(
@@ -241,6 +251,7 @@ def host_order(
     key: Sequence[Ints],
     second: Sequence[Ints],
     mark: Ints,
+    times_ns: tuple[Ints, Ints],
     post_validation: Bools | None = None,
 ) -> HostOrder:
     """Return the input of the search for iterations; rows in order of (rank, host start).
@@ -251,6 +262,8 @@ def host_order(
         key: what else distinguishes operations: chunk, sequence and, last, microbatch.
         second: what distinguishes those of two names.
         mark: number of the iteration that a range names around it; -1 none.
+        times_ns: Start and end of the compute kernels of each range, or of the range if these are
+            unknown.
         post_validation: whether it is optimizer work for the iteration before; None for none.
     """
     validates = np.zeros(len(rank), bool) if post_validation is None else post_validation
@@ -266,6 +279,8 @@ def host_order(
         transfer=among(phase, TRANSFERS),
         optimizer=(phase == Phase.OPTIMIZER) & ~validates,
         post_validation=validates.copy(),
+        start_ns=times_ns[0].copy(),
+        end_ns=times_ns[1].copy(),
     )
 
 
@@ -346,7 +361,47 @@ def _by_marks(ranges: HostOrder, constant: bool) -> Ints:
         loose = ranges.take(rows)
         bounds = _after_optimizers(loose) if constant else _bounds(loose)
         place[rows] = _segments(bounds, len(rows)) + 1
-    return groups_of(number, place).of_row
+    return groups_of(number, place, np.cumsum(_idle_steps(ranges))).of_row
+
+
+def _idle_steps(ranges: HostOrder) -> Bools:
+    """Tell which Optimizers of a rank end an iteration in which the rank had nothing else to run.
+
+    A stage without work in an iteration still waits for the other stages there, and then steps.
+    Parts of one Optimizer follow each other closely instead::
+
+        ranges    F0 B0 Optimizer                 Optimizer   F0 B0 Optimizer Optimizer
+                                  └─ as long as ─┘└ idle            two parts ┘
+                                     F0 and B0
+
+    Nothing is idle if an Optimizer is followed by another one, after such a gap, in every
+    iteration: then both belong to it.
+
+    Args:
+        ranges: The ranges of one rank.
+
+    Returns:
+        Mask of the Optimizers that end an idle iteration.
+    """
+    is_idle = np.zeros(len(ranges), bool)
+    rows = np.flatnonzero(ranges.counted | ranges.optimizer)
+    is_step = ranges.optimizer[rows]
+    follows_step = np.append(False, is_step[:-1])
+    if not (is_step & follows_step).any() or not ranges.forward.any():
+        return is_idle
+    start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
+    first_work = np.flatnonzero(~is_step & np.append(True, is_step[:-1]))
+    first_step = np.flatnonzero(is_step & ~follows_step)
+    first_step = first_step[first_step > first_work[0]]
+    if len(first_step) < 2:
+        return is_idle
+    work_ns = start_ns[first_step] - start_ns[first_work[: len(first_step)]]
+    gap_ns = np.append(0, start_ns[1:] - end_ns[:-1])
+    is_late = is_step & follows_step & (gap_ns > _IDLE_STEP * np.median(work_ns))
+    iteration = np.searchsorted(first_step, np.flatnonzero(is_late), side="right")
+    if len(distinct(iteration[iteration > 0])) < len(first_step):
+        is_idle[rows[is_late]] = True
+    return is_idle
 
 
 def _after_optimizers(ranges: HostOrder) -> Ints:

@@ -66,7 +66,9 @@ def operation_ranges_of(
     mark = _marks(profile.ranges, names, named, of_range, rank)
     key = name.chunk, name.stage, name.sequence, name.microbatch
     second = name.second_microbatch, name.second_chunk
-    timing = iterations.host_order(rank, name.phase, key, second, mark, name.post_validation)
+    times_ns = _step_times(named, work, of_range, rank, name.phase)
+    validates = name.post_validation
+    timing = iterations.host_order(rank, name.phase, key, second, mark, times_ns, validates)
     constant = iterations.constant_names(timing)
     iteration = iterations.number_iterations(timing, constant)
     counted = among(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
@@ -76,6 +78,52 @@ def operation_ranges_of(
     operation = _grouped(timing, iteration, unnumbered & ~name.part, name.part)
     placed_ranges = OperationRanges(of_range, rank, mark, iteration, unnumbered, operation)
     return placed_ranges, _without_rank(profile, named, names, idle[home < 0])
+
+
+def _step_times(
+    named: Ranges, work: DeviceWork, of_range: Ints, rank: Ints, phase: Ints
+) -> tuple[Ints, Ints]:
+    """Return when ranges start and end, Optimizers by their compute kernels.
+
+    The host may launch the Optimizers of two iterations one right after the other, so that only
+    the kernels show the time between them. A collective inside the second one may wait all that
+    time, so only compute kernels count. The time is compared with that from the first work after
+    an Optimizer to the next Optimizer, so the kernels of both are looked up, but only if a rank has
+    two Optimizers with no work between them.
+
+    Args:
+        named: Ranges that name operations.
+        work: Kernels and copies of all ranks.
+        of_range: Row of ``named`` of each placed range, in order of (rank, host start).
+        rank: Rank of each placed range.
+        phase: Phase of each placed range.
+
+    Returns:
+        Start and end of each placed range: of its compute kernels if they were looked up and exist,
+        else of the range.
+    """
+    start_ns, end_ns = named.start_ns[of_range], named.end_ns[of_range]
+    rows = np.flatnonzero(among(phase, (*COUNTED, Phase.OPTIMIZER)))
+    is_step = phase[rows] == Phase.OPTIMIZER
+    follows_rank = np.append(False, rank[rows[1:]] == rank[rows[:-1]])
+    follows_step = follows_rank & np.append(False, is_step[:-1])
+    if not (is_step & follows_step).any():
+        return start_ns, end_ns
+    is_needed = is_step | follows_step | ~follows_rank
+    wanted = rows[is_needed]
+    n_ranks = int(rank.max()) + 1
+    # One row more is of work outside every range.
+    is_wanted = marked(len(named) + 1, of_range[wanted])
+    ran = np.flatnonzero(work.compute & is_wanted[work.range])
+    place = np.full((len(named) + 1) * n_ranks, NONE, np.int64)
+    place[of_range[wanted] * n_ranks + rank[wanted]] = wanted
+    owner = place[work.range[ran].astype(np.int64) * n_ranks + work.rank[ran]]
+    ran, owner = ran[owner >= 0], owner[owner >= 0]
+    first_ns, last_ns = intervals.group_extents(
+        owner, len(of_range), work.start_ns[ran], work.end_ns[ran]
+    )
+    has_kernels = marked(len(of_range), owner)
+    return np.where(has_kernels, first_ns, start_ns), np.where(has_kernels, last_ns, end_ns)
 
 
 def _ran_on(work: DeviceWork, ranks: int) -> Ints:

@@ -167,7 +167,12 @@ def _keyed(
     operations = operations.changed(phase=phase, chunk=chunk)
     parts = chunk, operations.sequence, operations.microbatch
     second = operations.second_microbatch, operations.second_chunk
-    timing = iterations.host_order(rank, phase, parts, second, none)
+    is_spanned = operations.has_span == 1
+    times_ns = (
+        np.where(is_spanned, operations.start_ns, operations.host_start_ns),
+        np.where(is_spanned, operations.end_ns, operations.host_end_ns),
+    )
+    timing = iterations.host_order(rank, phase, parts, second, none, times_ns)
     constant = iterations.constant_names(timing)
     told = "iteration" in table.told
     iteration = (

@@ -66,6 +66,7 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         pipeline_unproven=False,
         limitations=(),
         rank_of_local=(),
+        recorded_start_ns=np.zeros(stages, np.int64),
     )
     counts = count(run, skip=0)
     return replace(

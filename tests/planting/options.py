@@ -55,6 +55,9 @@ class Planting:
         slow_pipeline: pipeline whose operations all take ``slow_factor`` longer; -1 for none.
         postponed_ns: optimizer work that runs as POST_VALIDATION inside the next iteration; 0
             for none.
+        idle_stage: Stage that runs no forward or backward in ``idle_iterations``, as a vision
+            encoder does in text-only steps, or -1 for none. It still runs its optimizer.
+        idle_iterations: Iterations in which ``idle_stage`` is idle, counted from 0.
         evaluation_at: number of an iteration that only goes forward; -1 for none.
         inference: whether all iterations only go forward.
         lengths: how many times as long as usual each microbatch takes, in turn; empty for none.
@@ -146,6 +149,8 @@ class Planting:
     late_reduce_ns: int = 0
     slow_pipeline: int = -1
     postponed_ns: int = 0
+    idle_stage: int = -1
+    idle_iterations: tuple[int, ...] = ()
     evaluation_at: int = -1
     inference: bool = False
     lengths: tuple[float, ...] = ()

@@ -108,6 +108,15 @@ def keep_forwards(plan: Plan) -> Plan:
     return replace(plan, orders=orders, together=frozenset())
 
 
+def clear_stage(plan: Plan, stage: int) -> Plan:
+    """Return the plan of an iteration in which the devices of a stage run nothing."""
+    per_pipeline = plan.stages // plan.replicas
+    orders = tuple(
+        () if device % per_pipeline == stage else order for device, order in enumerate(plan.orders)
+    )
+    return replace(plan, orders=orders)
+
+
 def plan_from_csv(text: str) -> Plan:
     """Return the plan of PyTorch's CSV: one row per device, cells such as ``0F3``."""
     phases = {"F": F, "I": B, "W": W, "B": BW}

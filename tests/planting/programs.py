@@ -43,7 +43,7 @@ def _tasks_of(
     pending: int | None = None
     for iteration, plan in enumerate(plans):
         work = [Task(iteration, operation) for operation in plan.orders[device]]
-        trains = any(task.operation.phase is not Phase.F for task in work)
+        trains = any(op.phase is not Phase.F for order in plan.orders for op in order)
         if pending is not None:
             work.insert(1, Task(pending, Operation(first, Phase.OPTIMIZER, POSTPONED)))
             pending = None
@@ -118,6 +118,10 @@ class _Run:
             if task.operation.phase in WORK
         )
         self.done: dict[tuple[int, int], int] = {}
+        #: Virtual stages that run anything, by iteration.
+        self.active_stages = [
+            {op.virtual_stage for order in plan.orders for op in order} for plan in plans
+        ]
         #: By iteration, whether it is an F, virtual stage and microbatch.
         self.ended: dict[tuple[int, bool, int, int], int] = {}
         #: The columns of a simulation up to ``arrival_ns``, in the order in which tasks ran.
@@ -150,6 +154,8 @@ class _Run:
         else:
             needs = [(True, stage), *([(False, stage + 1)] if (stage + 1) % length else [])]
         for forward, source in needs:
+            if source not in self.active_stages[k]:
+                continue
             end = self.ended.get((k, forward, source, op.microbatch))
             if end is None:
                 return None

@@ -46,6 +46,12 @@ def reduced_ns(planting: Planting, iteration: int, device: int, done: Done) -> i
     return last + planting.reduce_ns
 
 
+def is_idle(planting: Planting, iteration: int, device: int) -> bool:
+    """Return whether a simulated device runs no forward or backward in an iteration."""
+    is_idle_stage = device % planting.stages == planting.idle_stage
+    return is_idle_stage and iteration in planting.idle_iterations
+
+
 def opens_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
     """Return when the optimizer of a device can start; None where that is open yet."""
     if not planting.barrier:
@@ -53,6 +59,7 @@ def opens_ns(planting: Planting, iteration: int, device: int, done: Done) -> int
     ends = [
         reduced_ns(planting, iteration, member, done)
         for member in range(planting.stages * planting.replicas)
+        if not is_idle(planting, iteration, member)
     ]
     known = [end for end in ends if end is not None]
     return max(known) + planting.norm_ns if len(known) == len(ends) else None

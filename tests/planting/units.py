@@ -11,10 +11,17 @@ import numpy as np
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from tests.planting.options import Planting
-from tests.planting.orders import Operation, Plan, keep_forwards, make_plan, replicate
+from tests.planting.orders import (
+    Operation,
+    Plan,
+    clear_stage,
+    keep_forwards,
+    make_plan,
+    replicate,
+)
 from tests.planting.places import TRAINING_STARTS_NS
 from tests.planting.programs import POSTPONED, Duration, Simulation, Task, simulate
-from tests.planting.reductions import opens_ns, reduced_ns
+from tests.planting.reductions import is_idle, opens_ns, reduced_ns
 from tests.support.stage_times import stage_durations
 
 #: How many times as long a slow microbatch or iteration takes.
@@ -37,6 +44,8 @@ def simulation_of(planting: Planting) -> Simulation:
     """Return when every task ran, from time 0."""
     plan = plan_of(planting)
     plans = [keep_forwards(plan) if planting.inference else plan] * planting.iterations
+    for iteration in planting.idle_iterations:
+        plans[iteration] = clear_stage(plan, planting.idle_stage)
     if planting.evaluation_at >= 0:
         plans[planting.evaluation_at] = keep_forwards(plan)
 
@@ -225,7 +234,10 @@ def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: i
         suffix = f".{key}" if planting.names == "numbered" else ""
         if sim.arrival_ns[row] != NONE:
             receives = f"RECV_{way}{suffix}"
-        if _other_device(plan, stage, stage + step):
+        iteration = int(sim.iteration[row])
+        if _other_device(plan, stage, stage + step) and not is_idle(
+            planting, iteration, plan.device_of(stage + step)
+        ):
             sends = f"SEND_{way}{suffix}"
     return Unit(
         phase=phase,

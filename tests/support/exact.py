@@ -143,16 +143,33 @@ def spans(operations: Iterable[Ran], *phases: str) -> list[Span]:
     return [o.span for o in operations if o.phase in phases and o.span is not None]
 
 
+def idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
+    """The ranks that have no work in an iteration, though they work in other ones.
+
+    They work before it and after it, or run its Optimizer.
+    """
+    worked = {(o.iteration, o.rank) for o in operations if o.phase in COUNTED}
+    before = {rank for k, rank in worked if k < number}
+    after = {rank for k, rank in worked if k > number}
+    stepped = {o.rank for o in operations if o.iteration == number and o.phase == "Optimizer"}
+    candidates = (before & after) | ((before | after) & stepped)
+    return {rank for rank in candidates if (number, rank) not in worked}
+
+
 def windows_of(
     parts: dict[Any, list[Ran]], following: dict[Any, list[Ran]]
 ) -> dict[str, dict[Any, Span]]:
     """The window of every formula and rank; period only where every rank goes on."""
-    own = {r: extent(spans(p, *WORK)) or (0, 0) for r, p in parts.items()}
-    begin = min(first for first, _ in own.values())
+    worked = {r: extent(spans(p, *WORK)) for r, p in parts.items()}
+    begin = min(times[0] for times in worked.values() if times)
+    # A rank without work has an empty window of its own, where the iteration begins.
+    own = {r: times or (begin, begin) for r, times in worked.items()}
     end = max(last for _, last in own.values())
     cost = max(last - first for first, last in own.values())
     step_end = max([end, *(e for p in parts.values() for _, e in spans(p, "Optimizer"))])
-    after = {r: (extent(spans(p, *WORK)) or (0, 0))[0] for r, p in following.items()}
+    after_worked = {r: extent(spans(p, *WORK)) for r, p in following.items()}
+    next_begin = min((times[0] for times in after_worked.values() if times), default=0)
+    after = {r: times[0] if times else next_begin for r, times in after_worked.items()}
     result = {
         "schedule": dict.fromkeys(parts, (begin, end)),
         "stage": {r: (first, first + cost) for r, (first, _) in own.items()},
@@ -161,6 +178,17 @@ def windows_of(
     if all(r in after and first < after[r] for r, (first, _) in own.items()):
         result["period"] = {r: (first, after[r]) for r, (first, _) in own.items()}
     return result
+
+
+def _parts_with_idle(operations: Sequence[Ran], number: int) -> dict[Any, list[Ran]]:
+    """The operations of the ranks that work in an iteration, or are idle in it, by rank."""
+    parts = parts_of(operations, number)
+    if not parts:
+        return {}
+    idle = idle_ranks(operations, number)
+    of_idle = {r: [o for o in operations if (o.iteration, o.rank) == (number, r)] for r in idle}
+    together = parts | of_idle
+    return {rank: together[rank] for rank in sorted(together)}
 
 
 def numbers_of(
@@ -173,10 +201,13 @@ def numbers_of(
 
     Where it has any backward it is training, and a rank lacks what it has no F or no B of.
     """
-    parts = parts_of(operations, number)
+    parts = _parts_with_idle(operations, number)
     if not parts:
         return {}
-    windows = windows_of(parts, {} if following is None else parts_of(operations, following))
+    windows = windows_of(
+        parts, {} if following is None else _parts_with_idle(operations, following)
+    )
+    idle = idle_ranks(operations, number)
     training = any(o.phase in ("B", "BW", "W") for p in parts.values() for o in p)
     result = {}
     for rank, part in parts.items():
@@ -192,8 +223,10 @@ def numbers_of(
             unattributed.get(rank, ()),
         )
         accounts = {name: account_of(own[rank], *sets) for name, own in windows.items()}
-        missing = training and not (spans(part, "F") and spans(part, "B", "BW"))
-        first, last = extent(spans(part, *WORK)) or (0, 0)
+        lacks_work = not (spans(part, "F") and spans(part, "B", "BW"))
+        missing = training and lacks_work and rank not in idle
+        begin = windows["stage"][rank][0]
+        first, last = extent(spans(part, *WORK)) or (begin, begin)
         ratios = {
             name: None
             if missing or name not in accounts

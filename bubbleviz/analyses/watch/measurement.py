@@ -182,7 +182,8 @@ class WatchedIteration:
 
 
 def _paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
-    times_ns = {own.rank: own.compute_ns for own in iteration.ranks}
+    # Ranks that have no work in the iteration have no pace.
+    times_ns = {own.rank: own.compute_ns for own in iteration.ranks if own.compute_ns}
     groups: dict[int | None, list[int]] = {}
     for rank in times_ns:
         groups.setdefault(report.ranks[rank].stage, []).append(rank)

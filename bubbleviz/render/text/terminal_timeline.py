@@ -124,7 +124,9 @@ def terminal_timeline(
     halves = display.colour and display.unicode
     labels = [display.shown(label) for _, label, _ in rows]
     gutter = max(map(cell_width, labels)) + 1
-    columns = max(display.width - gutter - _RATIO, 10)
+    ratios = [percent(ratio) for _, _, ratio in rows]
+    ratio_width = max(_RATIO, 1 + max(map(len, ratios), default=0))
+    columns = max(display.width - gutter - ratio_width, 10)
     cells = _diffused(_shares(report, selection, columns * (1 + halves)))
     kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
     glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
@@ -135,7 +137,7 @@ def terminal_timeline(
         glyphs[Phase.BW] = "B"
     styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
     lines: list[Line] = [_title(report, selection, size, display)]
-    for (row, _, ratio), label, drawn in zip(rows, labels, cells.tolist(), strict=True):
+    for (row, *_), label, ratio, drawn in zip(rows, labels, ratios, cells.tolist(), strict=True):
         if halves:
             spans = _halves(zip(drawn[::2], drawn[1::2], strict=True), glyphs, styles)
         else:
@@ -144,7 +146,7 @@ def terminal_timeline(
         head = label + " " * (gutter - 1 - cell_width(label))
         head += display.shown(MARK) if is_marked else " "
         style = "bold" if is_marked else ""
-        lines.append((Span(head, style), *spans, Span(f"{percent(ratio):>{_RATIO}}", style)))
+        lines.append((Span(head, style), *spans, Span(f"{ratio:>{ratio_width}}", style)))
     lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
     legend: list[Line] = [
         (Span(glyphs[kind], styles[kind]), Span(f" {_CALLED.get(kind) or Phase(kind).label}"))

@@ -1,0 +1,295 @@
+"""Iterations in which a stage has nothing to run, as a vision encoder in text-only steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.align.pairs_by_time import pair_by_time
+from bubbleviz.align.run import Run, RunHints, merge
+from bubbleviz.count.completeness import idle_parts
+from bubbleviz.interpret.recording import Recordings
+from bubbleviz.model.columns import NONE
+from bubbleviz.report.report import Report
+from tests.planting import Planting, Truth, plant
+from tests.support.edited_databases import change
+from tests.support.exact import WINDOWS
+from tests.support.needs import real_file
+from tests.support.operation_tables import csv_of
+
+CUT = "iterations cut by the capture"
+UNPAIRED = "iterations across ranks"
+
+#: Stage 0 runs nothing in two of six iterations, and waits for the others before its Optimizer.
+IDLE = Planting(iterations=6, jitter=0.1, barrier=True, idle_stage=0, idle_iterations=(1, 4))
+RUNS = {
+    "unnamed iterations": IDLE,
+    "named iterations": replace(IDLE, iteration_ranges=True),
+    "last stage": replace(IDLE, idle_stage=3),
+    "two iterations in a row": replace(IDLE, idle_stage=2, idle_iterations=(2, 3)),
+    "first iteration": replace(IDLE, idle_iterations=(0, 3)),
+    "last iteration": replace(IDLE, idle_iterations=(2, 5)),
+    "a file per rank": replace(IDLE, files="rank"),
+    "two servers": replace(IDLE, servers=2, iteration_ranges=True),
+    "host runs ahead": replace(IDLE, run_ahead_ns=5_000_000),
+    "constant names": replace(IDLE, names="constant"),
+    "interleaved": replace(IDLE, schedule="interleaved-1f1b", chunks=2),
+    "post-validation": replace(IDLE, schedule="zb-h1", idle_stage=1, postponed_ns=100_000),
+    "two replicas": replace(IDLE, replicas=2),
+    "no Optimizer": replace(IDLE, barrier=False, optimizer_ns=-1),
+    "no Optimizer, no transfers": replace(
+        IDLE, barrier=False, optimizer_ns=-1, communication=False
+    ),
+}
+
+
+def notes_of(report: Report) -> set[str]:
+    return {note.what for note in report.limitations}
+
+
+def mean_of(truth: Truth, name: str) -> float:
+    ratios = [iteration.bubble_ratio[name] for iteration in truth.iterations]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return sum(known) / len(known)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_idle_stage_counts_with_no_work(name: str, tmp_path: Path) -> None:
+    truth = plant(RUNS[name], tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.summary.iterations == 6
+    assert not {CUT, UNPAIRED} & notes_of(report)
+    assert report.restrictions == ()
+    for window in WINDOWS:
+        mean = report.summary.bubble_ratio[window].mean
+        assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+
+
+def test_causes_of_an_idle_stage_add_up_to_its_bubble(tmp_path: Path) -> None:
+    plant(IDLE, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    for name, idle_ns in report.explanation.causes.idle_ns.items():
+        for iteration in report.iterations:
+            for rank in iteration.ranks:
+                if name in rank.accounts:
+                    by_cause = idle_ns[iteration.index, rank.rank].sum()
+                    assert by_cause == rank.accounts[name].bubble_ns
+    idle = report.iterations[1].ranks[0]
+    assert (idle.compute_ns, idle.bubble_ratio["schedule"]) == (0, 1.0)
+
+
+def test_an_optimizer_that_runs_at_once_belongs_to_the_iteration_before(tmp_path: Path) -> None:
+    """Nothing shows where the Optimizer of an idle stage belongs if no stage waits for others."""
+    truth = plant(replace(IDLE, barrier=False), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.summary.iterations == 6
+    for window in ("schedule", "stage", "period"):
+        mean = report.summary.bubble_ratio[window].mean
+        assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+
+
+def test_a_stage_whose_kernels_were_lost_is_not_idle(tmp_path: Path) -> None:
+    plant(Planting(iterations=3, iteration_ranges=True, barrier=True), tmp_path)
+    path = tmp_path / "node0.sqlite"
+    iteration = "(SELECT {} FROM NVTX_EVENTS WHERE text = 'iter_0_1')"
+    # A process is all but the last 24 bits of its threads.
+    process = iteration.format("globalTid >> 24 << 24")
+    between = f"BETWEEN {iteration.format('start')} AND {iteration.format('end')}"
+    calls = (
+        "SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME "
+        f"WHERE globalTid >> 24 << 24 = {process} AND start {between}"
+    )
+    change(
+        path,
+        f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {process} "
+        f"AND correlationId IN ({calls})",
+    )
+    report = bubbleviz.analyze(path)
+
+    assert not report.iterations[1].complete
+    assert report.summary.iterations < 3
+
+
+#: Iterations of two stages, 1 ms apart: F and BW of stage 0 around those of stage 1, in us.
+_PARTS = ((0, "F", 0, 100), (1, "F", 100, 200), (1, "BW", 200, 400), (0, "BW", 400, 600))
+
+
+def table_of(
+    path: Path, idle: set[tuple[int, int]], *, steps: bool = True, iterations: int = 3
+) -> Path:
+    """Write a table of two stages.
+
+    Args:
+        path: File to write.
+        idle: Pairs of iteration and rank without a forward and backward.
+        steps: Whether all ranks run an Optimizer in all iterations.
+        iterations: Number of iterations.
+    """
+    rows: list[tuple[int | str, ...]] = []
+    for k in range(iterations):
+        for rank, phase, start, end in _PARTS:
+            if (k, rank) not in idle:
+                rows.append((k, rank, rank, phase, 0, 1000 * k + start, 1000 * k + end))
+        if steps:
+            rows += [
+                (k, rank, rank, "Optimizer", "", 1000 * k + 600, 1000 * k + 610) for rank in (0, 1)
+            ]
+    names = ("iteration", "rank", "stage", "phase", "microbatch", "start_us", "end_us")
+    return csv_of(path, dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("idle", "steps", "complete"),
+    [
+        (set(), True, [True, True, True]),
+        ({(1, 0)}, True, [True, True, True]),
+        ({(1, 0)}, False, [True, True, True]),
+        # Only an Optimizer shows that the capture holds the iteration of the rank.
+        ({(2, 0)}, True, [True, True, True]),
+        ({(2, 0)}, False, [True, True, False]),
+        ({(0, 0)}, True, [True, True, True]),
+        ({(0, 1)}, False, [False, True, True]),
+        # The iterations around the idle one are incomplete.
+        ({(1, 0), (2, 1)}, False, [True, False, False]),
+    ],
+)
+def test_which_iterations_with_an_idle_stage_are_complete(
+    idle: set[tuple[int, int]], steps: bool, complete: list[bool], tmp_path: Path
+) -> None:
+    report = bubbleviz.analyze(table_of(tmp_path / "run.csv", idle, steps=steps))
+
+    assert [iteration.complete for iteration in report.iterations] == complete
+
+
+def test_a_stage_is_not_idle_on_a_clock_that_cannot_be_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = table_of(tmp_path / "run.csv", {(1, 0)})
+
+    def merge_on_unknown_clocks(parts: Recordings, hints: RunHints) -> Run:
+        run = merge(parts, hints)
+        comparable = np.zeros_like(run.timebase.comparable)
+        return replace(run, timebase=replace(run.timebase, comparable=comparable))
+
+    monkeypatch.setattr("bubbleviz.api.merge", merge_on_unknown_clocks)
+
+    complete = [iteration.complete for iteration in bubbleviz.analyze(path).iterations]
+    assert complete == [True, False, True]
+
+
+@pytest.mark.real_files
+def test_the_idle_stage_of_the_shared_example_counts() -> None:
+    report = bubbleviz.analyze(real_file("cases/idle_stage.csv"))
+
+    assert report.summary.iterations == 3
+    assert [iteration.complete for iteration in report.iterations] == [True] * 3
+
+
+# Idle parts, by a slow reference.
+
+
+MASKS = st.integers(1, 6).flatmap(
+    lambda n: st.tuples(
+        *(
+            st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=n, max_size=n)
+            for _ in range(3)
+        ),
+        st.lists(st.booleans(), min_size=n, max_size=n),
+    )
+)
+
+
+def slow_idle_parts(
+    present: list[list[bool]],
+    can_idle: list[list[bool]],
+    is_recorded: list[list[bool]],
+    is_whole: list[bool],
+) -> list[list[bool]]:
+    """Return the largest set of idle parts of which each is proven, by removing others."""
+    n, ranks = len(present), range(3)
+    works = [any(row[r] for row in present) for r in ranks]
+    idle = [
+        [works[r] and not present[k][r] and can_idle[k][r] and is_whole[k] for r in ranks]
+        for k in range(n)
+    ]
+
+    def is_complete(k: int) -> bool:
+        return is_whole[k] and all(present[k][r] or idle[k][r] or not works[r] for r in ranks)
+
+    def is_proven(k: int, r: int) -> bool:
+        if is_recorded[k][r]:
+            return True
+        before = [j for j in range(k) if present[j][r]]
+        after = [j for j in range(k, n) if present[j][r]]
+        around = range(before[-1], after[0] + 1) if before and after else ()
+        return bool(around) and all(is_complete(j) for j in around)
+
+    changed = True
+    while changed:
+        changed = False
+        wrong = [(k, r) for k in range(n) for r in ranks if idle[k][r] and not is_proven(k, r)]
+        for k, r in wrong:
+            idle[k][r], changed = False, True
+    return idle
+
+
+@given(MASKS)
+def test_idle_parts_are_those_of_a_slow_reference(
+    masks: tuple[list[list[bool]], list[list[bool]], list[list[bool]], list[bool]],
+) -> None:
+    present, can_idle, is_recorded, is_whole = masks
+    found = idle_parts(
+        *(np.array(mask, bool) for mask in (present, is_whole, can_idle, is_recorded))
+    )
+
+    assert found.tolist() == slow_idle_parts(present, can_idle, is_recorded, is_whole)
+
+
+def test_no_iteration_has_no_idle_part() -> None:
+    none = np.zeros((0, 2), bool)
+    assert idle_parts(none, np.zeros(0, bool), none, none).shape == (0, 2)
+
+
+# Pairing by time.
+
+
+def test_iterations_pair_with_those_that_they_overlap() -> None:
+    rank = np.array([0, 0, 0, 1, 1])
+    iteration = np.array([0, 1, 2, 0, 1])
+    start_ns = np.array([0, 100, 200, 10, 190])
+    numbers = pair_by_time(rank, iteration, start_ns, start_ns + 50, (2, 3))
+
+    assert numbers is not None
+    assert numbers.tolist() == [[0, 1, 2], [0, 2, 2]]
+
+
+def test_nothing_pairs_without_work_or_overlap() -> None:
+    empty = np.empty(0, np.int64)
+    assert pair_by_time(empty, empty, empty, empty, (1, 0)) is None
+    rank, zero = np.array([0, 1]), np.zeros(2, np.int64)
+    start_ns = np.array([0, 50])
+    assert pair_by_time(rank, zero, start_ns, start_ns + 50, (2, 1)) is None
+
+
+def test_two_iterations_never_get_one_number() -> None:
+    rank, iteration = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    start_ns, end_ns = np.array([0, 100, 10, 20]), np.array([50, 150, 20, 30])
+    assert pair_by_time(rank, iteration, start_ns, end_ns, (2, 2)) is None
+
+
+def test_an_iteration_without_work_has_the_number_before() -> None:
+    rank, iteration = np.array([0, 0, 1]), np.array([0, 1, 1])
+    start_ns = np.array([0, 100, 100])
+    numbers = pair_by_time(rank, iteration, start_ns, start_ns + 50, (2, 2))
+
+    assert numbers is not None
+    assert numbers.tolist() == [[0, 1], [NONE, 1]]
