@@ -6,7 +6,7 @@ little memory is used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -221,18 +221,60 @@ def _chosen_times(ran: RankWork, communicates: Bools, group: Codes, groups: int)
     return WorkTimes(*columns, length_ns.reshape(-1, 5), *sets)
 
 
-def spans_of(
+def with_communication_spans(
     keys: OperationKeys, ran: RankWork, times: WorkTimes
+) -> tuple[WorkTimes, Bools]:
+    """Give compute operations whose kernels all communicate the span of these kernels.
+
+    An example is an expert-parallel ``dispatch(F)``. Its copies make no span, since it has kernels.
+
+    Args:
+        keys: Operations of the ranks.
+        ran: All work of the ranks.
+        times: Times of that work.
+
+    Returns:
+        times: The times, with the spans of these operations.
+        only_communicates: Mask of these operations, which keep no GPU busy.
+    """
+    work, count = ran.work, len(keys)
+    may_only_communicate = (times.kernels == 0) & ~among(keys.phase, COMMUNICATION)
+    # Operation -1, no operation, is the last place.
+    is_candidate = np.append(may_only_communicate, False)
+    rows = np.flatnonzero(work.communication & is_candidate.take(ran.owner))
+    if len(rows) == 0:
+        return times, np.zeros(count, bool)
+    owner = ran.owner[rows]
+    start_ns, end_ns = intervals.group_extents(owner, count, work.start_ns[rows], work.end_ns[rows])
+    only_communicates = marked(count, owner)
+    begins_span = work.start_ns[rows] == start_ns[owner]
+    first = times.first.copy()
+    # With several rows at the same start, the one with the smallest index is assigned last.
+    first[owner[begins_span][::-1]] = rows[begins_span][::-1]
+    spans = replace(
+        times,
+        start_ns=np.where(only_communicates, start_ns, times.start_ns),
+        end_ns=np.where(only_communicates, end_ns, times.end_ns),
+        first=first,
+    )
+    return spans, only_communicates
+
+
+def spans_of(
+    keys: OperationKeys, ran: RankWork, times: WorkTimes, only_communicates: Bools
 ) -> tuple[dict[str, Ints], BusyIntervals]:
     """Return columns of spans, and busy intervals.
 
     Compute kernels make the span (of a communication operation: its communication kernels);
-    where there are none, copies do. An operation without GPU work has no span.
+    where there are none, communication does, and where there is no kernel, copies do. An
+    operation without GPU work has no span.
 
     Args:
         keys: of the operations of ranks.
         ran: all that ran on them.
         times: of that.
+        only_communicates: Mask of compute operations whose kernels all communicate. They are never
+            busy.
     """
     count, work, has_span = len(keys), ran.work, times.first != NONE
     inside = ran.around >= 0
@@ -244,7 +286,8 @@ def spans_of(
         filling = work.compute & marked(count + 1, receives.operation).take(ran.owner)
         of_waiting = intervals.group_union(ran.owner, count, work.start_ns, work.end_ns, filling)
         active = BusyIntervals(*of_waiting)
-    busy = busy_intervals(times.start_ns, times.end_ns, has_span, receives, active)
+    computes = has_span & ~only_communicates
+    busy = busy_intervals(times.start_ns, times.end_ns, computes, receives, active)
     spans = {
         "start_ns": np.where(has_span, times.start_ns, NONE),
         "end_ns": np.where(has_span, times.end_ns, NONE),

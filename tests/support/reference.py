@@ -637,8 +637,9 @@ def operation_of(
 ) -> Operation:
     """One operation, from its parts.
 
-    Its span is that of its compute kernels; where there are none, of copies and fills. An
-    operation that is itself communication has the span of its communication kernels, if any.
+    Its span is that of its compute kernels; where there are none, of its communication kernels,
+    in which it is never busy; without kernels, of copies and fills. An operation that is itself
+    communication has the span of its communication kernels, if any.
 
     Busy is the span, less the time in which a receive runs that was launched on this rank from
     inside it (a range contains the call, whatever is nested between, or rule 3 gave it the call)
@@ -650,7 +651,7 @@ def operation_of(
     comm = [w for w in held if is_communication(w)]
     copies = [w for w in held if not w.kernel]
     compute = parts[0].named.phase in COMPUTE
-    choices = (kernels, copies) if compute else (comm, kernels, copies)
+    choices = (kernels, comm, copies) if compute else (comm, kernels, copies)
     span = extent(times(next((choice for choice in choices if choice), ())))
     receives = [
         a.work
@@ -661,7 +662,8 @@ def operation_of(
         and (is_communication(a.work) and is_receive(a, named))
     ]
     waits = minus(times(receives if compute else ()), times(kernels))
-    busy = [] if span is None else minus([span], waits)
+    only_communicates = compute and not kernels and bool(comm)
+    busy = [] if span is None or only_communicates else minus([span], waits)
     entry = parts[0]
     return Operation(
         *(rank, entry.iteration, entry.named, occurrence, ranges, kernels, span, tuple(busy))
