@@ -116,6 +116,7 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
             },
             "bubble_parts": [asdict(part) for part in bubbles.bubble_parts(report)],
             "kernel_time": report.kernel_time.entry,
+            "launch_gap": report.launch_gap,
             # All that a step's time goes into; the use of FLOPs where these are given.
             "step": {
                 "window": bubbles.step_window(report),

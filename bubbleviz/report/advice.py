@@ -399,7 +399,6 @@ class Advice(SavedAdvice):
     """
 
     ranks: tuple[int, ...] = ()
-    indices: tuple[int, ...] = ()
     stage: int | None = None
     saving_ns: int = 0
     iterations: int = 0

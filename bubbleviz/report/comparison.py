@@ -12,6 +12,7 @@ from bubbleviz.errors import BubblevizError, InputError
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work, work_ns
 from bubbleviz.report.promise import saved_share
+from bubbleviz.report.remedies import SAME_WORK, other_job
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport, check_one_kind
 
@@ -284,16 +285,16 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
     for what, before, now in (
         ("schedule", first.schedule, other.schedule),
         ("microbatches", first.microbatches, other.microbatches),
+        ("ranks", first.ranks, other.ranks),
+        ("stages", _stages(first), _stages(other)),
     ):
         if before != now and None not in (before, now):
             yield f"{what}: {before} -> {now}"
     yield from _predicted(first, other)
-    found = [
-        *_divided(first, other),
-        *_times_changed(first.stage_ns, other.stage_ns),
-        *_slowed(first, other),
-        *_kernels_changed(first, other),
-    ]
+    found = [*_divided(first, other), *_kernels_changed(first, other)]
+    if other_job(first, other) is None:
+        # Stages, ranks and links of one number are the same thing.
+        found += [*_times_changed(first.stage_ns, other.stage_ns), *_slowed(first, other)]
     yield from (text for _, text in sorted(found, key=lambda own: -own[0]))
     known = {own.place for own in first.advice}
     for own in other.advice:
@@ -302,8 +303,16 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
             yield f"new advice: {own.action.partition('. ')[0]} ({saved})"
 
 
+def _stages(run: SavedReport) -> int | None:
+    """Return the number of stages whose times are known; None if there are none."""
+    return len({stage for stage, _ in run.stage_ns}) or None
+
+
 def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
-    """Yield what the other run's sizes take by the times of the first, where sizes differ."""
+    """Yield what the other run's sizes take by the times of the first, if their sizes differ.
+
+    Runs of other numbers of stages have to do the same work: they hold another model otherwise.
+    """
     from bubbleviz.schedules.predictions import predicted
 
     took = other.ratio("schedule")
@@ -313,6 +322,8 @@ def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
     try:
         before, now = first.measured, other.measured
         sizes = [(own.stages, own.microbatches, own.chunks) for own in (before, now)]
+        if sizes[0][0] != sizes[1][0] and not _is_same_model(first, other):
+            return
         if before.window_ns is None or (first.schedule, sizes[0]) == (other.schedule, sizes[1]):
             return
         p, m, v = sizes[1]
@@ -326,6 +337,12 @@ def _predicted(first: SavedReport, other: SavedReport) -> Iterator[str]:
             f"{found.error_ns / 1e6:,.3f} ms (schedule window); measured "
             f"{measured_ns / 1e6:,.3f} ms ({off:+.2f} % off)"
         )
+
+
+def _is_same_model(first: SavedReport, other: SavedReport) -> bool:
+    """Return whether all stages together compute as long for a microbatch, but for noise."""
+    before_ns, now_ns = work_ns(first), work_ns(other)
+    return abs(before_ns - now_ns) <= SAME_WORK * min(before_ns, now_ns)
 
 
 def _divided(first: SavedReport, other: SavedReport) -> Iterator[tuple[float, str]]:
@@ -470,7 +487,11 @@ def _notes(runs: Sequence[ComparedRun], ratios: Mapping[str, tuple[Cell, ...]]) 
             f"the primary ratios differ ({{}}); {_compared_by(headline, runs)}",
             [run.saved.headline for run in runs],
         ),
-        ("the runs have different numbers of ranks ({})", [f"{r.saved.ranks:,}" for r in runs]),
+        (
+            "the runs have different numbers of ranks ({}): these are different jobs, and not one "
+            "before and after a change, so no advice is checked",
+            [f"{run.saved.ranks:,}" for run in runs],
+        ),
         (
             "the reports were written by different versions of bubbleviz ({})",
             [run.saved.version for run in runs],

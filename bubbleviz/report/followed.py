@@ -10,23 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import percent
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, SavedAdvice, saved_share
+from bubbleviz.report.remedies import COMPUTE, named_change, unnamed_change
 
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedReport
 
-#: Phases that tell by their times how much work microbatches are.
-_COMPUTE = frozenset(phase.label for phase in COUNTED)
-#: A stage's time that changes by less than this share did not move, nor did what shows a fault.
-_MOVED = 0.02
 #: Savings within this much of an iteration are the same, whatever their intervals.
-_WITHIN = 0.01
+WITHIN = 0.01
 #: What saves at least this share of its promise is kept in part.
 _IN_PART = 0.25
-#: Orders of searched schedules at equal times are those of others, as which runs are recognised.
-_RECOGNISED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Verdicts, from what was done and what came of it.
 KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
     "kept",
@@ -68,23 +62,24 @@ class FollowedAdvice:
     per_microbatch: bool = False
 
     @property
+    def outcome(self) -> str:
+        """How much shorter or longer iterations are, as a clause."""
+        if self.saved_ratio is None:
+            return "how long iterations are is unknown"
+        longer = "shorter" if self.saved_ratio >= 0 else "longer"
+        longer += " per microbatch" if self.per_microbatch else ""
+        return f"iterations are {percent(abs(self.saved_ratio))} {longer} ({self.window})"
+
+    @property
     def line(self) -> str:
         """All of it, as a sentence."""
-        came = "how long iterations are is unknown"
-        if self.saved_ratio is not None:
-            longer = "shorter" if self.saved_ratio >= 0 else "longer"
-            longer += " per microbatch" if self.per_microbatch else ""
-            came = f"iterations are {percent(abs(self.saved_ratio))} {longer} ({self.window})"
-        return (
-            f"{self.action}: promised "
-            f"{saved_share(self.kind, self.place, self.promised_ratio, self.error_ratio)}; "
-            f"{self.change}; {came}: {self.verdict}"
-        )
+        promised = saved_share(self.kind, self.place, self.promised_ratio, self.error_ratio)
+        return f"{self.action}: promised {promised}; {self.change}; {self.outcome}: {self.verdict}"
 
 
 def work_ns(run: SavedReport) -> float:
     """Return how long a microbatch is computed for, on all stages together."""
-    return sum(ns for (_, phase), ns in run.stage_ns.items() if phase in _COMPUTE)
+    return sum(ns for (_, phase), ns in run.stage_ns.items() if phase in COMPUTE)
 
 
 def same_work(before: SavedReport, after: SavedReport) -> float:
@@ -105,7 +100,9 @@ def same_work(before: SavedReport, after: SavedReport) -> float:
 def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAdvice, ...]:
     """Return what became of each advice of a report, in its order.
 
-    Where several were followed, each is held against what came of all.
+    An advice counts as followed only if what it names became better by more than noise, and the
+    rest of the job stayed the same. If several were followed, each is compared with what came of
+    all of them.
 
     Args:
         before: the report that gives advice.
@@ -114,29 +111,35 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
     results, kinds = [], set[str]()
     for advice in before.advice:
         # What saves little cannot be told apart from all else; of a kind the largest stands for it.
-        if advice.saving_ratio < _WITHIN or advice.kind in kinds:
+        if advice.saving_ratio < WITHIN or advice.kind in kinds:
             continue
         kinds.add(advice.kind)
-        done, change = _change(advice, before, after)
         # Where iterations overlap, one that ends earlier is not all won: the next began before.
         overlapping = before.headline == "period" or advice.place == "between-iterations"
         window = "period" if overlapping else "step"
-        results.append(_held(advice, (before, after), window, done, change))
+        results.append(_checked(advice, before, after, window))
     if (more := _more_microbatches(before, after)) is not None:
-        now, then = after.microbatches or 0, before.microbatches or 0
-        change = f"iterations have {now or 'unknown'} microbatches"
-        change += " as before" if now == then else f", had {then or 'unknown'}"
-        done = now > then > 0
-        results.append(_held(more, (before, after), before.headline, done, change))
+        results.append(_checked(more, before, after, before.headline))
     return tuple(results)
 
 
-def _held(
-    advice: SavedAdvice, runs: tuple[SavedReport, SavedReport], window: str, done: bool, change: str
+def _checked(
+    advice: SavedAdvice, before: SavedReport, after: SavedReport, window: str
 ) -> FollowedAdvice:
-    """Return an advice, whether it was followed, and how, held against what came of it."""
-    saved, window = _saved(*runs, window)
-    within = max(advice.error_ratio or 0.0, _WITHIN)
+    """Return whether an advice was followed, how, and whether its promise was kept.
+
+    Args:
+        advice: Advice of the earlier report.
+        before: The earlier report.
+        after: Report of the later run.
+        window: Ratio by whose windows iterations are compared.
+    """
+    done, change = named_change(advice, before, after)
+    if done and (unnamed := unnamed_change(advice, before, after)):
+        # What came of this advice cannot be told apart from what came of the rest.
+        done, change = False, f"{change}, but {unnamed}"
+    saved, window = _saved(before, after, window)
+    within = max(advice.error_ratio or 0.0, WITHIN)
     if not done:
         verdict = NOT_FOLLOWED
     elif saved is None:
@@ -155,7 +158,7 @@ def _held(
         saved,
         window,
         verdict,
-        same_work(*runs) != 1,
+        same_work(before, after) != 1,
     )
 
 
@@ -185,43 +188,3 @@ def _saved(before: SavedReport, after: SavedReport, window: str) -> tuple[float 
         if first and now and first.window_ns.mean and now.window_ns.mean is not None:
             return 1 - same_work(before, after) * now.window_ns.mean / first.window_ns.mean, name
     return None, window
-
-
-def _change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tuple[bool, str]:
-    """Return whether anything was done about an advice, and what."""
-    if advice.kind == "schedule":
-        if before.schedule == after.schedule:
-            return False, f"the schedule is still {after.schedule or 'unknown'}"
-        wanted, ran = (_RECOGNISED_AS.get(own, own) for own in (advice.place, after.schedule or ""))
-        advised = "" if ran == wanted else f", not {advice.place}"
-        change = f"the schedule is {after.schedule or 'unknown'}{advised}, was {before.schedule}"
-        return not advised, change
-    if advice.stages:
-        return _moved(advice.stages, before, after)
-    now = next((own for own in after.advice if own.place == advice.place), None)
-    what, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
-    last = None if now is None else dict(now.measure).get(what)
-    if now is None:
-        return True, "it no longer stands out"
-    if last is None or abs(last - first) <= _MOVED * first:
-        return False, f"it still costs {percent(now.saving_ratio)}"
-    change = f"{what or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
-    if advice.kind == "queue":
-        change = f"{last:,.0f} {what}s are queued, {first:,.0f} were"
-    return True, change
-
-
-def _moved(stages: tuple[int, ...], before: SavedReport, after: SavedReport) -> tuple[bool, str]:
-    """Return whether work of stages changed, and of the one whose work did most, how."""
-    times = [
-        (now_ns / then_ns, stage, phase, then_ns, now_ns)
-        for (stage, phase), then_ns in before.stage_ns.items()
-        if stage in stages and then_ns and (now_ns := after.stage_ns.get((stage, phase), 0.0))
-    ]
-    if not times:
-        return False, "times of its stages are unknown"
-    ratio, stage, phase, then_ns, now_ns = min(times)
-    if ratio >= 1 - _MOVED:
-        return False, f"{phase} of stage {stage} takes {now_ns / 1e6:,.3f} ms as before"
-    change = f"{phase} of stage {stage} takes {now_ns / 1e6:,.3f} ms, was {then_ns / 1e6:,.3f} ms"
-    return True, change

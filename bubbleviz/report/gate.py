@@ -11,7 +11,15 @@ from pathlib import PurePath
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
 from bubbleviz.model.texts import counted, one_line, suggestion
-from bubbleviz.report.followed import KEPT, NOT_FOLLOWED, followed_advice, same_work
+from bubbleviz.report.followed import (
+    KEPT,
+    NOT_FOLLOWED,
+    WITHIN,
+    FollowedAdvice,
+    followed_advice,
+    same_work,
+)
+from bubbleviz.report.remedies import other_job
 from bubbleviz.report.saved import SavedRatio, SavedReport, check_one_kind
 
 #: A number with its unit, as limits are written; one that is not 1 has an exponent of ten.
@@ -131,22 +139,30 @@ def _written(value: float, limit: Limit) -> str:
 def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[str, bool], ...]:
     """Return a line on each advice that was followed, and whether it was kept.
 
-    Where none was followed, though some was given, the one line says so, and fails. What is given
-    without a saving, and more microbatches, for which not every batch has room, need no follower.
+    If none was followed, though some was given with a saving, the one line says so. It fails unless
+    iterations became noticeably shorter by something else. Advice without a saving, and more
+    microbatches, for which not every batch has room, need not be followed.
 
     Args:
-        before: the report that gives advice.
-        after: that of the changed run.
-        path: of the first one, for the line.
+        before: The report that gives advice.
+        after: Report of the changed run.
+        path: Path of the first one, for the line.
 
     Raises:
-        UsageError: one is on bubbles, and one on idle time.
+        UsageError: One report is on bubbles, and one on idle time.
+        InputError: The reports are of different jobs.
     """
     check_one_kind({path: before, "the report to check": after})
-    followed = [own for own in followed_advice(before, after) if own.verdict != NOT_FOLLOWED]
+    if (job := other_job(before, after)) is not None:
+        raise InputError(
+            f"{path}: {job}, so its advice cannot be checked on the later one; give --promised-by "
+            "a report of the same job"
+        )
+    advised = followed_advice(before, after)
+    followed = [own for own in advised if own.verdict != NOT_FOLLOWED]
     lines = [(own.line, own.verdict == KEPT) for own in followed]
     if not lines and before.advice:
-        lines = [(f"no advice of {path} was followed", False)]
+        lines = [_none_followed(path, advised)]
     elif not lines:
         told = "advises nothing"
         if before.what_to_do_first is not None:
@@ -156,6 +172,17 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
     return tuple(
         (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines
     )
+
+
+def _none_followed(path: str, advised: Sequence[FollowedAdvice]) -> tuple[str, bool]:
+    """Return that no advice was followed, and whether iterations are shorter all the same."""
+    line = f"no advice of {path} was followed"
+    if not advised:
+        return line, False
+    first = advised[0]
+    shorter = (first.saved_ratio or 0.0) > WITHIN
+    joint = ", but" if shorter else ";"
+    return f"{line} ({first.change}){joint} {first.outcome}", shorter
 
 
 def limits_of(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:

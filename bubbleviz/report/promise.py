@@ -18,7 +18,10 @@ _WHOLE_LAYERS = "layers"
 
 @dataclass(frozen=True)
 class SavedAdvice:
-    """One thing to do; see :class:`~bubbleviz.report.advice.Advice`."""
+    """One thing to do; see :class:`~bubbleviz.report.advice.Advice`.
+
+    ``indices`` are the places of its ranks among those of the report; empty for all, or none.
+    """
 
     kind: str
     saving_ratio: float
@@ -27,6 +30,7 @@ class SavedAdvice:
     error_ratio: float | None = None
     stages: tuple[int, ...] = ()
     measure: tuple[tuple[str, float], ...] = ()
+    indices: tuple[int, ...] = ()
 
 
 def at_most(kind: str, place: str) -> bool:

@@ -45,7 +45,7 @@ from bubbleviz.model.limitations import (
     gathered,
 )
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, any_among
-from bubbleviz.model.phases import BACKWARD, Phase
+from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 from bubbleviz.model.texts import counted, listed, percent, some_of
 from bubbleviz.report.restrictions import restrictions_of
 
@@ -261,6 +261,20 @@ class Report:
             for name in ("gap_ns", "compute_ns")
         )
         return KernelTime(window, running, bubble, gap, loose, work)
+
+    @property
+    def launch_gap(self) -> float | None:
+        """Share of the time of operations in which no kernel of them ran; None without any.
+
+        Counts operations of the averaged iterations, as tables of operations have no kernels.
+        """
+        averaged = [iteration.index for iteration in self.iterations if iteration.averaged]
+        operations = self.operations
+        rows = np.isin(operations.phase, COUNTED) & np.isin(operations.iteration, averaged)
+        busy_ns = int(operations.busy_ns[rows].sum())
+        active_ns = int(operations.active_ns[rows].sum())
+        # Tables may hold kernels that run longer than their operation, as both are rounded.
+        return max(1 - active_ns / busy_ns, 0.0) if busy_ns else None
 
     @property
     def single_stage(self) -> bool:

@@ -97,6 +97,8 @@ class SavedReport:
         lengths: how many times as long as their mean the microbatches of iterations take.
         paths: Paths of its profiles.
         hosts: Names of their hosts.
+        stage_of_rank: Stage of each rank, or None if it is unknown; in the report's order.
+        launch_gap: Share of the time of operations in which no kernel runs, or None if unknown.
     """
 
     version: str
@@ -121,6 +123,8 @@ class SavedReport:
     lengths: tuple[tuple[float, ...], ...] = ()
     paths: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    stage_of_rank: tuple[int | None, ...] = ()
+    launch_gap: float | None = None
 
     def __dir__(self) -> list[str]:
         """Return what is public."""
@@ -306,6 +310,7 @@ class _Summary:
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[Finite, Finite] | None] = field(default_factory=dict)
     kernel_time: dict[str, Any] | None = None
+    launch_gap: Finite | None = None
     bubble_parts: list[_Named] = field(default_factory=list)
 
 
@@ -315,6 +320,7 @@ class _Rank:
     label: str = ""
     global_rank: int | None = None
     pipeline: int | None = None
+    stage: int | None = None
     #: Its place among the profiles; on idle time its path.
     profile: int | str = ""
 
@@ -323,6 +329,14 @@ class _Rank:
 class _Advice(SavedAdvice):
     saving_ratio: Finite
     error_ratio: Finite | None = None
+    ranks: tuple[Count, ...] = ()
+
+    @property
+    def saved(self) -> SavedAdvice:
+        """The advice, whose ranks a report's JSON names by their places."""
+        columns = vars(self) | {"indices": self.ranks}
+        del columns["ranks"]
+        return SavedAdvice(**columns)
 
 
 @dataclass(frozen=True)
@@ -615,6 +629,8 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         version=document.version,
         headline=document.headline,
         ranks=len(document.ranks),
+        launch_gap=summary.launch_gap,
+        stage_of_rank=tuple(rank.stage for rank in document.ranks),
         iterations=summary.iterations,
         contradicted=contradicted,
         ratios=tuple(
@@ -632,7 +648,7 @@ def _saved_report(path: str, document: _Document) -> SavedReport:
         kernels=None if told is None else str(told),
         bubble_parts=tuple((part.name or "", part.share) for part in summary.bubble_parts),
         what_to_do_first=document.what_to_do_first,
-        advice=tuple(SavedAdvice(**vars(own)) for own in document.advice),
+        advice=tuple(own.saved for own in document.advice),
         schedule=None if document.schedule is None else document.schedule.name,
         microbatches=shown[0].microbatches if shown else None,
         slowdowns={} if document.slowdown is None else _slowdowns(document, document.slowdown),

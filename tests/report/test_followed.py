@@ -129,3 +129,111 @@ def test_iterations_that_overlap_keep_what_shortens_the_time_between_their_start
     assert first["verdict"] == "kept"
     assert first["saved_ratio"] == pytest.approx(0.0537, abs=0.001)
     assert first["promised_ratio"] == pytest.approx(first["saved_ratio"], abs=0.004)
+
+
+GAPS = Job(gaps=dict.fromkeys(range(8), 0.3), noise=0.002)
+
+#: A job, what is changed, and words on it: what advice names and the rest changed, or neither.
+NOT_FOLLOWED: dict[str, tuple[Job, dict[str, Any], str]] = {
+    "the schedule alone": (GAPS, {"schedule": "zb-h1"}, "for 23.08 % of the time of operations"),
+    "more gaps": (
+        GAPS,
+        {"gaps": dict.fromkeys(range(8), 0.4)},
+        "for 28.57 % of the time of operations, 23.08 % before",
+    ),
+    "gaps within noise": (GAPS, {"gaps": dict.fromkeys(range(8), 0.29)}, "for 22.48 %"),
+    "fewer gaps and another schedule": (
+        GAPS,
+        {"gaps": {0: 0.1}, "schedule": "zb-h1"},
+        "1.23 % of the time of operations, 23.08 % before, but the schedule is zb-h1, was 1f1b",
+    ),
+    "rank and schedule": (SLOW, {"rank": {}, "schedule": "gpipe"}, "but the schedule is gpipe"),
+    "rank and microbatches": (
+        SLOW,
+        {"rank": {}, "microbatches": 12},
+        "have 12 microbatches, had 8",
+    ),
+    "rank and a stage": (
+        SLOW,
+        {"rank": {}, "stage": {0: 1.5}},
+        "but a microbatch takes 1.50x the work on stage 0",
+    ),
+    "rank within noise": (SLOW, {"rank": {6: 1.46}}, "it still costs"),
+    "a faster clock": (UNEVEN, {"phase": (3.8, 3.8, 3.8)}, "of stage 3 takes"),
+    "another model": (
+        UNEVEN,
+        {"phase": (2.0, 2.0, 2.0), "even_stages": True},
+        "but a microbatch takes 0.50x the work on all stages",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FOLLOWED)
+def test_advice_is_followed_only_if_what_it_names_changed_and_the_rest_did_not(
+    name: str, tmp_path: Path
+) -> None:
+    job, change, words = NOT_FOLLOWED[name]
+    before = _report(job, tmp_path, "before")
+    after = _report(replace(job, **change), tmp_path, "after")
+    advised = _compared(before, after, tmp_path)
+
+    assert {own["verdict"] for own in advised} == {"not followed"}
+    assert words in advised[0]["change"]
+
+
+def test_fewer_gaps_are_followed_advice(tmp_path: Path) -> None:
+    before = _report(GAPS, tmp_path, "before")
+    after = _report(replace(GAPS, gaps={0: 0.0}), tmp_path, "after")
+    first = _compared(before, after, tmp_path)[0]
+
+    assert (first["kind"], first["verdict"]) == ("launch-gaps", "kept")
+    assert first["change"].startswith("no kernel runs for 0.00 % of the time of operations, 23.")
+
+
+def test_the_gate_passes_what_became_faster_without_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = _report(GAPS, tmp_path, "before")
+    faster = _report(replace(GAPS, schedule="zb-h1"), tmp_path, "faster")
+    slower = _report(replace(GAPS, schedule="gpipe", transfer=2.0), tmp_path, "slower")
+
+    capsys.readouterr()
+    assert main(["gate", faster, "--promised-by", before]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(f"ok: no advice of {before} was followed (no kernel runs for ")
+    assert "), but iterations are " in line
+    assert " shorter (step)" in line
+    assert main(["gate", slower, "--promised-by", before]) == 3
+    assert "; iterations are " in capsys.readouterr().out
+
+
+def test_jobs_of_other_sizes_are_not_before_and_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = _report(replace(UNEVEN, stages=8, microbatches=16), tmp_path, "before")
+    after = _report(replace(UNEVEN, stage={}), tmp_path, "after")
+
+    assert {own["verdict"] for own in _compared(before, after, tmp_path)} == {"not followed"}
+    capsys.readouterr()
+    assert main(["compare", before, after]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "- ranks: 16 -> 8 - stages: 8 -> 4" in text
+    assert "these are different jobs" in text
+    for words in ("predicted from", "promised", "stage 3: "):
+        assert words not in text
+    assert main(["gate", after, "--promised-by", before]) == 1
+    assert (
+        "the runs have 16 and 8 ranks, so its advice cannot be checked" in capsys.readouterr().err
+    )
+
+
+def test_the_same_model_on_other_stages_is_still_predicted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = _report(Job(noise=0.0), tmp_path, "before")
+    halves = Job(noise=0.0, stages=8, phase=(2.0, 2.0, 2.0))
+    after = _report(halves, tmp_path, "after")
+    capsys.readouterr()
+
+    assert main(["compare", before, after]) == 0
+    assert "predicted from the times before: " in capsys.readouterr().out

@@ -30,6 +30,7 @@ from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
 from tests.support.command_line import CommandLine
+from tests.support.drawn_reports import report_of
 from tests.support.edited_databases import change
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -302,3 +303,17 @@ def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
     assert bubbles.rounded_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
     assert bubbles.rounded_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
     assert bubbles.rounded_shares([0.1, 0.25], digits=0) == ["10", "25"]
+
+
+@pytest.mark.parametrize("gap_ns", [0, 50_000])
+def test_the_share_of_launch_gaps_is_that_of_operations(gap_ns: int) -> None:
+    """Each operation of 1 ms, or 2 ms if it is a whole backward, has two gaps."""
+    report = analysed(Planting(stages=2, microbatches=4, kernels=3, kernel_gap_ns=gap_ns))
+
+    share = 2 * 2 * gap_ns / 3_000_000
+    assert report.launch_gap == pytest.approx(share, abs=0.001)
+    assert json_document.document(report)["summary"]["launch_gap"] == report.launch_gap
+
+
+def test_a_report_without_operations_has_no_launch_gaps() -> None:
+    assert report_of([]).launch_gap is None
