@@ -22,6 +22,7 @@ from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times
 from bubbleviz.interpret.linking import LinkedProfile, LinkRule, Links, enclosing_ranges, link
 from bubbleviz.interpret.memory import limitations_of_memory, memory_use
+from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_ranges import OperationRanges, keys_of, operation_ranges_of
 from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
@@ -274,6 +275,9 @@ def interpret(
         kinds: lists of what kernels and threads are, the conventions' own among them.
         layers: whether ranges of layers are looked at, too.
         memory: whether memory events are.
+
+    Raises:
+        ProfileError: The profile holds two runs of the same ranks and iterations.
     """
     with step("attribute kernels") as rows:
         rows.count = len(linked.profile.activities)
@@ -298,6 +302,7 @@ def interpret(
         )
         tables, coverage, unattributed = record_ranks(every, keys, kinds)
         operations = tables["operations"]
+        refuse_merged_runs(profile.source.path, operations, hints.iteration >= 0)
         operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
         late = longest(tables.pop("late"))
         operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)

@@ -14,6 +14,7 @@ from bubbleviz.interpret import iterations
 from bubbleviz.interpret.collectives import places_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
 from bubbleviz.interpret.interpretation import candidates_of_operations, noted, unmarked
+from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
 from bubbleviz.interpret.per_rank import Line
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
@@ -64,6 +65,7 @@ def recording_of(table: OperationTable) -> Recordings:
 
     Raises:
         NothingToAnalyseError: it holds no forward or backward.
+        ProfileError: It holds two runs of the same ranks and iterations.
     """
     if not among(table.operations.phase, COUNTED).any():
         labels = ", ".join(phase.label for phase in COUNTED)
@@ -76,6 +78,8 @@ def recording_of(table: OperationTable) -> Recordings:
     order = grouping.sorted_rows(told.rank, told.host_start_ns, told.start_ns)
     numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
     operations, hints, unnumbered = _keyed(table, order, numbers)
+    is_named = np.full(len(operations), "iteration" in table.told)
+    refuse_merged_runs(table.source.path, operations, is_named)
     waits = table.waits.changed(operation=grouping.places_in(order)[table.waits.operation])
     spanned = operations.has_span == 1
     busy = busy_intervals(
