@@ -20,7 +20,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalised, counted, not_option, one_line, rank_name
 from bubbleviz.report.methods import with_source
-from bubbleviz.report.rank_means import measure_of
+from bubbleviz.report.rank_means import is_idle_elsewhere, measure_of
 from bubbleviz.report.report import Report
 
 #: Characters of a range's name in a sentence.
@@ -122,7 +122,8 @@ def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str
     measured = ""
     if share is not None:
         whose = "its" if count == 1 else "their"
-        measured = f"; {100 * share:.1f} % of {whose} time is {'bubble' if whole else 'idle'}"
+        idle = "idle between operations" if is_idle_elsewhere(report) else "idle"
+        measured = f"; {100 * share:.1f} % of {whose} time is {'bubble' if whole else idle}"
     return f"{what}{name} on {where}{each}{measured}."
 
 

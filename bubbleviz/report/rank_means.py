@@ -383,26 +383,49 @@ def rows_of_ranks(rank: Ints, first: int, last: int) -> slice:
 
 
 # Measure: what the primary ratio is called; the idle time of no pipeline is no bubble of one.
+#
+# Launch gaps inside operations count as work. Where they, or compute outside operations, outweigh
+# the rest, the ratio is only the idle time between operations, and its name says so.
 
 
 def measure_of(report: Report) -> str:
     """Return the name of the primary ratio in a headline: ``bubble ratio (schedule)``."""
-    return _measure(report.headline, pipeline=report.no_pipeline is None)["name"]
+    return _measure_of(report)["name"]
 
 
 def idle_of(report: Report) -> str:
     """Return what the ratio is a share of, in words: ``bubble``, or ``idle time``."""
-    return _measure(report.headline, pipeline=report.no_pipeline is None)["idle"]
+    return _measure_of(report)["idle"]
+
+
+def is_idle_elsewhere(report: Report) -> bool:
+    """Tell whether the ratio of no pipeline is only a part of the idle time of its GPUs."""
+    return report.no_pipeline is not None and report.kernel_time.sentence is not None
+
+
+def _measure_of(report: Report) -> dict[str, str]:
+    return _measure(
+        report.headline,
+        is_pipeline=report.no_pipeline is None,
+        is_part=is_idle_elsewhere(report),
+    )
 
 
 def saved_measure(document: Mapping[str, Any]) -> dict[str, str]:
     """Return what the ratio of a report is called that was written as JSON, as above."""
     none = {ONE_STAGE.code, UNPROVEN.code}
     codes = {restriction.get("code") for restriction in document.get("restrictions") or ()}
-    return _measure(document["headline"], pipeline=not none & codes)
+    kernel_time = document.get("summary", {}).get("kernel_time") or {}
+    return _measure(
+        document["headline"],
+        is_pipeline=not none & codes,
+        is_part=bool(kernel_time.get("sentence")),
+    )
 
 
-def _measure(headline: str, *, pipeline: bool) -> dict[str, str]:
-    if pipeline:
+def _measure(headline: str, *, is_pipeline: bool, is_part: bool) -> dict[str, str]:
+    if is_pipeline:
         return {"name": f"bubble ratio ({headline})", "idle": "bubble"}
+    if is_part:
+        return {"name": "idle between operations", "idle": "time between operations"}
     return {"name": "idle in iterations", "idle": "idle time"}

@@ -16,15 +16,18 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render import json_document
 from bubbleviz.render import json_document as json_report
+from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import saved_of
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.picture.legend import picture as svg
-from bubbleviz.render.text.report import causes, headline_lines
+from bubbleviz.render.text.report import causes, first_screen, headline_lines
+from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report import bubbles
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.comparison import ComparedRun, compare
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.methods import methods
+from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import KernelTime, Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
@@ -70,6 +73,31 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
         f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
         in headline_lines(report)[1]
     )
+
+
+def test_without_a_pipeline_the_headline_says_what_its_ratio_leaves_out(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    _, gapped = _planted(tmp_path / "a", **GAPPED, stages=1, microbatches=4)
+    _, dense = _planted(tmp_path / "b", **BASE, stages=1, microbatches=4)
+
+    told = f"any kernel ran for {100 * (gapped.kernel_time.share or 0):.2f} % of the time"
+    screen = " ".join(plain_lines(first_screen(gapped, View(), Display())).split())
+    assert screen.startswith(
+        "Idle between operations: 0.00 % (0.00 % and 0.00 % in two iterations)"
+    )
+    assert screen.count(told) == 1
+    assert screen.index(told) < screen.index("1 rank of 1 host")
+    assert headline_lines(gapped)[0] == "idle between operations: 0.00 %"
+    assert headline_lines(gapped)[1].count(told) == 1
+    drawn = svg(gapped, View())
+    assert ">idle between operations 0.0" in drawn
+    assert f">{told} · no pipeline" in drawn
+    assert "% of its time is idle between operations.</title>" in drawn
+    assert "Idle time between operations" in latex.render(gapped, View())
+    saved = json.loads(json_report.render(gapped, View()))
+    assert saved_measure(saved) == {"name": measure_of(gapped), "idle": idle_of(gapped)}
+    assert measure_of(dense) == "idle in iterations"
 
 
 def test_missing_ranks_come_before_launch_gaps(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from bubbleviz.model.texts import capitalised, counted
 from bubbleviz.render.rows import select
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.methods import methods, with_source
+from bubbleviz.report.rank_means import is_idle_elsewhere
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
 
@@ -51,7 +52,8 @@ def render(report: Report, view: View) -> str:
     """Return the table of the averaged iterations; the view is that of the figure alone."""
     report = with_relative_paths(report)
     # The idle time of no pipeline is no bubble of one.
-    measure = "Bubble ratios" if report.no_pipeline is None else "Idle time in iterations"
+    place = "between operations" if is_idle_elsewhere(report) else "in iterations"
+    measure = "Bubble ratios" if report.no_pipeline is None else f"Idle time {place}"
     lines = (*_comments(report, view, measure), *_table(report, measure))
     return "".join(f"{line}\n" for line in lines)
 

@@ -313,7 +313,8 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
     parts[:0] = [restriction.text for restriction in report.restrictions]
     kernels = report.kernel_time.sentence
     if kernels is not None:
-        parts.append(kernels)
+        # Without a pipeline the ratio is misleading alone.
+        parts.insert(len(parts) if report.no_pipeline is None else 0, kernels)
     head += "unknown" if value == UNKNOWN else value
     return head, " · ".join(parts)
 

@@ -26,7 +26,7 @@ from bubbleviz.report import bubbles
 from bubbleviz.report.advice import culprits, first_thing, further_advice, shown_iteration
 from bubbleviz.report.labels import limitation_lines
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import idle_of, many_ranks, measure_of
+from bubbleviz.report.rank_means import idle_of, is_idle_elsewhere, many_ranks, measure_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -38,7 +38,18 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     mean = report.summary.bubble_ratio[report.headline].mean
     why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
     value = f"{measure_of(report)}: {percent(mean)}"
-    return value, f"{_spread(report)}{marked}{bounds}", _run(report), why
+    spread = f"{_spread(report)}{_kernel_share(report)}"
+    return value, f"{spread}{marked}{bounds}", _run(report), why
+
+
+def _kernel_share(report: Report) -> str:
+    """Return how long kernels ran where the ratio is only the idle time between operations.
+
+    The ratio of a pipeline has this among its bounds.
+    """
+    if not is_idle_elsewhere(report) or not report.summary.iterations:
+        return ""
+    return f"; {report.kernel_time.sentence}"
 
 
 def _spread(report: Report) -> str:
@@ -85,7 +96,8 @@ def _bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]
     low = report.lower_bound(report.headline)
     if low is not None:
         yield "; ", f"{percent(low)} with compute outside every operation counted as work"
-    if report.summary.iterations and (kernels := report.kernel_time.sentence) is not None:
+    kernels = report.kernel_time.sentence
+    if report.summary.iterations and kernels is not None and not _kernel_share(report):
         yield "; ", kernels
 
 
@@ -200,7 +212,9 @@ def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
     mean = report.summary.bubble_ratio[report.headline].mean
     value = "unknown" if mean is None else percent(mean)
     lead = f"{capitalised(measure_of(report))}: {value}"
-    yield from paragraph(f"{_spread(report).strip()}{_worst(report)}", display, lead=lead)
+    spread = f"{_spread(report)}{_worst(report)}{_kernel_share(report)}"
+    joint = ";" if spread.startswith(";") else ""
+    yield from paragraph(spread.removeprefix(joint).strip(), display, lead=f"{lead}{joint}")
     yield from paragraph(_run(report), display, most=2)
     yield from paragraph(_utilization(report), display, most=2)
     ran = None if _exact_schedule(report) else report.schedule
