@@ -17,13 +17,20 @@ from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.errors import BubblevizError, OutputError
 from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.render.document import Block, Line
-from bubbleviz.render.text.terminal import Display, lines_of, plain_lines, plain_text
+from bubbleviz.render.document import Block, Line, Span
+from bubbleviz.render.text.terminal import (
+    Display,
+    lines_of,
+    plain_lines,
+    plain_text,
+    printable_line,
+)
 from bubbleviz.timing import Step
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as Bars
+    from rich.text import Text
 
 
 #: Characters of a path in a list, and how many files that names.
@@ -58,11 +65,21 @@ def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
         _replace_unknown_characters()
         sys.stdout.write(plain_lines(lines))
         return
-    from rich.text import Text
-
     to = console(shown_on)
     for line in lines:
-        to.print(Text.assemble(*line), no_wrap=True, crop=False, overflow="ignore")
+        to.print(rich_text(line), no_wrap=True, crop=False, overflow="ignore")
+
+
+def show_text(text: str) -> None:
+    """Print a text of one or several lines as it is, apart from characters that do not print."""
+    show_lines([(Span(line),) for line in text.splitlines()], display())
+
+
+def rich_text(line: Line) -> Text:
+    """Return a line as rich shows it, with a blank for each character that does not print."""
+    from rich.text import Text
+
+    return Text.assemble(*printable_line(line))
 
 
 def console(shown_on: Display) -> Console:
@@ -122,11 +139,15 @@ def _shows_blocks() -> bool:
 def pass_on(content: str | bytes) -> None:
     """Write a file to standard output as it would be written to disk: text in UTF-8.
 
+    A terminal gets the text without the characters that do not print.
+
     Raises:
         OutputError: the content is binary, and standard output takes only text.
     """
     binary = getattr(sys.stdout, "buffer", None)
-    if binary is not None:
+    if isinstance(content, str) and sys.stdout.isatty():
+        show_text(content)
+    elif binary is not None:
         sys.stdout.flush()
         binary.write(content.encode("utf-8") if isinstance(content, str) else content)
         binary.flush()

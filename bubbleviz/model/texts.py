@@ -25,7 +25,13 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """Return a text with a blank for each character that does not print, line ends included."""
+    """Return a text with a blank for each character that does not print, line ends included.
+
+    Every text that is printed passes through this function: a terminal acts on control characters,
+    and names in profiles and recordings can contain any.
+    """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else " " for c in text)
 
 

@@ -359,7 +359,10 @@ def _kinds() -> list[InputKind]:
         InputKind("layers", _write_layers, (damage_csv,), (layout, f"{layout} --memory-limit 9")),
         InputKind(
             *("costs", _write_costs, (damage_event_text,)),
-            (f"pgle {_JAX_RUN} -j 1 --against {{in}} -o {{out}}/e.csv",),
+            (
+                f"pgle {_JAX_RUN} -j 1 --against {{in}} -o {{out}}/e.csv",
+                f"pgle {_JAX_RUN} -j 1 --against {{in}}",
+            ),
         ),
     ]
 

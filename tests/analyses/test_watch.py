@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from bubbleviz.analyses.watch import measurement as watcher_module
 from bubbleviz.analyses.watch.measurement import (
@@ -29,10 +29,13 @@ from bubbleviz.analyses.watch.measurement import (
 )
 from bubbleviz.analyses.watch.outputs import Metrics, line_of, opened, page_of
 from bubbleviz.cli.app import main
+from bubbleviz.cli.terminal import rich_text
 from bubbleviz.errors import OutputError
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
+from tests.support.command_line import CommandLine
+from tests.support.hostile_profiles import DIRECTING, HOSTILE
 from tests.support.live_runs import LiveRun
 from tests.support.places import CHECKOUT, FIXTURES
 
@@ -71,7 +74,7 @@ def measured(rows: Sequence[WatchedIteration]) -> list[tuple[int, int]]:
 
 def page(sight: Sight, width: int = 120) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(page_of("run/", sight, sight.events, width))
+    console.print(Group(*map(rich_text, page_of("run/", sight, sight.events, width))))
     return console.export_text()
 
 
@@ -139,6 +142,25 @@ def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
     assert "stage 2" in sight.advice
     assert "rank 2 (stage 2, node2) computes" in line_of(newest)
     assert "Slow: rank 2" in page(sight)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=list(HOSTILE))
+def test_names_of_hosts_direct_no_terminal(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    live = LiveRun(planted(), tmp_path / "run", monkeypatch, host_ending=HOSTILE[text])
+    run(live, 0, 1, 2)
+    live.go_on_as(planted(SLOW))
+    run(live, 3, 4, 5)
+    live.stop()
+    sight = Watcher(str(tmp_path / "run")).look(0.0)
+    out = cli.printed("watch", tmp_path / "run", "--plain", "--stop-after", 0.01)
+
+    assert "Slow: rank 2 (stage 2, node2" in page(sight)
+    assert "slow: rank 2 (stage 2, node2" in out
+    assert DIRECTING.isdisjoint(out + page(sight))
+    assert all(line.startswith("iteration ") for line in out.splitlines())
+    assert max(map(len, out.splitlines())) < 400
 
 
 def test_a_long_pause_before_an_iteration_is_said(job: Job) -> None:

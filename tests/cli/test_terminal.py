@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.progress import Progress
 
 from bubbleviz.cli.app import main
-from bubbleviz.cli.terminal import ReadingBars
+from bubbleviz.cli.terminal import ReadingBars, pass_on, rich_text, show_lines
+from bubbleviz.render.document import Span
+from bubbleviz.render.text.terminal import Display
 from tests.support.command_line import on_terminal
 from tests.support.places import FIXTURES
 
@@ -44,3 +48,29 @@ def test_failed_is_red(tmp_path: Path) -> None:
     )
     assert "\x1b[32mok\x1b[0m: schedule" in passed
     assert "\x1b[" not in on_terminal("gate", report, "--max-bubble", "schedule=30%", NO_COLOR="1")
+
+
+#: A name that directs a terminal and adds a line, and how it is printed.
+NAME, PRINTED = "a\x1b]0;t\x07\x9b2J\u202eb\nc", "a ]0;t  2J b c"
+
+
+def test_a_name_directs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    line = (Span("rank 0 "), Span(NAME, "bold"))
+    show_lines([line], Display())
+    plain = capsys.readouterr().out
+
+    assert plain == f"rank 0 {PRINTED}\n"
+    assert rich_text(line).plain == f"rank 0 {PRINTED}"
+
+
+def test_a_file_is_piped_as_it_is_and_printed_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pass_on(f"{NAME}\n")
+    piped = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    pass_on(f"{NAME}\n")
+
+    assert piped == f"{NAME}\n"
+    assert capsys.readouterr().out == "a ]0;t  2J b\nc\n"

@@ -23,6 +23,7 @@ class LiveRun:
         first: added to the numbers of iterations.
         later_ns: how much later than true time 0 its hosts' clocks stand.
         limit_bytes: what the files of a rank hold at most.
+        host_ending: Text at the end of each host's name.
     """
 
     def __init__(
@@ -33,9 +34,11 @@ class LiveRun:
         first: int = 0,
         later_ns: int = 0,
         limit_bytes: int = 1 << 22,
+        host_ending: str = "",
     ) -> None:
         self._truth, self._folder, self._monkeypatch = truth, folder, monkeypatch
         self._first, self._later_ns, self._limit_bytes = first, later_ns, limit_bytes
+        self._host_ending = host_ending
         self.clocks: dict[int, Clock] = {}
         self._recorders: dict[int, Recorder] = {}
         for rank in truth.ranks:
@@ -56,7 +59,8 @@ class LiveRun:
             if ranks is not None and rank not in ranks:
                 continue
             # A recorder asks for its host when it first writes.
-            self._monkeypatch.setattr(socket, "gethostname", lambda own=rank: f"node{own}")
+            host = f"node{rank}{self._host_ending}"
+            self._monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
             recorder = self._recorder(rank)
             own = [o for o in self._truth.operations if (o.rank, o.iteration) == (rank, iteration)]
             record_iteration(recorder, clock, own, iteration + self._first, self._later_ns)

@@ -13,15 +13,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from bubbleviz.analyses.watch.measurement import RankPace, Sight, WatchedIteration
 from bubbleviz.errors import BubblevizError, OutputError, UsageError
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import shell_word
 from bubbleviz.recording_layout import SUFFIX
+from bubbleviz.render.document import Line, Span
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
@@ -257,6 +255,8 @@ _CAUSES, _SHOWN_RANKS = 4, 5
 _PAUSES = 8
 #: Widest trend and bars of causes; columns of a cause before its bar.
 _WIDTH, _BAR, _CAUSE = 60, 30, 29
+#: Characters of a host's name and of advice.
+_HOST, _ADVICE = 60, 400
 #: The trend rises from its least to its largest value, which are so far apart at least: what is
 #: less is noise.
 _LEAST_RISE = 0.02
@@ -289,7 +289,7 @@ def _ranks(iteration: WatchedIteration) -> str:
 
 def _slow(slow: RankPace) -> str:
     stage = "" if slow.stage is None else f"stage {slow.stage}"
-    place = ", ".join(filter(None, (stage, slow.host)))
+    place = ", ".join(filter(None, (stage, texts.one_line(slow.host, _HOST))))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
         f"rank {slow.rank}{f' ({place})' if place else ''} computes {texts.percent(slow.excess)} "
@@ -319,8 +319,8 @@ def waiting(folder: str) -> str:
     return f"{folder}: no whole iteration yet; it is written when the next one begins"
 
 
-def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> RenderableType:
-    """Return a page of the terminal.
+def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Iterator[Line]:
+    """Yield the lines of a page of the terminal.
 
     Args:
         folder: that is watched.
@@ -328,45 +328,49 @@ def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Ren
         told: the newest events.
         width: columns of the terminal.
     """
-    if not sight.trend:
-        return Group(Text(waiting(folder)), *(Text(f"  {event}", style="yellow") for event in told))
-    return Group(*_lines(folder, sight, told, width))
+    if sight.trend:
+        yield from _lines(folder, sight, width)
+    else:
+        yield (Span(waiting(folder)),)
+    for event in told:
+        yield (Span(f"  {event}", "yellow"),)
 
 
-def _lines(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Iterator[Text]:
+def _lines(folder: str, sight: Sight, width: int) -> Iterator[Line]:
     newest = sight.trend[-1]
     value = newest.ratios.get(newest.headline)
     shown = "unknown" if value is None else texts.percent(value)
-    yield Text.assemble(
-        (f"{newest.headline} {shown}", "bold"),
-        f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, {_ranks(newest)}, ",
-        f"{sight.total:,} measured in {folder}",
+    yield (
+        Span(f"{newest.headline} {shown}", "bold"),
+        Span(f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, {_ranks(newest)}, "),
+        Span(f"{sight.total:,} measured in {folder}"),
     )
     values = [own.ratios.get(newest.headline) for own in sight.trend]
     bars, scale = _trend(values[-min(_WIDTH, width) :])
-    beside = len(bars) + 2 + len(scale) <= width
-    yield Text(f"{bars}{'  ' if beside else chr(10)}{scale}", style="cyan")
-    yield Text()
-    yield Text("What the bubble is made of, % of the window", style="bold")
+    if len(bars) + 2 + len(scale) <= width:
+        yield (Span(f"{bars}  {scale}", "cyan"),)
+    else:
+        yield from ((Span(bars, "cyan"),), (Span(scale, "cyan"),))
+    yield ()
+    yield (Span("What the bubble is made of, % of the window", "bold"),)
     largest = max((own.share for own in newest.parts), default=0.0)
     for own in newest.parts[:_CAUSES]:
         bar = "█" * max(1, round(min(_BAR, width - _CAUSE) * own.share / largest))
-        yield Text(f"  {own.name:<16}{texts.percent(own.share):>9}  {bar}")
+        yield (Span(f"  {own.name:<16}{texts.percent(own.share):>9}  {bar}"),)
     if not newest.parts:
-        yield Text("  nothing")
+        yield (Span("  nothing"),)
     paused = [own for own in sight.trend[-_PAUSES:] if own.usual_pause_ns != NONE]
     if paused:
-        yield Text(f"Iteration {paused[-1].number} {_pause(paused[-1])}", style="red")
+        yield (Span(f"Iteration {paused[-1].number} {_pause(paused[-1])}", "red"),)
     for slow in newest.slow[:_SHOWN_RANKS]:
-        yield Text(f"Slow: {_slow(slow)}", style="red")
+        yield (Span(f"Slow: {_slow(slow)}", "red"),)
     if sight.silent:
         ranks = texts.listed(map(str, sight.silent), 8)
-        yield Text(f"Silent: {'rank' if len(sight.silent) == 1 else 'ranks'} {ranks}", style="red")
+        named = "rank" if len(sight.silent) == 1 else "ranks"
+        yield (Span(f"Silent: {named} {ranks}", "red"),)
     if sight.advice:
-        yield Text()
-        yield Text(f"What to do first: {sight.advice}")
-    for event in told:
-        yield Text(f"  {event}", style="yellow")
+        advice = texts.one_line(sight.advice, _ADVICE)
+        yield from ((), (Span(f"What to do first: {advice}"),))
 
 
 def _trend(values: list[float | None]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.cli.help import argument, option
 from bubbleviz.cli.options import ADDITIONS, CSV, JOBS, KEEP_EXPORT, command, jobs_or_cores
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import pass_on, progress_bars, show
+from bubbleviz.cli.terminal import progress_bars, show, show_text
 from bubbleviz.errors import UsageError
 from bubbleviz.sources.paths import find_profiles
 
@@ -97,11 +97,11 @@ def _print_result(
     from bubbleviz.analyses.pgle import text
 
     if comparison is not None:
-        pass_on(text.summary(costs))
+        show_text(text.summary(costs))
         show(text.comparison_sections(comparison))
         return
     if cost_files:
-        pass_on(text.summary(costs))
+        show_text(text.summary(costs))
     else:
         show(text.sections(costs))
-    pass_on(text.flags(cost_files or ["costs.pbtxt"], device=costs.device))
+    show_text(text.flags(cost_files or ["costs.pbtxt"], device=costs.device))

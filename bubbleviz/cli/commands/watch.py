@@ -19,7 +19,7 @@ import typer
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.options import command, limit_beginnings
 from bubbleviz.cli.private_names import Invocation, PrivateNames
-from bubbleviz.cli.terminal import complain, pass_on
+from bubbleviz.cli.terminal import complain, rich_text, show_text
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.texts import shell_word
 
@@ -140,12 +140,13 @@ def _shown(
         for event in sight.events:
             complain(event, 0, names)
         for iteration in sight.iterations:
-            pass_on(f"{line_of(iteration)}\n")
+            show_text(line_of(iteration))
         if sight.iterations:
             sys.stdout.flush()
 
     if plain or not sys.stdout.isatty():
         return lines
+    from rich.console import Group
     from rich.live import Live
 
     live = stack.enter_context(Live(refresh_per_second=4))
@@ -153,7 +154,8 @@ def _shown(
 
     def page(sight: Sight) -> None:
         told.extend(sight.events)
-        live.update(page_of(names.replaced(folder), sight, tuple(told), live.console.width))
+        lines = page_of(names.replaced(folder), sight, tuple(told), live.console.width)
+        live.update(Group(*map(rich_text, lines)))
 
     return page
 

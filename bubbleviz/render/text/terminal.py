@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bubbleviz.model.texts import printable
 from bubbleviz.render import document as doc
 from bubbleviz.render.document import cell_width, wrapped
 
@@ -64,9 +65,15 @@ class Display:
         return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
+def printable_line(line: doc.Line) -> doc.Line:
+    """Return a line with a blank for each character that does not print."""
+    return tuple(span._replace(text=printable(span.text)) for span in line)
+
+
 def plain_lines(lines: Iterable[doc.Line]) -> str:
-    """Return lines as text without styles."""
-    return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines)
+    """Return lines as text without styles and without control characters."""
+    texts = ("".join(span.text for span in printable_line(line)) for line in lines)
+    return "".join(f"{text.rstrip()}\n" for text in texts)
 
 
 def plain_text(

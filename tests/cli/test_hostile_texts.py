@@ -1,0 +1,110 @@
+"""No text of any file directs a terminal or adds a line, whatever command prints it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.fuzzing.kinds import KINDS, folder_of, write_inputs
+from tests.support.command_line import CommandLine
+from tests.support.hostile_fields import (
+    HOSTILE_TEXT,
+    INJECTED,
+    Variants,
+    arrow_variants,
+    csv_variants,
+    json_line_variants,
+    json_variants,
+    line_variants,
+    pickle_variants,
+    space_variants,
+    sqlite_variants,
+)
+from tests.support.hostile_profiles import DIRECTING
+
+#: How a file of each kind of input is made hostile.
+PLANTED: dict[str, Variants] = {
+    "nsys sqlite": sqlite_variants,
+    "nsys tables": arrow_variants,
+    "pytorch json": json_variants,
+    "rocm": sqlite_variants,
+    "xplane": space_variants,
+    "xla json": json_variants,
+    "nccl events": line_variants,
+    "flight recorder": pickle_variants,
+    "flight json": json_variants,
+    "csv": csv_variants,
+    "arrow tables": arrow_variants,
+    "megascan": json_variants,
+    "recordings": json_line_variants,
+    "reports": json_variants,
+    "conventions": line_variants,
+    "activities": line_variants,
+    "orders": csv_variants,
+    "layers": csv_variants,
+    "costs": line_variants,
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the good inputs."""
+    folder = tmp_path_factory.mktemp("fuzzing") / "inputs"
+    write_inputs(folder)
+    return folder
+
+
+def list_files(kind: str, inputs: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each file of copies of the good inputs of a kind, after the input that contains it."""
+    for good in sorted(folder_of(KINDS[kind], inputs).iterdir()):
+        path = folder / good.name
+        if good.is_dir():
+            shutil.copytree(good, path)
+            yield from ((path, file) for file in sorted(path.rglob("*")) if file.is_file())
+        else:
+            shutil.copyfile(good, path)
+            yield path, path
+
+
+def commands_of(kind: str) -> list[str]:
+    """Return the commands that print something and write no files, those with all tables first."""
+    printing = [
+        words for words in KINDS[kind].commands if "{out}" not in words and "-q" not in words
+    ]
+    return sorted(printing, key=lambda words: "-v" not in words)[:6]
+
+
+@pytest.mark.thorough  # a minute
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_fields(kind: str, inputs: Path, tmp_path: Path, cli: CommandLine) -> None:
+    commands = commands_of(kind)
+    count = 0
+    for path, file in list_files(kind, inputs, tmp_path):
+        for field in PLANTED[kind](file):
+            places = {"in": path, "good": path, "inputs": inputs}
+            command = commands[count % len(commands)].format_map(places)
+            _, out, err = cli(*command.split())
+            check(out + err, f"{file.name}: {field}: {command}")
+            count += 1
+
+    assert count > 0
+
+
+@pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle", "watch", "gate"])
+def test_hostile_paths(command: str, inputs: Path, tmp_path: Path, cli: CommandLine) -> None:
+    path = tmp_path / f"run{HOSTILE_TEXT.replace('/', '')}"
+    shutil.copytree(inputs / "recordings" / "run", path)
+    options = ["--plain", "--stop-after", 0.01, "--interval", 0.01] if command == "watch" else []
+    _, out, err = cli(command, path, *options)
+
+    check(out + err, command)
+
+
+def check(printed: str, where: str) -> None:
+    """Check that nothing that is printed directs a terminal or begins a line of its own."""
+    assert DIRECTING.isdisjoint(printed), (where, sorted(DIRECTING.intersection(printed)))
+    injected = [line for line in printed.splitlines() if line.lstrip().startswith(INJECTED)]
+    assert not injected, (where, injected)

@@ -1,0 +1,221 @@
+"""Plants a hostile text in one field after another of a good input of any format."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import pickle
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor
+from pyarrow import parquet
+
+from bubbleviz.recording_layout import CRC_KEY
+from tests.support.edited_databases import change, columns_of, rebuilt
+from tests.support.xla_files import space_type
+
+#: First word of the line that the hostile text would add to an output.
+INJECTED = "INJECTED"
+#: Directs a terminal in every way: CSI, OSC, C1, directions of text, and all kinds of line ends.
+HOSTILE_TEXT = (
+    "\x1b[31m\x1b]0;title\x07\x08\x9b2J\x9d0;t\x9c\u202e\u2066\u200f\r\n"
+    f"{INJECTED} line\x0b\x0c\x85{INJECTED} next\u2028{INJECTED} separator\u2029end\t"
+)
+
+#: Writes variants of a good file, given the file: yields the field that is hostile in each.
+Variants = Callable[[Path], Iterator[str]]
+
+
+def sqlite_variants(path: Path) -> Iterator[str]:
+    """Yield each column of texts, hostile in all rows, then a hostile column and a table."""
+    good = path.read_bytes()
+    for table, columns in columns_of(path).items():
+        for column in columns:
+            path.write_bytes(good)
+            with closing(sqlite3.connect(path)) as database, database:
+                text = f"typeof(\"{column}\") = 'text'"
+                update = f'UPDATE "{table}" SET "{column}" = "{column}" || ? WHERE {text}'
+                changed = database.execute(update, (HOSTILE_TEXT,)).rowcount
+            if changed:
+                yield f"{table}.{column}"
+    for table in columns_of(path):
+        path.write_bytes(good)
+        statements = rebuilt(table, f'*, 1 AS "{HOSTILE_TEXT}"')
+        change(path, *statements, f'CREATE TABLE "{HOSTILE_TEXT}" (a INT)')
+        yield f"a column of {table}"
+
+
+def json_variants(path: Path) -> Iterator[str]:
+    """Yield each key, hostile in all its texts, then a key that is hostile itself."""
+    good = path.read_bytes()
+    is_packed = good.startswith(b"\x1f\x8b")
+    text = gzip.decompress(good) if is_packed else good
+
+    def write(document: Any) -> None:
+        content = json.dumps(document).encode()
+        path.write_bytes(gzip.compress(content, mtime=0) if is_packed else content)
+
+    for key in sorted(set(_text_keys(json.loads(text)))):
+        write(_with_hostile_key(json.loads(text), key))
+        yield key
+    document = json.loads(text)
+    if isinstance(document, dict):
+        write({**document, HOSTILE_TEXT: HOSTILE_TEXT})
+        yield "a key"
+
+
+def json_line_variants(path: Path) -> Iterator[str]:
+    """Yield each key of the lines of a recording, hostile in all its texts."""
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for key in sorted({key for line in lines for key in _text_keys(line)}):
+        written = [_with_hostile_key(json.loads(json.dumps(line)), key) for line in lines]
+        path.write_text("".join(map(_checked_line, written)))
+        yield key
+
+
+def pickle_variants(path: Path) -> Iterator[str]:
+    """Yield each key of a pickled document, hostile in all its texts."""
+    good = path.read_bytes()
+    for key in sorted(set(_text_keys(pickle.loads(good)))):
+        path.write_bytes(pickle.dumps(_with_hostile_key(pickle.loads(good), key), 2))
+        yield key
+
+
+def csv_variants(path: Path) -> Iterator[str]:
+    """Yield each column, hostile in the last row or in its header."""
+    good = path.read_bytes()
+    text = gzip.decompress(good) if good.startswith(b"\x1f\x8b") else good
+    rows = list(csv.reader(io.StringIO(text.decode())))
+    for column in range(len(rows[0])):
+        for row in (0, len(rows) - 1):
+            changed = [list(cells) for cells in rows]
+            changed[row][column] += HOSTILE_TEXT
+            written = io.StringIO()
+            csv.writer(written, lineterminator="\n").writerows(changed)
+            content = written.getvalue().encode()
+            path.write_bytes(gzip.compress(content) if good.startswith(b"\x1f\x8b") else content)
+            yield f"row {row}, column {column}"
+
+
+def arrow_variants(path: Path) -> Iterator[str]:
+    """Yield each column of texts, hostile in all rows, then the first header."""
+    good = path.read_bytes()
+    if good.startswith(b"PAR1"):
+        table = parquet.read_table(pa.BufferReader(good))
+    elif good.startswith(b"ARROW1"):
+        table = pa.ipc.open_file(pa.BufferReader(good)).read_all()
+    else:
+        table = pa.ipc.open_stream(pa.BufferReader(good)).read_all()
+
+    def write(changed: Any) -> None:
+        if good.startswith(b"PAR1"):
+            parquet.write_table(changed, path)
+            return
+        new = pa.ipc.new_file if good.startswith(b"ARROW1") else pa.ipc.new_stream
+        with new(str(path), changed.schema) as writer:
+            writer.write_table(changed)
+
+    for index, name in enumerate(table.column_names):
+        values = table.column(index).to_pylist()
+        if any(isinstance(value, str) for value in values):
+            hostile = [None if value is None else f"{value}{HOSTILE_TEXT}" for value in values]
+            write(table.set_column(index, name, pa.array(hostile)))
+            yield name
+    first, *others = table.column_names
+    write(table.rename_columns([f"{first}{HOSTILE_TEXT}", *others]))
+    yield f"the header of {first}"
+    path.write_bytes(good)
+
+
+def space_variants(path: Path) -> Iterator[str]:
+    """Yield each field of texts of XLA's messages, hostile in all messages."""
+    good = path.read_bytes()
+    space = space_type()()
+    space.ParseFromString(good)
+    for field in sorted(set(_text_fields(space))):
+        space.ParseFromString(good)
+        _make_fields_hostile(space, field)
+        path.write_bytes(space.SerializeToString())
+        yield field
+
+
+def line_variants(path: Path) -> Iterator[str]:
+    """Yield a line of text, hostile at its end or in its first quoted text."""
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines):
+        changed = [*lines]
+        quote = b"'" if b"'" in line else b'"'
+        changed[number] = line.replace(quote, quote + HOSTILE_TEXT.encode(), 1)
+        path.write_bytes(b"\n".join(changed))
+        yield f"line {number}"
+
+
+def _text_keys(document: Any) -> Iterator[str]:
+    """Yield the keys whose values are texts, or contain texts in lists."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            if isinstance(value, str) or (
+                isinstance(value, list | tuple) and any(isinstance(each, str) for each in value)
+            ):
+                yield key
+            yield from _text_keys(value)
+    elif isinstance(document, list | tuple):
+        for value in document:
+            yield from _text_keys(value)
+
+
+def _with_hostile_key(document: Any, key: str) -> Any:
+    """Return a document in which the texts of a key are hostile."""
+    if isinstance(document, dict):
+        return {
+            name: _hostile(value) if name == key else _with_hostile_key(value, key)
+            for name, value in document.items()
+        }
+    if isinstance(document, list):
+        return [_with_hostile_key(value, key) for value in document]
+    return document
+
+
+def _hostile(value: Any) -> Any:
+    if isinstance(value, str):
+        return value + HOSTILE_TEXT
+    if isinstance(value, list | tuple):
+        return type(value)(_hostile(each) for each in value)
+    return value
+
+
+def _checked_line(document: dict[str, Any]) -> str:
+    del document["crc"]
+    body = json.dumps(document, separators=(",", ":"))[:-1]
+    return f"{body}{CRC_KEY}{zlib.crc32(body.encode())}}}\n"
+
+
+def _text_fields(message: Any) -> Iterator[str]:
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            yield f"{message.DESCRIPTOR.name}.{field.name}"
+        elif field.message_type is not None:
+            for child in value if not hasattr(value, "ListFields") else [value]:
+                yield from _text_fields(child)
+
+
+def _make_fields_hostile(message: Any, name: str) -> None:
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            if f"{message.DESCRIPTOR.name}.{field.name}" != name:
+                continue
+            if isinstance(value, bytes):
+                setattr(message, field.name, value + HOSTILE_TEXT.encode())
+            else:
+                value[:] = [each + HOSTILE_TEXT.encode() for each in value]
+        elif field.message_type is not None:
+            for child in value if not hasattr(value, "ListFields") else [value]:
+                _make_fields_hostile(child, name)
