@@ -35,6 +35,7 @@ from bubbleviz.explain.slowdown.slowdowns import (
     scenarios_of_run,
     slowdowns_of,
 )
+from bubbleviz.explain.slowdown.start_up import without_start_up
 from bubbleviz.explain.what_if import CriticalPath, WhatIf, critical_path, graph_of, what_if
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
@@ -259,7 +260,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         operations,
         run.ranks,
         rows,
-        run.collectives,
+        without_start_up(run.collectives, operations, averaged),
         averaged,
         run.hosts,
         np.arange(len(averaged)),

@@ -515,7 +515,7 @@ def _planned_order(report: Report) -> Advice | None:
         f"({where} in iteration {shortened(report.iterations[first.iteration].name)})"
     )
     place = f"order-{recognition.name}"
-    saves = _outcome(("order", place), length_ns, saving_ns, len(report.ranks), error)
+    saves = _outcome(report, ("order", place), length_ns, saving_ns, error)
     stages = {report.ranks[rank].stage for rank in ranks}
     return Advice(
         kind="order",
@@ -597,7 +597,7 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     kind = "+".join(fault.kind for fault in faults)
     place = "+".join(fault.name for fault in faults)
     error = None if finding.error_ns is None else finding.error_ns / max(finding.length_ns, 1.0)
-    saves = _outcome((kind, place), finding.length_ns, finding.saving_ns, len(report.ranks), error)
+    saves = _outcome(report, (kind, place), finding.length_ns, finding.saving_ns, error)
     ranks = tuple(sorted({rank for fault in faults for rank in fault.ranks}))
     return Advice(
         kind=kind,
@@ -833,20 +833,44 @@ def _phases(fault: Fault) -> str:
 
 
 def _outcome(
-    what: tuple[str, str], length_ns: float, saving_ns: float, ranks: int, error: float | None
+    report: Report,
+    what: tuple[str, str],
+    length_ns: float,
+    saving_ns: float,
+    error: float | None,
 ) -> str:
     """Return what a saving is: in percent, what iterations then take, and GPU-hours per day.
 
     Args:
-        what: kind and place of the advice.
-        length_ns: of an iteration.
-        saving_ns: the saving.
-        ranks: of the run.
-        error: how far its share may be off; None where that is unknown.
+        report: Report of the run.
+        what: Kind and place of the advice.
+        length_ns: Length of an iteration in the replay.
+        saving_ns: The saving.
+        error: How far its share may be off, or None if that is unknown.
     """
     share = saving_ns / length_ns if length_ns else 0.0
     at_least = "at least " if at_most(*what) else ""
+    left_ns = _remaining_ns(report, length_ns - saving_ns, share)
     return (
-        f"{saved_share(*what, share, error)}: iterations of {at_least}"
-        f"{in_ms(round(length_ns - saving_ns))}, {24 * ranks * share:,.1f} GPU-hours per day saved"
+        f"{saved_share(*what, share, error)}: iterations of {at_least}{in_ms(round(left_ns))}, "
+        f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
     )
+
+
+def _remaining_ns(report: Report, replayed_ns: float, share: float) -> float:
+    """Return how long iterations take after a saving, which is never longer than measured.
+
+    The replay holds collectives beside the window of ``step`` as well, so that it can take longer
+    than iterations were measured to take. The share of the saving is then taken of these.
+
+    Args:
+        report: Report of the run.
+        replayed_ns: Length of an iteration in the replay, after the saving.
+        share: Share of the replayed length that is saved.
+    """
+    windows = report.summary.window_ns
+    means = [windows[name].mean for name in ("step", "period") if name in windows]
+    measured_ns = max((mean for mean in means if mean is not None), default=None)
+    if measured_ns is None or replayed_ns <= measured_ns:
+        return replayed_ns
+    return measured_ns * (1 - share)

@@ -1,0 +1,161 @@
+"""One-off collectives before the first compute of an iteration are in no replay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.explain.slowdown.start_up import without_start_up
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.report.advice import advice_of, first_thing
+from bubbleviz.report.report import Report
+from tests.planting import Planting
+from tests.support.pipeline_jobs import MS, Job, Row, SimulatedJob, simulated
+from tests.support.planted_runs import analysed
+
+SLOW = Job(rank={6: 1.5}, iterations=3)
+
+
+def with_broadcasts(job: Job, lengths_ms: Sequence[float]) -> SimulatedJob:
+    """Return a job in which replicas broadcast before the first forward of each iteration.
+
+    The second replica enters each broadcast late.
+
+    Args:
+        job: The job without broadcasts.
+        lengths_ms: Length of the broadcasts of each iteration; 0 for none.
+    """
+    run = simulated(job)
+    rows = list(run.rows)
+    for iteration, length_ms in enumerate(lengths_ms):
+        begin_ns = min(int(row["start_ns"]) for row in run.rows if row["iteration"] == iteration)
+        for rank in range(job.stages * job.replicas if length_ms else 0):
+            replica, stage = divmod(rank, job.stages)
+            place: Row = {"iteration": iteration, "rank": rank, "stage": stage, "pipeline": replica}
+            start_ns = round(begin_ns - length_ms * MS * (1 - 0.4 * replica))
+            times: Row = {"start_ns": start_ns, "end_ns": begin_ns - 10_000}
+            kind: Row = {"phase": "COLLECTIVE", "kind": "broadcast", "group": f"stage {stage}"}
+            rows.append({**place, **kind, **times, "launched_ns": start_ns})
+    return replace(run, rows=rows)
+
+
+def report_of(run: SimulatedJob, folder: Path) -> Report:
+    return bubbleviz.analyze(run.written(folder / "operations.csv"))
+
+
+@pytest.mark.parametrize("lengths_ms", [(1000.0,), (1000.0, 0, 0), (1000.0, 0.5, 0.5), (0, 0, 900)])
+def test_start_up_is_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path) -> None:
+    job = replace(SLOW, iterations=len(lengths_ms))
+    plain = report_of(simulated(job), tmp_path)
+    report = report_of(with_broadcasts(job, lengths_ms), tmp_path)
+
+    (expected, *_), (first, *_) = advice_of(plain), advice_of(report)
+    assert (first.kind, first.place) == (expected.kind, expected.place) == ("rank", "rank-6")
+    assert first.saving_ns == pytest.approx(expected.saving_ns, rel=0.02)
+    assert first.saving_ratio == pytest.approx(expected.saving_ratio, rel=0.02)
+    assert report.explanation.what_if[0].makespan_ns == plain.explanation.what_if[0].makespan_ns
+
+
+def test_what_runs_before_the_first_forward_of_every_iteration_is_replayed(tmp_path: Path) -> None:
+    report = report_of(with_broadcasts(SLOW, (40.0, 41.0, 39.0)), tmp_path)
+
+    broadcast = next(own for own in advice_of(report) if own.kind == "collective")
+    assert broadcast.saving_ns == pytest.approx(0.6 * 40 * MS, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "lengths_ms", [(0, 0, 0), (1000.0, 0, 0), (40.0, 41.0, 39.0), (400.0, 410.0, 390.0)]
+)
+def test_no_saving_makes_iterations_longer_than_they_are(
+    lengths_ms: tuple[float, ...], tmp_path: Path
+) -> None:
+    report = report_of(with_broadcasts(SLOW, lengths_ms), tmp_path)
+    windows = report.summary.window_ns
+    measured_ns = max(windows[name].mean or 0.0 for name in ("step", "period"))
+
+    texts = [advice.text for advice in advice_of(report)]
+    promised = re.findall(r"iterations of (?:at least )?([\d,.]+) ms", " ".join(texts))
+    assert promised
+    assert all(float(own.replace(",", "")) * MS < measured_ns for own in promised)
+    assert promised[0] in (first_thing(report) or "")
+
+
+# The cut itself
+
+
+def collectives_at(*times_ns: tuple[int, int, int]) -> CollectiveIntervals:
+    """Return collectives of one rank by (iteration, start, end)."""
+    iteration, start_ns, end_ns = np.array(times_ns, np.int64).reshape(-1, 3).T
+    none, zero = np.full(len(iteration), -1), np.zeros(len(iteration), np.int64)
+    return CollectiveIntervals(
+        rank=zero,
+        iteration=iteration,
+        kind=zero,
+        group=none,
+        order=zero,
+        sequence=none,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        late_ns=zero,
+        operation=none,
+        meeting=none,
+        kinds=("",),
+        groups=(),
+    )
+
+
+EVEN = Planting(stages=1, microbatches=2, iterations=3, communication=False)
+
+
+def first_starts() -> list[int]:
+    operations = analysed(EVEN).operations
+    return [int(operations.start_ns[operations.iteration == k].min()) for k in range(3)]
+
+
+def cut(
+    *times_ns: tuple[int, int, int], averaged: tuple[bool, ...] = (True,) * 3
+) -> list[list[int]]:
+    """Return the (iteration, start, end) of collectives that are left."""
+    operations = analysed(EVEN).operations
+    left = without_start_up(collectives_at(*times_ns), operations, np.array(averaged))
+    rows: list[list[int]] = np.stack((left.iteration, left.start_ns, left.end_ns), axis=1).tolist()
+    return rows
+
+
+def test_no_collective_and_no_iteration() -> None:
+    first = first_starts()[0]
+    assert cut() == []
+    early = (0, first - 10, first - 5)
+    assert cut(early, averaged=(False,) * 3) == [list(early)]
+
+
+def test_what_ends_with_the_first_compute_is_left_out_and_what_goes_on_is_cut() -> None:
+    first = first_starts()[0]
+
+    left = cut((0, first - 90, first), (0, first - 90, first + 1), (0, first, first + 5))
+
+    assert left == [[0, first, first + 1], [0, first, first + 5]]
+
+
+def test_collectives_of_no_iteration_or_of_one_that_is_not_averaged_stay() -> None:
+    first, second, _ = first_starts()
+    others = (-1, first - 90, first - 80), (1, second - 90, second - 80)
+
+    left = cut(*others, (0, first - 90, first), averaged=(True, False, True))
+
+    assert left == [list(own) for own in others]
+
+
+def test_twice_the_usual_time_is_kept() -> None:
+    starts, ms = first_starts(), 1_000_000
+    regular = [(k, starts[k] - lead * ms, starts[k] - 1) for k, lead in enumerate((2, 1, 1))]
+
+    assert cut(*regular) == [list(own) for own in regular]
+    late = (0, starts[0] - 30 * ms, starts[0] - 20 * ms)
+    assert cut(late, *regular) == [list(own) for own in regular]
