@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 def _run(begin_ns: int, unit_ns: int, passes: int = 1, steps: int = STEPS) -> list[Row]:
     """Return a run of GPipe that runs all its microbatches so often in each iteration."""
-    rows = []
+    rows: list[Row] = []
     for step in range(steps):
         for number in range(passes):
             base_ns = begin_ns + (step * passes + number) * 20 * unit_ns

@@ -191,7 +191,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         header=header,
         parts=len(paths),
         names=names.values,
-        stretch=recorded.joined_stretches(stretches),
+        stretch=recorded.sorted_stretch(recorded.joined_stretches(stretches)),
         n_damaged=sum(reader.n_damaged for reader in readers),
         damage=damage,
         tail_bytes=sum(reader.tail_bytes for reader in readers),

@@ -22,7 +22,7 @@ import numpy as np
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined, scattered
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.grouping import Numbering, places_in
 from bubbleviz.model.texts import natural_key
 from bubbleviz.sources.recordings.lines import (
     Header,
@@ -144,6 +144,22 @@ def joined_stretches(stretches: list[Stretch]) -> Stretch:
         joined([stretch.iterations for stretch in stretches]),
         replace(operations, iteration=operations.iteration + before),
     )
+
+
+def sorted_stretch(stretch: Stretch) -> Stretch:
+    """Return a stretch with its iterations in the order in which they began.
+
+    The clock of a recording only increases, so a file has another order only if it was edited.
+    Iterations that began at the same time keep their order.
+    """
+    start_ns = stretch.iterations.start_ns
+    if (start_ns[1:] >= start_ns[:-1]).all():
+        return stretch
+    order = np.argsort(start_ns, kind="stable")
+    iteration = places_in(order)[stretch.operations.iteration]
+    operations = replace(stretch.operations, iteration=iteration)
+    rows = np.argsort(iteration, kind="stable")
+    return Stretch(stretch.iterations.take(order), operations.take(rows))
 
 
 def stretch_of(

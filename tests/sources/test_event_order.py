@@ -1,0 +1,159 @@
+"""The order of rows and events in a file says nothing: every reader gives the same report."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.render.json_document import document
+from tests.planting import Planting, plant
+from tests.support.columnar_exports import ARROW, PARQUET, columnar
+from tests.support.edited_databases import change, columns_of, rebuilt
+from tests.support.processes import processes_of
+from tests.support.recorded_runs import record_run
+from tests.support.rocm_profiles import write_rocpd, write_rpd
+from tests.support.torch_traces import traces_of
+
+SEEDS = (1, 2)
+PLANTINGS = {
+    "1f1b": Planting(stages=4, microbatches=6),
+    "interleaved": Planting(schedule="interleaved-1f1b", stages=2, microbatches=4, chunks=2),
+    "zb-h1": Planting(schedule="zb-h1", stages=3, microbatches=6),
+}
+
+
+@pytest.fixture(scope="module", params=PLANTINGS)
+def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a planted export of nsys."""
+    folder = tmp_path_factory.mktemp("planted")
+    plant(PLANTINGS[request.param], folder)
+    (path,) = folder.glob("*.sqlite")
+    return path
+
+
+def _shuffle_tables(path: Path, source: Path, seed: int) -> Path:
+    """Write a copy of a database whose tables have their rows in another order."""
+    order = f"(rowid * 2654435761 + {seed * 7919}) % 1000003"
+    statements = [step for table in columns_of(source) for step in rebuilt(table, order=order)]
+    return change(path, *statements, source=source)
+
+
+def _report(files: Sequence[Path]) -> dict[str, Any]:
+    """Return what a report says, without the numbers of names and the folder of the files."""
+    found = document(bubbleviz.analyze([str(file) for file in files]))
+    del found["timeline"]
+    text = json.dumps(found, default=str)
+    found = json.loads(text.replace(str(files[0].parent), ""))
+    assert found["iterations"]
+    return dict(found)
+
+
+def _assert_same(written: Sequence[Path], shuffled: Sequence[Path]) -> None:
+    first, second = _report(written), _report(shuffled)
+    for key in first:
+        assert first[key] == second[key], key
+    for file, other in zip(written, shuffled, strict=True):
+        idle = [bubbleviz.idle(path).ranks for path in (file, other)]
+        spans = [[(r.compute_ns, r.idle_ns, r.start_ns, r.end_ns) for r in ranks] for ranks in idle]
+        assert spans[0] == spans[1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "SQL"])
+def test_rows_of_nsys(
+    export: Path,
+    seed: int,
+    is_compiled: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not is_compiled:
+        monkeypatch.setenv("BUBBLEVIZ_NATIVE", "0")
+
+    _assert_same([export], [_shuffle_tables(tmp_path / export.name, export, seed)])
+
+
+@pytest.mark.parametrize("form", [PARQUET, ARROW], ids=["parquet", "arrow"])
+def test_rows_of_exported_tables(export: Path, form: Any, tmp_path: Path) -> None:
+    shuffled = _shuffle_tables(tmp_path / export.name, export, 1)
+
+    _assert_same(
+        [columnar(export, tmp_path / "written", form)],
+        [columnar(shuffled, tmp_path / "shuffled", form)],
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("write", [write_rocpd, write_rpd], ids=["rocpd", "rpd"])
+def test_rows_of_rocm(export: Path, write: Callable[..., Path], seed: int, tmp_path: Path) -> None:
+    for folder in ("written", "shuffled"):
+        (tmp_path / folder).mkdir()
+    written = write(tmp_path / "written" / "trace.db", processes_of(export))
+
+    _assert_same([written], [_shuffle_tables(tmp_path / "shuffled" / "trace.db", written, seed)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_events_of_pytorch(export: Path, seed: int, tmp_path: Path) -> None:
+    written = traces_of(export, tmp_path)
+    (tmp_path / "shuffled").mkdir()
+    shuffled = [tmp_path / "shuffled" / trace.name for trace in written]
+    for trace, file in zip(written, shuffled, strict=True):
+        content = json.loads(gzip.decompress(trace.read_bytes()))
+        random.Random(seed).shuffle(content["traceEvents"])
+        file.write_bytes(gzip.compress(json.dumps(content).encode()))
+
+    _assert_same(written, shuffled)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_rows_of_tables(export: Path, kind: str, seed: int, tmp_path: Path) -> None:
+    report = bubbleviz.analyze(export)
+    for folder in ("written", "shuffled"):
+        (tmp_path / folder).mkdir()
+    written, shuffled = (
+        tmp_path / folder / f"operations.{kind}" for folder in ("written", "shuffled")
+    )
+    report.save(written)
+    if kind == "csv":
+        with written.open(newline="") as file:
+            header, *rows = csv.reader(file)
+        random.Random(seed).shuffle(rows)
+        with shuffled.open("w", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+    else:
+        from pyarrow import parquet
+
+        table = parquet.read_table(written)
+        order = random.Random(seed).sample(range(len(table)), len(table))
+        parquet.write_table(table.take(order), shuffled)
+
+    first, second = _report([written]), _report([shuffled])
+    for key in first:
+        assert first[key] == second[key], key
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lines_of_recordings(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = plant(Planting(stages=2, iterations=5), tmp_path / "planted")
+    record_run(truth, tmp_path / "written", monkeypatch)
+    (tmp_path / "shuffled").mkdir()
+    written = sorted((tmp_path / "written").iterdir())
+    shuffled = [tmp_path / "shuffled" / file.name for file in written]
+    for file, other in zip(written, shuffled, strict=True):
+        header, *lines = file.read_bytes().splitlines(keepends=True)
+        random.Random(seed).shuffle(lines)
+        other.write_bytes(b"".join([header, *lines]))
+
+    first, second = _report(written), _report(shuffled)
+    for key in first:
+        assert first[key] == second[key], key
