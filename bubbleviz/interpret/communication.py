@@ -42,7 +42,9 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     kernel = np.concatenate((np.ones(activities.kernels, bool), added))
     order = np.argsort(~kernel, kind="stable")
     sorted_work = replace(activities.take(order), kernels=int(kernel.sum()))
-    return replace(profile, activities=sorted_work)
+    streams = profile.streams
+    sorted_streams = None if streams is None else lambda: streams()[order]
+    return replace(profile, activities=sorted_work, streams=sorted_streams)
 
 
 #: Names that a limitation lists, and characters of each.

@@ -31,6 +31,7 @@ from bubbleviz.interpret.damaged_work import (
     lost_kernels,
 )
 from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
+from bubbleviz.interpret.overruns import clip_overruns
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
@@ -442,7 +443,8 @@ def link(
     """Return each activity's call, range and rule, and which calls launched nothing.
 
     Work whose times contradict its launch or the capture is left out, and so is some of a process
-    or device that nothing else mentions.
+    or device that nothing else mentions. Work that ends after the next work on its stream starts is
+    cut short.
 
     Args:
         profile: as read.
@@ -466,8 +468,15 @@ def link(
         number = (np.cumsum(~left_out) - 1).astype(activities.rank.dtype)
         ranks = activities.ranks[~left_out]
         activities = replace(activities, rank=number[activities.rank], ranks=ranks)
+    profile = replace(profile, activities=activities)
+    if profile.streams is not None:
+        recorded = profile.streams()
+        streams = recorded if sound is None else recorded[sound]
+        activities, overruns = clip_overruns(profile.source.path, activities, streams)
+        profile = replace(profile, activities=activities, streams=lambda: streams)
+        notes = (*notes, *overruns)
     return LinkedProfile(
-        profile=replace(profile, activities=activities),
+        profile=profile,
         named=named,
         links=links,
         sound=sound,

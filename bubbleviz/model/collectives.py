@@ -250,12 +250,10 @@ class Synchronisation:
     Attributes:
         records: of events.
         waits: of streams and hosts.
-        streams: the stream of each of the profile's activities; -1 unknown.
     """
 
     records: EventRecords
     waits: Waits
-    streams: Ints
 
 
 # Payloads of NCCL's ranges: what a profile records of each operation.

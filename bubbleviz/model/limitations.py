@@ -16,6 +16,7 @@ class LimitationKind(Enum):
     WRONG_COSTS = auto()  # costs of instructions are wrong
     KERNELS_LEFT_OUT = auto()  # for their times; likewise a limit of costs
     PROFILE_UNREADABLE = auto()  # a file of a directory is left out
+    KERNELS_OVERRUN = auto()  # ends that contradict the next kernel on a stream were corrected
     KERNELS_LOST = auto()  # so many that ratios are off; likewise a limit of costs
     RANGE_NAMES_LOST = auto()  # likewise a limit of costs
     WITHOUT_DEVICE = auto()  # instructions on a host stand for those of a device

@@ -372,6 +372,9 @@ class Profile:
             the format has none.
         process_labels: Labels that a file of several recordings gives their processes, keyed by
             process.
+        streams: Callable that returns the stream of each activity, or -1 if unknown, while the
+            file is open. Streams are numbered within a device of a process. The attribute is None
+            if the format records no streams.
     """
 
     source: Source
@@ -393,6 +396,7 @@ class Profile:
     synchronisation: SynchronisationReader | None = None
     memory: Callable[[], MemoryEvents | None] | None = None
     process_labels: Mapping[int, str] = field(default_factory=dict)
+    streams: Callable[[], Codes] | None = None
 
     def place(self, process: int, device_id: int) -> str:
         """Return a device in words, with the label of its process if there is one."""

@@ -81,6 +81,12 @@ RESTRICTIONS = (
         "(-v coverage counts them)",
     ),
     Restriction(
+        "kernels-overrun",
+        "uncertain: recorded ends of kernels are wrong",
+        "it is uncertain, since kernels end after the next one on their stream starts",
+        kind=LimitationKind.KERNELS_OVERRUN,
+    ),
+    Restriction(
         "ranks-without-operations",
         "maybe incomplete: GPUs that computed as long as others take no part",
         "GPUs that computed as long as others take no part in it",

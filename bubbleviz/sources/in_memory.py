@@ -275,6 +275,15 @@ def without_valid_times(notes: Iterable[Limitation]) -> str:
 # Work of devices, merged from blocks of columns in few bytes.
 
 
+def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
+    """Return which rows of work become activities: those with a start and an end that can be."""
+    timed: Bools = (start_ns != 0) | (end_ns != 0)
+    is_possible = model.possible(start_ns[timed], end_ns[timed])
+    if is_possible is not None:
+        timed[timed] = is_possible
+    return timed
+
+
 #: A process (40 bits) and a device make one integer.
 _DEVICE_BITS = 22
 

@@ -8,14 +8,14 @@ keeps the ranks apart, because processes differ.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import Collectives, Synchronisation
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import Numbering, groups_of, numbered_together, places_in
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Profile
@@ -51,7 +51,8 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
         global_rank=None,
         launches_known=any(profile.launches_known for profile in profiles),
         collectives=_join_collectives(profiles, rows),
-        synchronisation=_join_synchronisation(profiles, rows, len(activities)),
+        synchronisation=_join_synchronisation(profiles),
+        streams=_join_streams(profiles, rows, len(activities)),
         process_labels=_label_processes(profiles, labels),
     )
     working = [part for part in parts if not part.lacking]
@@ -150,27 +151,38 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
     return numbered_together(tables, names=["name", "datatype"], groups=["group"])
 
 
-def _join_synchronisation(
-    profiles: Sequence[Profile], rows: Sequence[Ints], n_activities: int
-) -> model.SynchronisationReader | None:
+def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationReader | None:
     """Join what recordings hold of waiting, or return None if none of them holds any."""
     if all(profile.synchronisation is None for profile in profiles):
         return None
 
     def read() -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
-        streams = np.full(n_activities, NONE, np.int64)
         records, waits = [], []
         notes: list[Limitation] = []
-        for profile, of_activity in zip(profiles, rows, strict=True):
+        for profile in profiles:
             part, part_notes = profile.synchronisation() if profile.synchronisation else (None, ())
             notes += part_notes
             if part is not None:
-                streams[of_activity] = part.streams
                 records.append(part.records)
                 waits.append(part.waits)
         if not waits:
             return None, tuple(notes)
-        return Synchronisation(joined(records), joined(waits), streams), tuple(notes)
+        return Synchronisation(joined(records), joined(waits)), tuple(notes)
+
+    return read
+
+
+def _join_streams(
+    profiles: Sequence[Profile], rows: Sequence[Ints], n_activities: int
+) -> Callable[[], Codes]:
+    """Join the streams of the work of recordings."""
+
+    def read() -> Codes:
+        streams = np.full(n_activities, NONE, np.int64)
+        for profile, of_activity in zip(profiles, rows, strict=True):
+            if profile.streams is not None:
+                streams[of_activity] = profile.streams()
+        return streams
 
     return read
 

@@ -23,9 +23,9 @@ from bubbleviz.interpret import communication, iterations, linking, record
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model import choices, collectives, intervals
-from bubbleviz.model.columns import NONE, Codes, Ints, joined, narrowed
+from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined, narrowed
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Calls, Profile, Ranges, pid_of
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Watch
@@ -133,9 +133,9 @@ def idle(
 
     profiles, unreadable = read_each(files, read, progress)
     ranks = _labelled([rank for of_profile, _ in profiles for rank in of_profile])
-    counts: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str, LimitationKind]] = Counter()
     for limitation in (*unreadable, *(note for _, lost in profiles for note in lost)):
-        counts[limitation.what, limitation.reason] += limitation.count
+        counts[limitation.what, limitation.reason, limitation.kind] += limitation.count
     totals = _summed(ranks)
     named = [a for total in totals if (a := options.activities.named(total.activity))]
     return IdleReport(
@@ -144,7 +144,9 @@ def idle(
         shortest_ns=options.shortest_ns,
         advice={activity.name: activity.advice for activity in named if activity.advice},
         meaning={activity.name: activity.meaning for activity in named if activity.meaning},
-        limitations=tuple(Limitation(*key, count) for key, count in counts.items()),
+        limitations=tuple(
+            Limitation(what, reason, count, kind) for (what, reason, kind), count in counts.items()
+        ),
         window=None if window is None else window.text,
     )
 
@@ -294,7 +296,6 @@ def _gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, _
     """
     found, unread = waits.synchronisation_of(profile)
     linked, devices = _linked(profile, options)
-    found = found and waits.with_streams_of(linked.profile.activities, found, profile.activities)
     evidence = _evidence_of(linked, devices, options, found)
     limitations = (
         *unread,
@@ -392,6 +393,7 @@ def _evidence_of(
             found,
             made,
             profile.activities,
+            _streams_of(profile),
             call,
             linked.links.launched_ns,
             returned_ns,
@@ -439,6 +441,13 @@ def _evidence_of(
         waiting=waiting,
         limitations=limitations,
     )
+
+
+def _streams_of(profile: Profile) -> Ints:
+    """Return the stream of each activity, or -1 if unknown."""
+    if profile.streams is None:
+        return constant(NONE, len(profile.activities))
+    return profile.streams().astype(np.int64)
 
 
 def _launches_of(device: Device, calls: Calls, call: Codes) -> Launches:

@@ -96,7 +96,7 @@ def _summary(report: IdleReport) -> dict[str, Any]:
                 for activity, ns in sorted(totals.items(), key=lambda pair: -pair[1])
             ],
         },
-        "restrictions": [],
+        "restrictions": [restriction.entry for restriction in report.restrictions],
     }
 
 

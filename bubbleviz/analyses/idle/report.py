@@ -11,9 +11,12 @@ from bubbleviz.analyses.idle.gaps import Gaps
 from bubbleviz.conventions.host_activities import UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.columns import Codes, Floats, Ints, Table
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind, Restriction
 from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.report.restrictions import restrictions_of
 
+#: Kinds of limitations that make busy and idle times uncertain.
+_RESTRICTING = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.KERNELS_OVERRUN))
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {
     "span": "from the start of a device's first kernel, copy or memset to the end of its last",
@@ -370,6 +373,12 @@ class IdleReport:
         return sum(getattr(rank, name) for rank in self.ranks if rank.measured)
 
     @property
+    def restrictions(self) -> tuple[Restriction, ...]:
+        """Why the busy and idle times are not certain, what weighs most first."""
+        kinds = {note.kind for note in self.limitations} & _RESTRICTING
+        return restrictions_of(None, kinds, ranks_missing=False)
+
+    @property
     def idle_ns(self) -> int:
         """Idle time of all devices."""
         return self.summed("idle_ns")
@@ -450,7 +459,8 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
             devices += f" and computing for {written(compute_ns / report.span_ns)}"
     else:
         devices += " with a single kernel or copy, which leaves no time to be idle"
-    return f"{devices}{window}" + (f"; {beside}" if beside else "")
+    marks = "".join(f", {restriction.text}" for restriction in report.restrictions)
+    return f"{devices}{window}{marks}" + (f"; {beside}" if beside else "")
 
 
 def advice(report: IdleReport) -> tuple[str, ...]:

@@ -111,26 +111,6 @@ def synchronisation_of(
     return replace(found, records=records, waits=waits), lost
 
 
-def with_streams_of(
-    work: Activities, found: Synchronisation, recorded: Activities
-) -> Synchronisation:
-    """Return the same, with the streams of the work that is analysed.
-
-    Args:
-        work: rows of the recorded work, in any order.
-        found: with the streams of the recorded work.
-        recorded: all of it.
-    """
-    # Two pieces of work that agree in all of it have one launch, and most times one stream.
-    keys, wanted = (
-        (t.start_ns, t.end_ns, t.correlation_id.astype(np.int64), *t.ranks[t.rank].T)
-        for t in (recorded, work)
-    )
-    if all(map(np.array_equal, keys, wanted)):
-        return found
-    return replace(found, streams=looked_up(keys, found.streams, wanted))
-
-
 def made_by(records: EventRecords, calls: Calls) -> Bools:
     """Tell which calls made one of some records."""
     ids = calls.correlation_id.astype(np.int64)
@@ -345,6 +325,7 @@ def waiting_of(
     found: Synchronisation,
     calls: Calls,
     activities: Activities,
+    streams: Ints,
     call: Codes,
     launched_ns: Ints,
     returned_ns: Callable[[Ints], Ints],
@@ -353,9 +334,10 @@ def waiting_of(
     """Return what a profile proves of waiting.
 
     Args:
-        found: what it holds; its streams are those of the activities.
+        found: what it holds.
         calls: that made the records of events.
         activities: kernels and copies.
+        streams: Stream of each activity, or -1 if unknown.
         call: row of the launching call of each; -1 unknown.
         launched_ns: when that began; means nothing where there is none.
         returned_ns: gives the ends of the calls of some rows (distinct, ascending).
@@ -371,7 +353,7 @@ def waiting_of(
         for table in (made, waits)
     )
     ranks = np.concatenate((rank, made_rank, wait_rank))
-    numbers = np.concatenate((found.streams, made.stream, waits.stream))
+    numbers = np.concatenate((streams, made.stream, waits.stream))
     number = groups_of(ranks, numbers).of_row
     number = np.where((ranks == NONE) | (numbers == NONE), NONE, number)
     stream, made_stream, wait_stream = np.split(number, np.cumsum((len(rank), len(made))))
@@ -420,7 +402,7 @@ def waiting_of(
     return Waiting(
         held=HeldWork(held_work, since_ns, until_ns, by, kinds_of(activities, by, kinds)),
         hosts=(waits.process[rows], waits.correlation_id[rows], awaited[rows]),
-        streams=found.streams,
+        streams=streams,
         asked=int(of_streams.sum()),
         unrecorded=int((record[of_streams] == NONE).sum()),
     )

@@ -287,14 +287,13 @@ _DEVICES = 1 << 22
 
 
 def synchronisation_of(
-    collector: EventCollector, base_ns: int, work: EventRows, calls: EventRows, threads: Ints
+    collector: EventCollector, base_ns: int, calls: EventRows, threads: Ints
 ) -> Synchronisation | None:
     """Return what a trace holds of waiting; None where that is nothing.
 
     Args:
         collector: of its events.
         base_ns: when its first event began.
-        work: kernels and copies.
         calls: of the CUDA API.
         threads: by the numbers that columns hold.
     """
@@ -312,9 +311,6 @@ def synchronisation_of(
     records = np.stack((record, device, record_stream, event))[:, own]
     record, record_device, record_stream, recorded = np.hstack((told[1:5], records))
     unknown = np.full(len(recorded), NONE, np.int64)
-    # A thread of a device stands for a stream.
-    named = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
-    streams = [NONE if match is None else int(match[1]) for match in named]
     return Synchronisation(
         EventRecords(
             *(processes(record), record_device, record_stream, recorded, unknown, record, unknown)
@@ -328,8 +324,17 @@ def synchronisation_of(
             correlation_id=call.copy(),
             start_ns=start_ns - base_ns,
         ),
-        np.array(streams, np.int64)[work.thread],
     )
+
+
+def streams_of(collector: EventCollector, work: EventRows) -> Ints:
+    """Return the stream of each kernel and copy, or -1 if unknown.
+
+    A thread of a device stands for a stream.
+    """
+    named = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
+    streams = [NONE if match is None else int(match[1]) for match in named]
+    return np.array(streams, np.int64)[work.thread]
 
 
 def _columns(events: Sequence[tuple[int, int, kineto.KinetoArgs]]) -> Ints:

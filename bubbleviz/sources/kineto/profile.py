@@ -37,7 +37,12 @@ from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.kineto import events as kineto
-from bubbleviz.sources.kineto.collectives import collectives_of, synchronisation_of, world_of
+from bubbleviz.sources.kineto.collectives import (
+    collectives_of,
+    streams_of,
+    synchronisation_of,
+    world_of,
+)
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
 from bubbleviz.sources.kineto.recordings import MAX_DEVICES, Recordings, find_recordings
 from bubbleviz.sources.recording_sets import join_recordings
@@ -302,7 +307,8 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         *model.impossible_times(path, dict(zip(kinds, impossible, strict=True))),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, world)
-    synchronisation = synchronisation_of(collector, base_ns, work, calls, threads)
+    synchronisation = synchronisation_of(collector, base_ns, calls, threads)
+    streams = streams_of(collector, work)
     device = trace.device
     if len(work):
         work, missing_devices = with_devices(work, threads, path)
@@ -341,13 +347,16 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         collectives=collectives,
         synchronisation=None if synchronisation is None else lambda: (synchronisation, ()),
         memory=lambda: kineto.read_memory(path, base_ns, on_host=device == HOST),
+        streams=None if device == HOST else lambda: streams,
     )
     again = f"copy the file again, or {_RECORD_AGAIN}"
     if trace.is_cut:
         again = "copy the file again, or let the profiler write it to its end"
     if not (loss or len(profile.activities)):
-        loss = "neither kernels nor operators were recorded; another tracer's operations become a "
-        loss += "table (bubbleviz guide tables)"
+        loss = (
+            "neither kernels nor operators were recorded; another tracer's operations become a "
+            "table (bubbleviz guide tables)"
+        )
         loss = "cut short before the first kernel or operator" if trace.is_cut else loss
     annotated = np.asarray(ranges.kind == kineto.ANNOTATION, bool)
     return in_memory.Decoded(

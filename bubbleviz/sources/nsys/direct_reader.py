@@ -36,6 +36,9 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
             PlainColumn("demangledName", NONE),
         ),
     ),
+    "gpu_work/kernel_streams": PageQuery(
+        columns=(PlainColumn("start"), PlainColumn("end"), PlainColumn("streamId", NONE)),
+    ),
     "calls/all": PageQuery(
         columns=(
             PlainColumn("start"),

@@ -14,12 +14,12 @@ from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES,
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model import profile
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, narrowed
 from bubbleviz.model.grouping import distinct, in_groups
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import Activities, Calls, process_of
-from bubbleviz.sources.in_memory import ActivitiesBuilder
+from bubbleviz.sources.in_memory import ActivitiesBuilder, has_times
 from bubbleviz.sources.nsys.direct_reader import NAME_OF_CALL
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import table_of
@@ -327,13 +327,9 @@ _WAITS, _RECORDS = "synchronisation/waits", "synchronisation/event_records"
 
 
 def read_synchronisation(
-    export: Export, group: Codes | None
+    export: Export,
 ) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
     """Return what an export holds of waiting, None where that is nothing, and what is lost.
-
-    Args:
-        export: the open export.
-        group: by which its work was put in order; None where it was not.
 
     Raises:
         ProfileError: the export is damaged.
@@ -352,14 +348,28 @@ def read_synchronisation(
     records = export.columns(_RECORDS)
     for table in (waits, records):
         table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
-    streams = _streams(export)
+    return Synchronisation(EventRecords(*records), Waits(*waits)), losses
+
+
+def read_streams(export: Export, group: Codes | None) -> Codes:
+    """Return the stream of each activity, or -1 if unknown.
+
+    Args:
+        export: The open export.
+        group: Groups by which its activities were put in order, or None if they were not.
+
+    Raises:
+        ProfileError: The export is damaged.
+    """
+    exported = _streams_as_exported(export)
+    streams = narrowed(exported, int(exported.max(initial=0)))
     if group is not None:
         (streams,) = in_groups(group, (streams,))
-    return Synchronisation(EventRecords(*records), Waits(*waits), streams), losses
+    return streams
 
 
-def _streams(export: Export) -> Ints:
-    """Return the stream of each activity, as the export has them; -1 unknown."""
+def _streams_as_exported(export: Export) -> Ints:
+    """Return the stream of each activity, or -1 if unknown, in the order of the export."""
     parts = [np.empty(0, np.int64)]
     for work in ("kernel", "graph", "copy", "memset"):
         whole = f"gpu_work/{'copies' if work == 'copy' else f'{work}s'}"
@@ -367,12 +377,7 @@ def _streams(export: Export) -> Ints:
         name = f"gpu_work/{work}_streams" if known else whole
         blocks = (b for _, b in export.stream(name)) if work == "kernel" else [export.columns(name)]
         for block in blocks if export.has(whole) else ():
-            # Rows that become activities have a start and an end that can be.
-            timed: Bools = (block[0] != 0) | (block[1] != 0)
-            inside = profile.possible(block[0][timed], block[1][timed])
-            if inside is not None:
-                timed[timed] = inside
-            parts.append(np.where(known, block[2], NONE)[timed])
+            parts.append(np.where(known, block[2], NONE)[has_times(block[0], block[1])])
     return np.concatenate(parts)
 
 

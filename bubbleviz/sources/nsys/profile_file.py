@@ -247,8 +247,9 @@ class NsysFile:
             else None,
             payloads=lambda: read_payloads(export),
             payloads_described=export.has("ranges/payload_entries"),
-            synchronisation=lambda: gpu_work.read_synchronisation(export, group),
+            synchronisation=lambda: gpu_work.read_synchronisation(export),
             memory=lambda: gpu_work.read_memory(export),
+            streams=lambda: gpu_work.read_streams(export, group),
         )
 
     def _ranges(

@@ -12,8 +12,8 @@ import numpy as np
 from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.errors import ProfileError
 from bubbleviz.model import profile
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.grouping import distinct, in_groups
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch
@@ -26,6 +26,8 @@ from bubbleviz.timing import step
 _AGAIN = {"rocpd": ROCPROF_AGAIN, "rpd": RPD_AGAIN}
 #: The tables that hold kernels, and copies, by format.
 _TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}
+#: Which row of a block of kernels is the stream.
+_STREAM = 6
 #: What an inspection counts.
 _WHAT = ("kernels", "copies and fills", "HIP API calls", "ROCTx ranges")
 
@@ -55,13 +57,16 @@ def _sound(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
 
 def _activities(
     recording: RocmRecording, zero_ns: int, thread: Ints
-) -> tuple[profile.Activities, list[Limitation]]:
-    """Return the work of devices, and what is not known of it; ``thread`` is that of each call."""
+) -> tuple[profile.Activities, list[Limitation], Ints]:
+    """Return the work of devices, what is not known of it, and its streams.
+
+    ``thread`` is that of each call.
+    """
     path = recording.path
     builder = in_memory.ActivitiesBuilder(_rows((*recording.kernels, *recording.copies)))
     try:
         for kernels in recording.kernels:
-            builder.add_kernels(_since_start(kernels, zero_ns))
+            builder.add_kernels(_since_start(kernels[:_STREAM], zero_ns))
         for copies in recording.copies:
             builder.add_copies(_since_start(copies, zero_ns))
     except ValueError as error:
@@ -82,7 +87,26 @@ def _activities(
         reason = f"{path} does not record it"
         reason += "; the only process that made calls is taken" if len(processes) == 1 else ""
         notes.append(Limitation("the process of kernels", reason, orphans, LimitationKind.COSTS))
-    return activities, notes
+    return activities, notes, _streams(recording, zero_ns, builder.group)
+
+
+def _streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Ints:
+    """Return the stream of each activity, or -1 if unknown, as copies are.
+
+    Args:
+        recording: The recording.
+        zero_ns: Time from which the activities count.
+        group: Groups by which they were put in order, or None if they were not.
+    """
+    streams = [np.empty(0, np.int64)]
+    for block in recording.kernels:
+        times = _since_start(block[:2], zero_ns)
+        streams.append(block[_STREAM, in_memory.has_times(*times)])
+    for block in recording.copies:
+        count = in_memory.has_times(*_since_start(block[:2], zero_ns)).sum()
+        streams.append(np.full(count, NONE, np.int64))
+    column = np.concatenate(streams)
+    return column if group is None else in_groups(group, (column,))[0]
 
 
 def decoded(recording: RocmRecording) -> in_memory.Decoded:
@@ -104,7 +128,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
     start_ns, end_ns, thread, kind, name = _sound(recording.ranges, zero_ns)
     ranges = in_memory.plain_ranges(start_ns, end_ns, thread, name, ())
     ranges = replace(ranges, start_end=kind == Kind.STARTED)
-    work, notes = _activities(recording, zero_ns, calls.calls.thread)
+    work, notes, streams = _activities(recording, zero_ns, calls.calls.thread)
     lacking = unlinked = ""
     if not work.kernels:
         but = f", but {counted(count, 'HIP API call')}" if count else ""
@@ -148,6 +172,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
                 *_losses(recording, work.kernels, calls.texts),
                 *profile.impossible_times(path, impossible),
             ),
+            streams=lambda: streams,
         ),
         dict(zip(_WHAT, (*held, calls_held, len(ranges) + recording.nameless), strict=True)),
         # Copies alone are work, too.

@@ -52,7 +52,8 @@ class RocmRecording:
     Attributes:
         path: as given.
         format: name of the input format.
-        kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``.
+        kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``, number
+            of the stream.
         copies: the same without a name, of copies and fills.
         calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
         ranges: start_ns, end_ns, thread, :class:`Kind`, row of ``range_texts``.
@@ -95,18 +96,20 @@ class RocmRecording:
         if note not in self.limitations:
             self.limitations.append(note)
 
-    def add_work(self, work: Ints, names: Sequence[str], name: Ints) -> None:
+    def add_work(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
         """Add kernels; those by which the runtime copies and fills are copies.
 
         Args:
             work: start_ns, end_ns, device, process, correlation id.
             names: of kernels.
             name: row of them of each kernel.
+            stream: Number of the stream of each kernel, or -1 if unknown.
         """
         blit = flags(names, lambda text: text.startswith(BLIT_KERNELS))
         number = np.full(len(names), NONE, np.int64)
         number[~blit] = self.kernel_names.numbers(np.array(names, object)[~blit].tolist())
-        self.kernels.append(np.vstack((work, number[name])).compress(~blit[name], axis=1))
+        rows = np.vstack((work, number[name], stream))
+        self.kernels.append(rows.compress(~blit[name], axis=1))
         self.copies.append(work.compress(blit[name], axis=1))
 
     def check(self, numbers: Ints, again: str) -> None:
@@ -318,7 +321,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     has_events = part.has("calls/events")
     packed = part.events() if has_events else (np.empty((5, 0), np.int64), b"")
     events = packed[0]
-    work, copies = _work(part, agents, tables[0])
+    work, copies, stream = _work(part, agents, tables[0])
     none = np.empty((6, 0), np.int64)
     calls = part.columns("calls/all") if part.has("calls/all") and has_events else none
     at = found_in(events[0], np.concatenate([columns[-1] for columns in (work, copies, calls)]))
@@ -337,7 +340,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     elif agents and lost.any():
         lose("GPU ids", "has none for some kernels in rocpd_info_agent", int(lost.sum()))
     block = np.stack((*work[:2], device, above[0], correlation[:kernels]))
-    recording.add_work(block, *_kernel_names(recording, part, work[4]))
+    recording.add_work(block, *_kernel_names(recording, part, work[4]), stream)
     device, _ = mapped(copies[3], numbers)
     recording.copied += copies.shape[1]
     launcher = correlation[kernels:launched]
@@ -400,23 +403,40 @@ def _of_events(column: Ints, at: Ints, missing: int) -> Ints:
     return np.append(column, missing)[at]
 
 
-def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints]:
+def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints]:
     """Return the kernels, and the copies, by start: start, end, process, agent, ... and event.
 
     A copy is one of the GPU that it goes to, else of that it comes from; those between hosts are
-    none of any.
+    none of any. The third result is the stream of each kernel.
     """
     work = part.columns("gpu_work/kernels", table=table)
+    order = np.argsort(work[0], kind="stable")
+    stream = _streams_of_kernels(part, work.shape[1])[order]
     # Unlike an index, this gives columns one behind the other.
-    work = work.take(np.argsort(work[0], kind="stable"), axis=1)
+    work = work.take(order, axis=1)
     if not part.has("gpu_work/copies"):
-        return work, np.empty((5, 0), np.int64)
+        return work, np.empty((5, 0), np.int64), stream
     copied = part.columns("gpu_work/copies")
     gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else distinct(work[3])
     into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
     copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
     copies = copies.compress(into | out_of, axis=1)
-    return work, copies.take(np.argsort(copies[0], kind="stable"), axis=1)
+    return work, copies.take(np.argsort(copies[0], kind="stable"), axis=1), stream
+
+
+def _streams_of_kernels(part: Part, count: int) -> Ints:
+    """Return the stream of each kernel of a part, or -1 if unknown, in the order of the query.
+
+    Kernels of one stream that went to different queues count as kernels of several streams, since
+    some recordings give every kernel the same stream.
+    """
+    unknown = np.full(count, NONE, np.int64)
+    if not count or not part.has("gpu_work/kernel_streams"):
+        return unknown
+    streams = part.columns("gpu_work/kernel_streams")
+    if streams.shape[1] != count:
+        return unknown
+    return np.where((streams == NONE).all(axis=0), NONE, groups_of(*streams).of_row)
 
 
 def _correlations(events: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:

@@ -123,7 +123,7 @@ class PlaneEvents(Table):
         end_ns: end.
         name: text.
         label: row of the labels: the instruction and its module.
-        line: row of the lines, of the host's events.
+        line: Row of the host's lines, or number of a device's stream, or -1.
         device: number of its device, or of the device that a host's event is about.
         run: number of the module's execution.
         correlation: pairs a launch with the work that it launched.
@@ -193,7 +193,7 @@ class Planes:
         Args:
             role: what the line's events are.
             plane: name of its plane.
-            line: row of the line, if it is the host's.
+            line: Row of the line if it is the host's, or number of a device's stream, or -1.
             times_ns: start and end of each event.
             name: text of each.
             stats: what else is known, by the names of ``STAT_COLUMNS``.

@@ -93,6 +93,7 @@ class DeviceWork:
         devices: numbers of the devices, ascending.
         thread_of_device: thread that stands for each.
         activities: kernels, then copies.
+        streams: Stream of each activity, or -1 if it did not run on a stream of a GPU.
         calls: that launched them.
         ranges: of instructions, modules and steps, then of the host's threads.
         instructions: how many of these are of instructions and modules.
@@ -159,6 +160,7 @@ class DeviceWork:
         devices, rank = _renumbered(work.device)
         work_name = np.full(len(work), NONE, np.int32)
         used, work_name[named] = _renumbered(work.name[named])
+        self.streams = work.line
         self.activities = model.Activities(
             start_ns=work.start_ns,
             end_ns=work.end_ns,
@@ -401,6 +403,7 @@ def profile_of(
         devices=tuple(model.Device(None, number, name, None) for number, name in devices),
         limitations=(*limitations, *_limitations(source.path, planes, work)),
         launches_known=work.launched,
+        streams=lambda: work.streams,
     )
     counts = {
         "kernels and instructions": activities.kernels,

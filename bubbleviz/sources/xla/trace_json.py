@@ -28,6 +28,7 @@ from bubbleviz.sources.xla.planes import (
     HOST,
     NOTHING,
     STAT_COLUMNS,
+    STREAM,
     Planes,
     device_of,
     number_recordings,
@@ -70,6 +71,7 @@ class TraceJsonPlanes:
         self.n_strays = 0
         self._file = file
         self._lines: dict[ThreadName, str] = {}
+        self._streams: dict[ThreadName, int] = {}
         self._blocks: list[Ints] = []
 
     def add(self, events: TraceEvents[XlaArgs]) -> None:
@@ -157,6 +159,8 @@ class TraceJsonPlanes:
             is_number = isinstance(tid, int) and not abs(tid) >> 63
             number = tid if is_number and isinstance(tid, int) else len(planes.lines)
             line = planes.add_line(number, self._lines.get(thread, ""))
+        elif role == STREAM:
+            line = self._streams.setdefault(thread, len(self._streams))
         start_ns, duration_ns = events["start_ns"], events["duration_ns"]
         end_ns = start_ns + np.where(duration_ns == MISSING, 0, duration_ns)
         name = self._numbers(planes, events["name"])

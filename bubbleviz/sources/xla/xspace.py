@@ -278,6 +278,7 @@ class PlaneReader:
         for line, name, role in zip(lines, names, roles, strict=True):
             if role != xla.NOTHING:
                 row = self._planes.add_line(line.id, name) if role == xla.HOST else NONE
+                row = line.id if role == xla.STREAM else row
                 for at in range(0, len(line.events), _PIECE):
                     self._add_piece(line, slice(at, at + _PIECE), role, row)
 

@@ -4,6 +4,6 @@
 SELECT
     graph.start AS start_ns,  -- when it began on the device
     graph."end" AS end_ns,  -- when it finished
-    graph.streamId AS stream_id  -- stream number as the process's device sees it
+    COALESCE(graph.streamId, -1) AS stream_id  -- stream number as the process's device sees it
 FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS graph
 ORDER BY graph._rowid_

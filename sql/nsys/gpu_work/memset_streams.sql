@@ -4,6 +4,6 @@
 SELECT
     memset.start AS start_ns,  -- when it began on the device
     memset."end" AS end_ns,  -- when it finished
-    memset.streamId AS stream_id  -- stream number as the process's device sees it
+    COALESCE(memset.streamId, -1) AS stream_id  -- stream number as the process's device sees it
 FROM CUPTI_ACTIVITY_KIND_MEMSET AS memset
 ORDER BY memset._rowid_

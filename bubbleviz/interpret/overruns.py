@@ -1,0 +1,192 @@
+"""Overruns: work whose recorded end is later than the start of the next work on its stream.
+
+A stream runs one thing after the other, so such an end is wrong, and hides idle time::
+
+    recorded    ├─ a ─────────────────────┤
+                        ├ b ┤    ├ c ┤
+    corrected   ├─ a ───┤├ b ┤    ├ c ┤     at the start of b, if other kernels named a take so long
+                ├ a ┤   ├ b ┤    ├ c ┤      at the longest time of the others, if they are shorter
+
+Kernels of one CUDA graph launch may run at the same time, and so may a kernel and the next one that
+was launched with programmatic stream serialization: it begins early and ends later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked
+from bubbleviz.model.grouping import begins, sorted_rows
+from bubbleviz.model.intervals import group_latest
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.profile import UNCORRELATED, Activities
+
+#: Maximum overlap that is noise of timestamps, in ns.
+_CLOCK_GRAIN_NS = 5_000
+#: Minimum number of overlaps, and minimum part of all work, that no damage explains.
+_MIN_MANY = 10
+#: Part of all work from which kernels that begin early are launched that way.
+_MANY_EARLY_STARTS = 0.01
+#: Part of all work from which a stream does not run one thing after the other.
+_MANY_CONTAINED = 0.2
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Overruns(Table):
+    """Work that ends after the next work on its stream begins.
+
+    Attributes:
+        row: Row of the activities.
+        next_start_ns: Start of the next work on the stream.
+        next_end_ns: End of the next work on the stream.
+    """
+
+    row: Ints
+    next_start_ns: Ints
+    next_end_ns: Ints
+
+
+def clip_overruns(
+    path: str, activities: Activities, streams: Codes
+) -> tuple[Activities, tuple[Limitation, ...]]:
+    """End work before the next work on its stream begins.
+
+    Work that contains the next work on its stream, or takes longer than all other work of its name,
+    is damaged. Other work only overlaps the next; its time is cut, and no idle time changes.
+
+    Args:
+        path: Path of the profile.
+        activities: Kernels, then copies.
+        streams: Stream of each activity within its rank, or -1 if unknown.
+
+    Returns:
+        The activities with corrected ends, and limitations that count them.
+    """
+    overruns = _find_overruns(activities, streams)
+    if len(overruns) == 0:
+        return activities, ()
+    count = len(activities)
+    end_ns = activities.end_ns[overruns.row]
+    is_contained = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
+    if _are_many(is_contained, _MANY_CONTAINED, count):
+        return activities, (_not_serial(path, int(is_contained.sum())),)
+    if _are_many(~is_contained, _MANY_EARLY_STARTS, count):
+        overruns, is_contained = overruns.take(is_contained), is_contained[is_contained]
+
+    start_ns = activities.start_ns[overruns.row]
+    duration_ns = activities.end_ns[overruns.row] - start_ns
+    until_next_ns = overruns.next_start_ns - start_ns
+    longest_ns = _longest_of_others(activities, overruns.row)
+    is_damaged = is_contained | (duration_ns > longest_ns)
+    has_others = longest_ns > 0
+    corrected_ns = np.where(
+        is_damaged & has_others, np.minimum(until_next_ns, longest_ns), until_next_ns
+    )
+    ends_ns = activities.end_ns.copy()
+    ends_ns[overruns.row] = start_ns + corrected_ns
+    corrected = replace(activities, end_ns=ends_ns)
+    removed_ns = duration_ns - corrected_ns
+    return corrected, _limitations(path, removed_ns, is_damaged)
+
+
+def _find_overruns(activities: Activities, streams: Codes) -> _Overruns:
+    """Return the work that ends after the next work on its stream begins.
+
+    Work without a duration, and work whose stream is unknown, does not count.
+    """
+    rows = np.flatnonzero((streams != NONE) & (activities.end_ns > activities.start_ns))
+    rank, stream = activities.rank[rows], streams[rows]
+    order = sorted_rows(rank, stream, activities.start_ns[rows])
+    rows, rank, stream = rows[order], rank[order], stream[order]
+    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
+    is_stream_start = begins(rank, stream)
+    candidate = np.flatnonzero(
+        ~is_stream_start[1:] & (end_ns[:-1] - start_ns[1:] > _CLOCK_GRAIN_NS)
+    )
+    if len(candidate) == 0:
+        return _Overruns.none()
+
+    # Of work that was launched at once, or that starts at the same time, none is the next.
+    launch = activities.correlation_id[rows]
+    is_next = (begins(launch) | (launch == UNCORRELATED)) & begins(start_ns)
+    next_rows = np.flatnonzero(is_next | is_stream_start)
+    stream_number = np.cumsum(is_stream_start)
+    position = np.searchsorted(next_rows, candidate, side="right")
+    exists = position < len(next_rows)
+    candidate, following = candidate[exists], next_rows[position[exists]]
+    is_overrun = stream_number[following] == stream_number[candidate]
+    is_overrun &= end_ns[candidate] - start_ns[following] > _CLOCK_GRAIN_NS
+    candidate, following = candidate[is_overrun], following[is_overrun]
+    return _Overruns(rows[candidate], start_ns[following], end_ns[following])
+
+
+def _are_many(chosen: Bools, part: float, count: int) -> bool:
+    """Tell whether so many overruns are too many to be damage.
+
+    Args:
+        chosen: Mask of overruns.
+        part: Part of all work from which they are many.
+        count: Number of kernels and copies.
+    """
+    n_chosen = int(chosen.sum())
+    return n_chosen >= _MIN_MANY and n_chosen > part * count
+
+
+def _longest_of_others(activities: Activities, rows: Ints) -> Ints:
+    """Return the longest time of other kernels with the same name, or 0 if there are none.
+
+    Args:
+        activities: Kernels, then copies.
+        rows: Rows whose own times do not count.
+    """
+    n_names = len(activities.names)
+    # The last place is the one of work without a name (-1).
+    is_wanted = marked(n_names + 1, activities.name_id[rows])
+    is_wanted[n_names] = False
+    is_other = is_wanted[activities.name_id]
+    is_other[rows] = False
+    others = np.flatnonzero(is_other)
+    duration_ns = activities.end_ns[others] - activities.start_ns[others]
+    longest_ns = group_latest(activities.name_id[others], n_names, duration_ns, 0)
+    return np.append(longest_ns, 0)[activities.name_id[rows]]
+
+
+def _limitations(path: str, removed_ns: Ints, is_damaged: Bools) -> tuple[Limitation, ...]:
+    """Return the limitations for work whose end was corrected.
+
+    Args:
+        path: Path of the profile.
+        removed_ns: Time by which each end was moved.
+        is_damaged: Mask of work whose recorded end is impossible.
+    """
+    notes = []
+    if n_damaged := int(is_damaged.sum()):
+        removed_ms = removed_ns[is_damaged].sum() / 1e6
+        reason = (
+            f"{path}: a stream runs one kernel after the other, so their recorded ends are wrong; "
+            "each ends at the start of the next one instead, or after the longest time of others "
+            f"of its name ({removed_ms:,.3f} ms less in all), and idle time next to them is "
+            "uncertain; record again"
+        )
+        what = "kernels that end after the next one on their stream starts"
+        notes.append(Limitation(what, reason, n_damaged, LimitationKind.KERNELS_OVERRUN))
+    if n_overlapping := len(is_damaged) - int(is_damaged.sum()):
+        longest_us = removed_ns[~is_damaged].max() / 1e3
+        reason = (
+            f"{path}: they end up to {longest_us:,.1f} us after the next one starts, and count up "
+            "to that start; idle time does not change"
+        )
+        what = "kernels that overlap the next one on their stream"
+        notes.append(Limitation(what, reason, n_overlapping))
+    return tuple(notes)
+
+
+def _not_serial(path: str, count: int) -> Limitation:
+    """Return the limitation for streams that run several kernels at once."""
+    reason = (
+        f"{path}: so many that streams of this profile run several kernels at once; their times "
+        "count as recorded"
+    )
+    return Limitation("kernels that run during others of their stream", reason, count)

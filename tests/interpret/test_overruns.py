@@ -1,0 +1,329 @@
+"""Ends of work that contradict the next work on its stream are corrected, counted and marked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz import analyze
+from bubbleviz.analyses.idle import outputs, page, picture
+from bubbleviz.analyses.idle.analysis import idle
+from bubbleviz.analyses.idle.report import title_of
+from bubbleviz.interpret.overruns import clip_overruns
+from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.profile import UNCORRELATED, Activities
+from bubbleviz.native import library
+from bubbleviz.render.json_document import render
+from bubbleviz.render.text.report import headline_lines
+from bubbleviz.report.view import View
+from tests.support.columnar_exports import FORMS, columnar
+from tests.support.needs import real_file
+from tests.support.nsys_exports import C, K, M, profile
+from tests.support.places import FIXTURES
+from tests.support.processes import processes_of
+from tests.support.rocm_profiles import write_rocpd, write_rpd
+from tests.support.torch_traces import traces_of
+from tests.support.xla_files import E, L, P, trace_json
+from tests.support.xla_profiles import op, written
+
+WHAT = "kernels that end after the next one on their stream starts"
+OVERLAP = "kernels that overlap the next one on their stream"
+NOT_SERIAL = "kernels that run during others of their stream"
+MARK = "uncertain: recorded ends of kernels are wrong"
+US = 1_000
+
+
+def work(
+    rows: Sequence[tuple[int, int]],
+    *,
+    streams: Sequence[int] | None = None,
+    names: Sequence[int] | None = None,
+    launches: Sequence[int] | None = None,
+    ranks: Sequence[int] | None = None,
+) -> tuple[Activities, np.ndarray]:
+    """Return kernels with times in us, and their streams."""
+    count = len(rows)
+    times = np.array(rows, np.int64).reshape(-1, 2).T * US
+    name = np.array(names or [0] * count, np.int32)
+    activities = Activities(
+        times[0].copy(),
+        times[1].copy(),
+        np.array(ranks or [0] * count, np.int16),
+        np.array(launches or range(count), np.uint32),
+        name,
+        count,
+        tuple(f"kernel {i}" for i in range(int(name.max(initial=0)) + 1)),
+        np.array([[1, device] for device in range(max(ranks or [0]) + 1)], np.int64),
+    )
+    return activities, np.array(streams or [7] * count, np.int64)
+
+
+def corrected(activities: Activities, streams: np.ndarray) -> tuple[list[int], dict[str, int]]:
+    """Return the corrected ends in us, and the limitations by subject."""
+    found, notes = clip_overruns("file", activities, streams)
+    return (found.end_ns // US).tolist(), {note.what: note.count for note in notes}
+
+
+def test_no_work_has_no_overruns() -> None:
+    activities, streams = work([])
+    assert corrected(activities, streams) == ([], {})
+    activities, streams = work([(0, 100)])
+    assert corrected(activities, streams) == ([100], {})
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends", "notes"),
+    [
+        # It contains the next two, and others of its name take 10 us.
+        ([(10, 1020), (500, 510), (1010, 1020)], [20, 510, 1020], {WHAT: 1}),
+        # It ends at the next start where others of its name take as long.
+        ([(0, 300), (100, 110), (200, 310)], [100, 110, 310], {WHAT: 1}),
+        # It overlaps the next one, longer than any other of its name.
+        ([(0, 150), (120, 220), (300, 400)], [100, 220, 400], {WHAT: 1}),
+        # It overlaps the next one, and is no longer than others.
+        ([(0, 130), (120, 220), (300, 450)], [120, 220, 450], {OVERLAP: 1}),
+        # Work that only touches the next, or overlaps it by the grain of clocks, is sound.
+        ([(0, 100), (100, 200), (195, 300)], [100, 200, 300], {}),
+        # Kernels that start at the same time cannot tell which one is first.
+        ([(0, 100), (0, 200), (200, 300)], [100, 200, 300], {}),
+        # A kernel without a duration contradicts no other.
+        ([(0, 100), (50, 50), (100, 200)], [100, 50, 200], {}),
+    ],
+)
+def test_ends_are_corrected(
+    rows: list[tuple[int, int]], ends: list[int], notes: dict[str, int]
+) -> None:
+    assert corrected(*work(rows)) == (ends, notes)
+
+
+def test_work_without_others_of_its_name_ends_at_the_next_start() -> None:
+    activities, streams = work([(10, 1020), (500, 510), (1010, 1020)], names=[0, 1, 1])
+    assert corrected(activities, streams) == ([500, 510, 1020], {WHAT: 1})
+    activities, streams = work([(10, 150), (120, 200)], names=[0, 1])
+    assert corrected(activities, streams) == ([120, 200], {WHAT: 1})
+
+
+def test_other_streams_and_devices_run_at_the_same_time() -> None:
+    rows = [(0, 1000), (100, 200)]
+    for how in ({"streams": [7, 8]}, {"ranks": [0, 1]}, {"streams": [-1, -1]}):
+        assert corrected(*work(rows, **how)) == ([1000, 200], {})  # type: ignore[arg-type]
+
+
+def test_kernels_of_one_graph_launch_run_at_the_same_time() -> None:
+    rows = [(0, 300), (100, 200), (150, 350), (400, 500)]
+    assert corrected(*work(rows, launches=[5, 5, 5, 6])) == ([300, 200, 350, 500], {})
+    # Work of another launch still bounds them.
+    rows = [(0, 900), (100, 200), (400, 500)]
+    assert corrected(*work(rows, launches=[5, 5, 6]))[0] == [100, 200, 500]
+    # Ids that stand for no launch are no launch.
+    unknown = [UNCORRELATED] * 3
+    assert corrected(*work(rows, launches=unknown))[1] == {WHAT: 1}
+
+
+def test_kernels_that_all_start_early_are_sound() -> None:
+    rows = [(100 * i, 100 * i + 120) for i in range(50)]
+    ends = [end for _, end in rows]
+    assert corrected(*work(rows)) == (ends, {})
+
+
+def test_streams_that_are_not_serial_are_left_alone() -> None:
+    rows = [
+        row for i in range(20) for row in ((100 * i, 100 * i + 90), (100 * i + 10, 100 * i + 20))
+    ]
+    ends = [end for _, end in rows]
+    assert corrected(*work(rows)) == (ends, {NOT_SERIAL: 20})
+
+
+@given(
+    st.lists(
+        st.tuples(
+            *(st.integers(0, 60), st.integers(0, 40), st.integers(0, 2), st.integers(0, 2)),
+            st.integers(0, 1),
+        ),
+        max_size=9,
+    )
+)
+def test_ends_agree_with_a_slow_reference(rows: list[tuple[int, int, int, int, int]]) -> None:
+    times = [(10 * start, 10 * (start + length)) for start, length, *_ in rows]
+    names, streams, ranks = ([row[2 + i] for row in rows] for i in range(3))
+    activities, stream = work(times, names=names, streams=streams, ranks=ranks)
+    overruns = {}
+    for i, (start, end) in enumerate(times):
+        later = [
+            row
+            for j, row in enumerate(times)
+            if (streams[j], ranks[j]) == (streams[i], ranks[i]) and row[0] > start
+            if row[1] > row[0]
+        ]
+        if later and end > start and end > min(later)[0]:
+            first = min(row[0] for row in later)
+            ends = {row[1] for row in later if row[0] == first}
+            overruns[i] = first, ends
+    # Which of several that start at once is the next is open.
+    if any(len(ends) > 1 for _, ends in overruns.values()):
+        return
+    expected = [end for _, end in times]
+    for i, (first, (next_end,)) in overruns.items():
+        start, end = times[i]
+        others = [
+            e - s for j, (s, e) in enumerate(times) if names[j] == names[i] and j not in overruns
+        ]
+        longest = max(others, default=0)
+        damaged = end > next_end or end - start > longest
+        expected[i] = start + min(first - start, longest if damaged and longest else first)
+    assert corrected(activities, stream)[0] == expected
+
+
+# All formats with streams, in both analyses.
+
+
+def run(folder: Path, *, damaged: bool) -> Path:
+    """Return an export: kernels of 10 us every 100 us, of which one may seem to take 250 us."""
+    kernels, calls = [], []
+    for i in range(12):
+        start = 1_000_000 + 100 * US * i
+        end = start + (250 if damaged and i == 2 else 10) * US
+        kernels.append(K(start, end, i + 1))
+        calls.append(C(start - 20 * US, start - 15 * US, i + 1, name="cudaLaunchKernel_v7000"))
+    return profile(folder, kernels, calls)
+
+
+def xla(folder: Path, *, damaged: bool) -> list[P]:
+    """Return the same kernels on a stream of a GPU of XLA."""
+    del folder
+    kernels, calls = [], []
+    for i in range(12):
+        start = 1_000_000 + 100 * US * i
+        end = start + (250 if damaged and i == 2 else 10) * US
+        told = {"correlation_id": i + 1, "hlo_op": "fusion.1", "hlo_module": "jit_step"}
+        kernels.append(E("fusion_1", start, end, told))
+        calls.append(op("cuLaunchKernel", start - 20 * US, start - 15 * US, correlation_id=i + 1))
+    device = P("/device:GPU:0", [L("Stream #7(Kernel)", kernels, 7)])
+    return [device, P("/host:CPU", [L("launcher", calls, 100)], {"process_id": 4321})]
+
+
+def _torch(folder: Path, *, damaged: bool) -> Path:
+    return traces_of(run(folder, damaged=damaged), folder)[0]
+
+
+def _rocpd(folder: Path, *, damaged: bool) -> Path:
+    return write_rocpd(folder / "a.db", processes_of(run(folder, damaged=damaged)))
+
+
+def _rpd(folder: Path, *, damaged: bool) -> Path:
+    return write_rpd(folder / "a.rpd", processes_of(run(folder, damaged=damaged)))
+
+
+def _columnar(form: str) -> Callable[..., Path]:
+    def write(folder: Path, *, damaged: bool) -> Path:
+        return columnar(run(folder, damaged=damaged), folder / "columns", FORMS[form])
+
+    return write
+
+
+def _xplane(folder: Path, *, damaged: bool) -> Path:
+    return written(folder, xla(folder, damaged=damaged))
+
+
+def _xla_json(folder: Path, *, damaged: bool) -> Path:
+    path = folder / "host.trace.json"
+    path.write_bytes(trace_json(xla(folder, damaged=damaged)))
+    return path
+
+
+FORMATS = {
+    "nsys": run,
+    "parquet": _columnar("parquet"),
+    "arrow": _columnar("arrow"),
+    "torch": _torch,
+    "rocpd": _rocpd,
+    "rpd": _rpd,
+    "xplane": _xplane,
+    "xla json": _xla_json,
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_with_streams_is_corrected(tmp_path: Path, form: str) -> None:
+    (tmp_path / "sound").mkdir()
+    (tmp_path / "damaged").mkdir()
+    sound = idle(FORMATS[form](tmp_path / "sound", damaged=False))
+    damaged = idle(FORMATS[form](tmp_path / "damaged", damaged=True))
+    assert not sound.restrictions
+    assert [r.text for r in damaged.restrictions] == [MARK]
+    assert damaged.ranks[0].busy_ns == sound.ranks[0].busy_ns == 120 * US
+    (note,) = [n for n in damaged.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
+    assert (note.what, note.count) == (WHAT, 1)
+
+
+def test_sqlite_gives_the_streams_that_pages_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = run(tmp_path, damaged=True)
+    by_pages = idle(file).ranks[0].busy_ns
+    monkeypatch.setenv(library.SWITCH, "0")
+    assert idle(file).ranks[0].busy_ns == by_pages == 120 * US
+
+
+def test_the_mark_is_in_every_output_of_idle(tmp_path: Path) -> None:
+    report = idle(run(tmp_path, damaged=True))
+    assert title_of(report).endswith(f", {MARK}")
+    assert MARK in picture.draw_idle(report)
+    assert MARK in page.render(report)
+    document = json.loads(outputs.as_json(report, 1))
+    assert document["restrictions"] == [{"code": "kernels-overrun", "text": MARK}]
+    assert [own["what"] for own in document["limitations"]][:1] == [WHAT]
+
+
+def with_wrong_end(folder: Path) -> list[str]:
+    """Return a pipeline's profiles; a kernel before a bubble seems to last until after the next."""
+    files = [
+        Path(shutil.copy(file, folder)) for file in sorted((FIXTURES / "1f1b").glob("*.sqlite"))
+    ]
+    files[0].chmod(0o644)
+    kernel, window = "CUPTI_ACTIVITY_KIND_KERNEL", "PARTITION BY deviceId, streamId ORDER BY start"
+    gaps = (
+        f"SELECT rowid AS row, LEAD(start) OVER ({window}) - end AS gap, "
+        f"LEAD(end) OVER ({window}) AS end_of_next FROM {kernel}"
+    )
+    longest = f"SELECT row, end_of_next FROM ({gaps}) ORDER BY gap DESC LIMIT 1"
+    with closing(sqlite3.connect(files[0])) as database, database:
+        row, end = database.execute(longest).fetchone()
+        database.execute(f'UPDATE {kernel} SET "end" = {end + 20_000} WHERE rowid = {row}')
+    return [str(file) for file in files]
+
+
+def test_the_ratio_of_a_pipeline_is_kept_and_marked(tmp_path: Path) -> None:
+    sound = analyze([str(file) for file in sorted((FIXTURES / "1f1b").glob("*.sqlite"))])
+    report = analyze(with_wrong_end(tmp_path))
+    assert not sound.restrictions
+    assert [own.code for own in report.restrictions] == ["kernels-overrun"]
+    assert any(MARK in line for line in headline_lines(report))
+    assert "kernels-overrun" in render(report, View())
+    ratios = [of.summary.bubble_ratio["schedule"].mean for of in (sound, report)]
+    assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)
+
+
+def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
+    kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
+    copies = [M(100 * US, 110 * US, 2)]
+    calls = [C(0, 1, i) for i in (1, 2, 3)]
+    report = idle(profile(tmp_path, kernels, calls, copies=copies))
+    assert report.ranks[0].busy_ns == 30 * US
+
+
+@pytest.mark.real_files
+def test_the_busy_time_of_a_trace_with_a_wrong_end_is_known() -> None:
+    report = idle(real_file("cases/overrun.json"))
+    (rank,) = report.ranks
+    assert (rank.busy_ns, rank.span_ns) == (30 * US, 1010 * US)
+    assert MARK in title_of(report)
