@@ -17,7 +17,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import host
-from bubbleviz.analyses.idle.outputs import COLUMNS, as_json, sections
+from bubbleviz.analyses.idle.outputs import COLUMNS, as_json, device_table, sections
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, advice, title_of
 from bubbleviz.cli.app import main
@@ -26,6 +26,7 @@ from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.render.text.terminal import plain_text
 from tests.support.command_line import CommandLine
 from tests.support.idle_runs import US, World, add_up, c, k, only, planted, r, spent, write_world
+from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, M, R, T, global_id, profile
 from tests.support.places import FIXTURES, GOLDEN
 from tests.support.xla_files import E, L, P, space
@@ -447,6 +448,43 @@ def test_kernels_and_the_launch_queue(tmp_path: Path) -> None:
         ("ncclDevKernel_AllReduce", "communication", 1, 100 * US),
     ]
     assert (rank.queued, rank.queued_most, rank.queue_empty_ns) == (200 / 400, 1, 200 * US)
+
+
+def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
+    # The second gemm waits for 200 us; the third one has no recorded launch.
+    kernels = [k(0, 100, 0), k(300, 400, 1), k(400, 500, 2)]
+    calls = [c(0, 1, 0), c(100, 101, 1)]
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls)))
+    assert (rank.queued, rank.queued_most, rank.queue_empty_ns) == (200 / 500, 1, 300 * US)
+
+    # With one launch of twelve the queue is unknown.
+    kernels = [k(100 * i, 100 * i + 50, i) for i in range(12)]
+    report = bubbleviz.idle(profile(tmp_path, kernels, [c(0, 1, 0)]))
+    rank = only(report)
+    assert (rank.queued, rank.queued_most, rank.queue_empty_ns) == (None, 0, 0)
+    (row,) = device_table(report, 1).rows
+    assert (row["queued"], row["empty %"]) == ("-", "-")
+    assert json.loads(as_json(report, 1))["ranks"][0]["launch_queue"] is None
+
+
+def test_page_migrations_are_never_queued(tmp_path: Path) -> None:
+    # Their correlation id is 0, which is that of a call here.
+    kernels = [k(100, 200, 0), k(400, 500, 1)]
+    calls = [c(50, 51, 0), c(300, 301, 1)]
+    pages = [M(a * US, (a + 10) * US, 0, kind=kind) for a, kind in ((600, 11), (700, 12))]
+    report = bubbleviz.idle(profile(tmp_path, kernels, calls, copies=pages))
+    rank = only(report)
+    assert (rank.queued, rank.queued_most) == (100 / 610, 1)
+    assert spent(rank)["page migration"] == 190
+
+    report = bubbleviz.idle(profile(tmp_path, copies=pages))
+    assert only(report).queued is None
+
+
+@pytest.mark.real_files
+def test_the_queue_of_a_trace_without_launches_is_unknown() -> None:
+    report = bubbleviz.idle(real_file("cases/queued.json"))
+    assert only(report).queued is None
 
 
 @pytest.mark.parametrize(

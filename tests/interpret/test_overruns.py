@@ -115,7 +115,7 @@ def test_work_without_others_of_its_name_ends_at_the_next_start() -> None:
 def test_other_streams_and_devices_run_at_the_same_time() -> None:
     rows = [(0, 1000), (100, 200)]
     for how in ({"streams": [7, 8]}, {"ranks": [0, 1]}, {"streams": [-1, -1]}):
-        assert corrected(*work(rows, **how)) == ([1000, 200], {})  # type: ignore[arg-type]
+        assert corrected(*work(rows, **how)) == ([1000, 200], {})
 
 
 def test_kernels_of_one_graph_launch_run_at_the_same_time() -> None:
@@ -204,7 +204,11 @@ def xla(folder: Path, *, damaged: bool) -> list[P]:
     for i in range(12):
         start = 1_000_000 + 100 * US * i
         end = start + (250 if damaged and i == 2 else 10) * US
-        told = {"correlation_id": i + 1, "hlo_op": "fusion.1", "hlo_module": "jit_step"}
+        told: dict[str, int | str] = {
+            "correlation_id": i + 1,
+            "hlo_op": "fusion.1",
+            "hlo_module": "jit_step",
+        }
         kernels.append(E("fusion_1", start, end, told))
         calls.append(op("cuLaunchKernel", start - 20 * US, start - 15 * US, correlation_id=i + 1))
     device = P("/device:GPU:0", [L("Stream #7(Kernel)", kernels, 7)])

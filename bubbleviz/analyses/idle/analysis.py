@@ -188,6 +188,8 @@ def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
 
 #: Steps are no shorter than this part of a device's time.
 _SHORTEST_STEP = 20_000
+#: Minimum part of the work of a device that must have a known launch to measure its queue.
+_MIN_LAUNCHED = 0.1
 #: Slices of a picture: about as many as it has pixels.
 SLICES = 960
 #: Of the ranges around an example, so many of the innermost are shown.
@@ -228,7 +230,7 @@ class _Evidence:
         steps: by process.
         lead: the thread that launched the work after most gaps of the whole run, by rank.
         numbers: of the activities' names.
-        launched_ns: when each kernel and copy was launched; -1 unknown.
+        launched_ns: When each kernel and copy was launched, undefined if the call is unknown.
         waiting: what streams and hosts are proved to have waited for.
         limitations: what is left out.
     """
@@ -495,7 +497,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     """Return a device with its idle time attributed and summed."""
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
     steps, gaps = evidence.steps[device.process], device.gaps
-    queue = _queue(activities, device, evidence.launched_ns)
+    queue = _queue(activities, device, evidence.call, evidence.launched_ns)
     lead = evidence.lead[device.rank], host.main_thread(device.process, profile.threads)
     others = list(dict.fromkeys(lead))
     launches = evidence.launches_of(device)
@@ -638,16 +640,32 @@ def _work(
     return tuple(row for row in ran if row[2])
 
 
-def _queue(activities: Activities, device: Device, launched_ns: Ints) -> dict[str, Any]:
-    """Return how much work of a device was launched and had not begun."""
-    rows = np.flatnonzero(activities.rank == device.rank)
-    start_ns, launched_ns = activities.start_ns[rows], launched_ns[rows]
-    known = (launched_ns != NONE) & (launched_ns <= start_ns)
-    if 2 * known.sum() < len(rows):
+def _queue(
+    activities: Activities, device: Device, call: Codes, launched_ns: Ints
+) -> dict[str, Any]:
+    """Return how much work of a device was launched and had not begun.
+
+    Args:
+        activities: Kernels and copies of the profile.
+        device: The device.
+        call: Row of the call that launched each activity, or -1 if unknown.
+        launched_ns: Start of that call, undefined if the call is unknown.
+
+    Returns:
+        The fields of :class:`.report.RankIdle` about the queue. The mean is None if too little of
+        the work has a known launch. Page migrations do not count, since no call launches them.
+    """
+    is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
+    is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]
+    rows = np.flatnonzero(is_launched)
+    is_known = (call[rows] != NONE) & (launched_ns[rows] <= activities.start_ns[rows])
+    n_known = int(is_known.sum())
+    if n_known == 0 or n_known < _MIN_LAUNCHED * len(rows):
         return {"queued": None, "queued_most": 0, "queue_empty_ns": 0}
+    rows = rows[is_known]
     low_ns, high_ns = device.span_ns
-    times = np.concatenate((launched_ns[known], start_ns[known]))
-    change = np.repeat((1, -1), known.sum())
+    times = np.concatenate((launched_ns[rows], activities.start_ns[rows]))
+    change = np.repeat((1, -1), n_known)
     # Of one instant, launches come first: the sort is stable.
     order = np.argsort(times, kind="stable")
     depth = np.cumsum(change[order])

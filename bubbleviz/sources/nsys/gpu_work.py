@@ -185,7 +185,10 @@ def activities_of(
     """
     graphs = _graph_columns(export)
     copies = export.columns("gpu_work/copies")
-    copies[5] = np.where(np.isin(copies[5], _KINDS_OF_MIGRATION), _MIGRATION, NONE)
+    is_migration = np.isin(copies[5], _KINDS_OF_MIGRATION)
+    copies[5] = np.where(is_migration, _MIGRATION, NONE)
+    # No call launches a migration; its correlation id is 0, which may be that of a call.
+    copies[4, is_migration] = NONE
     beside = {"copies": copies, "memsets": export.columns("gpu_work/memsets")}
     first, last = export.bounds("gpu_work/kernel_bounds")
     most = last - first + 1 if export.has("gpu_work/kernels") else 0
@@ -362,7 +365,8 @@ def read_streams(export: Export, group: Codes | None) -> Codes:
         ProfileError: The export is damaged.
     """
     exported = _streams_as_exported(export)
-    streams = narrowed(exported, int(exported.max(initial=0)))
+    # A column of single bytes cannot be put in order of groups.
+    streams = narrowed(exported, int(exported.max(initial=np.iinfo(np.int16).max)))
     if group is not None:
         (streams,) = in_groups(group, (streams,))
     return streams

@@ -106,7 +106,9 @@ def _streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Int
         count = in_memory.has_times(*_since_start(block[:2], zero_ns)).sum()
         streams.append(np.full(count, NONE, np.int64))
     column = np.concatenate(streams)
-    return column if group is None else in_groups(group, (column,))[0]
+    if group is not None:
+        (column,) = in_groups(group, (column,))
+    return column
 
 
 def decoded(recording: RocmRecording) -> in_memory.Decoded:
