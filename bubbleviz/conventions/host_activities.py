@@ -11,6 +11,7 @@ from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.kinds import any_regex
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import matched_part
 
 #: Activities that are inferred without a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
@@ -76,11 +77,12 @@ class ActivityList:
         """Return the activity of a range's name, and its strength."""
         text = bare_name(name)
         if text not in self.known:
-            other = f"{HOST}{_DIGITS.sub('#', text)[:_LONGEST] or '(no name)'}", NAMED
+            matched = matched_part(text)
+            other = f"{HOST}{_DIGITS.sub('#', matched)[:_LONGEST] or '(no name)'}", NAMED
             found = (
                 (activity.name, activity.strength)
                 for activity, regex in self._compiled
-                if regex.search(text)
+                if regex.search(matched)
             )
             self.known[text] = next(found, other)
         return self.known[text]

@@ -12,6 +12,7 @@ import numpy as np
 
 from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools
+from bubbleviz.model.texts import matched_part
 
 #: What stands before the name of a kernel, and where its arguments begin.
 _RETURNED = re.compile(r"^(?:static |void |int )+")
@@ -75,9 +76,9 @@ def _file() -> Mapping[str, Any]:
 
 
 def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
-    """Return for each name whether any of the regexes is found in it."""
+    """Return for each name whether any of the regexes is found in its matched part."""
     any_of = any_regex(regexes)
-    return np.array([any_of.search(name) is not None for name in names], bool)
+    return np.array([any_of.search(matched_part(name)) is not None for name in names], bool)
 
 
 def any_regex(regexes: Sequence[str]) -> re.Pattern[str]:
@@ -87,7 +88,7 @@ def any_regex(regexes: Sequence[str]) -> re.Pattern[str]:
 
 def kind_of_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
     """Return the number of the kind of collective that a kernel's name stands for; -1 none."""
-    match = _any_kind(tuple(kinds)).search(name)
+    match = _any_kind(tuple(kinds)).search(matched_part(name))
     return NONE if match is None else int((match.lastgroup or "").removeprefix("k"))
 
 
@@ -117,7 +118,7 @@ def is_nccl(kernel: str) -> bool:
 
 def plain_name(name: str) -> str:
     """Return the name of a kernel without what it returns and takes."""
-    plain = _ANONYMOUS.sub("", _RETURNED.sub("", name))
+    plain = _ANONYMOUS.sub("", _RETURNED.sub("", matched_part(name)))
     return _ARGUMENTS.split(plain, maxsplit=1)[0]
 
 

@@ -25,6 +25,7 @@ from bubbleviz.model.intervals import disjoint_layers
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.profile import Ranges, process_of
+from bubbleviz.model.texts import matches_whole
 
 #: Families that count up, and names that repeat, cover at least so much of the device's time.
 _COUNTED, _REPEATED = 0.5, 0.8
@@ -105,7 +106,7 @@ def steps_of(
     ranges = ranges.take(process_of(ranges.thread) == process)
     names = [bare_name(name) for name in ranges.names]
     if pattern is not None:
-        matching = np.array([pattern.fullmatch(name) is not None for name in names], bool)
+        matching = np.array([matches_whole(pattern, name) for name in names], bool)
         return _steps(ranges.take(matching[ranges.name_id]), "as --step says")
     marks = understand(names, *with_iterations(()))
     marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool)

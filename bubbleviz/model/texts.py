@@ -40,6 +40,30 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+#: Number of characters of a name that regular expressions are matched against. What a kernel is
+#: stands at the front of its name, and template arguments can take megabytes.
+MATCHED_CHARACTERS = 2_048
+
+
+def matched_part(name: str) -> str:
+    """Return the front of a name: the part that regular expressions are matched against."""
+    return name[:MATCHED_CHARACTERS]
+
+
+#: Maximum number of characters of a name in a JSON or CSV document.
+PRINTED_CHARACTERS = 10_000
+
+
+def printed_part(name: str) -> str:
+    """Return a name for a document; one that is too long ends in an ellipsis."""
+    return name if len(name) <= PRINTED_CHARACTERS else f"{name[: PRINTED_CHARACTERS - 1]}…"
+
+
+def matches_whole(pattern: re.Pattern[str], name: str) -> bool:
+    """Tell whether a pattern matches a whole name; none matches one beyond the matched part."""
+    return len(name) <= MATCHED_CHARACTERS and pattern.fullmatch(name) is not None
+
+
 def one_line(text: str, longest: int | None = None) -> str:
     """Return a text on one line: printable characters only, runs of blanks as one.
 

@@ -23,6 +23,7 @@ from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, advice, title
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import default_kinds, kernel_classes
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
+from bubbleviz.model.texts import PRINTED_CHARACTERS
 from bubbleviz.render.text.terminal import plain_text
 from tests.support.command_line import CommandLine
 from tests.support.idle_runs import US, World, add_up, c, k, only, planted, r, spent, write_world
@@ -195,6 +196,19 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
         "page migration": "copies",
         "copy or memset": "copies",
     }
+
+
+def test_documents_hold_the_front_of_a_name_of_megabytes(tmp_path: Path, cli: CommandLine) -> None:
+    kernels = [k(10 * n, 10 * n + 1, n, f"gemm_{n}{'x' * (1 << 20)}") for n in range(8)]
+    calls = [c(10 * n - 5, 10 * n - 4, n) for n in range(8)]
+    file, saved = profile(tmp_path, kernels, calls), tmp_path / "idle.json"
+
+    cli.printed("idle", file, "-o", saved)
+
+    assert saved.stat().st_size < 1 << 20
+    names = [kernel["name"] for kernel in json.loads(saved.read_text())["kernels"]]
+    assert {len(name) for name in names} == {PRINTED_CHARACTERS}
+    assert {name[:6] for name in names} == {f"gemm_{n}" for n in range(8)}
 
 
 def test_several_files_are_several_ranks(tmp_path: Path) -> None:

@@ -26,9 +26,11 @@ from bubbleviz.conventions.kinds import (
     kernel_classes,
     kind_of_collective,
     matching,
+    unknown_names,
 )
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import COMMUNICATION
+from bubbleviz.model.texts import MATCHED_CHARACTERS
 from bubbleviz.render.text.report import sections
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -211,6 +213,33 @@ def test_public_kernels_that_communicate_need_no_hint_and_others_get_none() -> N
     candidates = communication_candidates(computing, default_kinds())
 
     assert [name for name, is_likely in zip(computing, candidates, strict=True) if is_likely] == []
+
+
+# Names of megabytes.
+
+
+@pytest.mark.parametrize("length", [1, MATCHED_CHARACTERS, 1 << 23])
+def test_only_the_front_of_a_name_is_matched(length: int) -> None:
+    name = f"void softmax_kernel<{'x' * length}>(float*)"
+    behind = f"void f<{'x' * max(length, MATCHED_CHARACTERS)}, ncclDevKernel_SendRecv>(float*)"
+    kinds = default_kinds()
+
+    assert kernel_classes([name, behind], kinds) == ("normalisation, softmax", "other")
+    assert matching([behind], ["nccl"]).tolist() == [False]
+    assert kind_of_collective(f"{'x' * MATCHED_CHARACTERS}all_reduce", kinds.collective_kinds) == -1
+    assert unknown_names([name, behind], kinds).tolist() == [False, True]
+    assert communication_candidates([name, behind], kinds).tolist() == [False, False]
+    activity, _ = default_activities().lookup().of(f"cudaMemcpy{'x' * length}")
+    assert activity == TRANSFER
+
+
+def test_a_range_name_of_megabytes_is_no_operation() -> None:
+    convention = built_in()["zero-bubble"]
+    tail = ", sizes = " + "[1], " * (1 << 18)
+
+    assert range_names.match_of("F" + "1" * MATCHED_CHARACTERS + ".0.0", convention) is None
+    # What PyTorch writes behind a name does not count.
+    assert range_names.match_of("F1.0.0" + tail, convention) is not None
 
 
 def _additions(folder: Path, text: str = 'communication = ["^acme::"]') -> Path:

@@ -27,6 +27,7 @@ from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined, narrowe
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Calls, Profile, Ranges, pid_of
+from bubbleviz.model.texts import printed_part
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
@@ -549,7 +550,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     waits, awaited_communication_ns, awaited_copy_ns = attribution.proved_waits(
         device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
-    works = (*activities.names, attribution.COPY_NAME)
+    works = (*map(printed_part, activities.names), attribution.COPY_NAME)
     before, after = (
         narrowed(np.where(name == NONE, len(works) - 1, name), len(works))
         for name in (activities.name_id[column] for column in (gaps.before, gaps.after))

@@ -32,6 +32,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, groups_of
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile
+from bubbleviz.model.texts import printed_part
 
 #: The name of work that has none.
 COPY_NAME = "copy or memset"
@@ -40,7 +41,7 @@ COPY_NAME = "copy or memset"
 def work_name(activities: Activities, row: int) -> str:
     """Return the name of a kernel or copy."""
     name = int(activities.name_id[row])
-    return COPY_NAME if name == NONE else activities.names[name]
+    return COPY_NAME if name == NONE else printed_part(activities.names[name])
 
 
 def attribute(

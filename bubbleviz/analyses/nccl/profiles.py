@@ -25,6 +25,7 @@ from bubbleviz.model.grouping import Numbering, distinct, groups_of, looked_up, 
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.profile import Activities, Profile, Ranges, Source, pid_of, process_of
+from bubbleviz.model.texts import matched_part
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of
@@ -52,7 +53,7 @@ def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
     """
     if not naming.is_nccl(kernel):
         return naming.plain_name(kernel), "", ""
-    found = (part.search(kernel) for part in (_FAMILY, _ALGORITHM, _PROTOCOL))
+    found = (part.search(matched_part(kernel)) for part in (_FAMILY, _ALGORITHM, _PROTOCOL))
     operation, algorithm, protocol = (match[1] if match else "" for match in found)
     return "" if operation == "Generic" else operation, algorithm, protocol
 

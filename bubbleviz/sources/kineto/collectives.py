@@ -24,6 +24,7 @@ from bubbleviz.model.collectives import Collectives, EventRecords, Group, Synchr
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, looked_up
 from bubbleviz.model.profile import UNCORRELATED, process_of
+from bubbleviz.model.texts import matched_part
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, either
 
@@ -241,7 +242,7 @@ def _batched(
         return
     # Launches of described kernels, sends and receives.
     names = collector.texts.values
-    passing = np.array([_PASSES.search(name) is not None for name in names], bool)
+    passing = np.array([_PASSES.search(matched_part(name)) is not None for name in names], bool)
     graph = np.array(["GraphLaunch" in name for name in names], bool)
     bare = np.flatnonzero((work.kind == kineto.KERNEL) & passing[work.name])
     kernels = distinct(bare, described)
