@@ -58,6 +58,7 @@ def analyze(
     flops: str | None = None,
     jobs: int = 1,
     dask: str | None = None,
+    dask_timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Return the report on one run, recorded in one or many profiles.
@@ -91,6 +92,8 @@ def analyze(
             read several; a script that gives more than one needs ``if __name__ == "__main__":``.
         dask: address or scheduler file of a Dask cluster whose workers read the profiles, where
             they are; None reads them here.
+        dask_timeout: Maximum time in seconds to wait for workers that no longer answer; None for
+            600. The logger ``bubbleviz.dask`` names such workers after 10 s.
         progress: takes the progress of the run.
 
     Raises:
@@ -109,7 +112,7 @@ def analyze(
 
         planned = read_file(str(plan)).plan
     watched = progress or Unwatched()
-    with _fleet(jobs, dask) as fleet:
+    with _fleet(jobs, dask, dask_timeout) as fleet:
         with step("find profiles"):
             # Iterators pass but once.
             files = fleet.find(given := _texts(paths))
@@ -312,19 +315,26 @@ def _is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
     return is_drafted(file, names)
 
 
-def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
+def _fleet(
+    jobs: int, dask: str | None, dask_timeout: float | None
+) -> AbstractContextManager[Fleet]:
     """Return the fleet that reads the profiles.
 
     Raises:
-        UsageError: the number of jobs is below 1.
+        UsageError: the number of jobs is below 1, or the timeout is not above 0 or goes without a
+            cluster.
     """
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be 1 or more")
+    if dask_timeout is not None and dask is None:
+        raise UsageError("--dask-timeout needs --dask, the cluster whose workers are waited for")
+    if dask_timeout is not None and not 0 < dask_timeout < float("inf"):
+        raise UsageError(f"--dask-timeout {dask_timeout:g}: give seconds, more than 0")
     if dask is None:
         return nullcontext(Fleet(jobs))
-    from bubbleviz.interpret.fleet.dask_fleet import dask_fleet
+    from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
 
-    return dask_fleet(dask)
+    return dask_fleet(dask, MAX_WAIT_S if dask_timeout is None else dask_timeout)
 
 
 def _texts(given: str | Path | Sequence[str | Path]) -> list[str]:

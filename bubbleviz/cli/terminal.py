@@ -201,6 +201,37 @@ def complain(message: str, code: int, names: PrivateNames) -> int:
     return code
 
 
+@contextmanager
+def printed_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
+    """Print what the package logs while a command runs, or drop it if the command is quiet.
+
+    The attribute ``hosts`` of a log record lists the names of hosts in its message.
+
+    Args:
+        names: The private names to replace.
+        quiet: Whether nothing is printed.
+    """
+    import logging
+
+    class WarningPrinter(logging.Handler):
+        """Prints each log record as one line of this program."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            """Print a log record."""
+            names.note_hosts(getattr(record, "hosts", ()))
+            complain(f"warning: {record.getMessage()}", 0, names)
+
+    logger = logging.getLogger("bubbleviz")
+    handler = logging.NullHandler() if quiet else WarningPrinter()
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
+
+
 # Progress on standard error, on a terminal only.
 
 

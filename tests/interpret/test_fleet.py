@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,7 +24,7 @@ from distributed import Client
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, MismatchError, ProfileError
-from bubbleviz.interpret.fleet import dask_fleet, process_pool, run_recordings
+from bubbleviz.interpret.fleet import dask_fleet, process_pool, run_recordings, silence
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Ints
@@ -384,7 +386,7 @@ def dask(*arguments: str, first: str = "") -> Iterator[subprocess.Popen[bytes]]:
         env={
             **os.environ,
             "PYTHONPATH": str(CHECKOUT),
-            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s",
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": os.environ.get("TEST_WORKER_TTL", "5s"),
         },
     ) as process:
         try:
@@ -683,6 +685,86 @@ def test_where_no_worker_is_left_is_an_error(how: str, scheduler: Path, many: Pa
         losing = Losing(running, 0, how)
         with pytest.raises(ProfileError, match="no worker that sees it is left"):
             bubbleviz.analyze(many, dask=str(scheduler), progress=losing)
+
+
+@pytest.fixture
+def patient_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Run a scheduler that waits for silent workers as long as Dask does by default."""
+    monkeypatch.setenv("TEST_WORKER_TTL", "300s")
+    file = tmp_path / "scheduler.json"
+    with running_scheduler(file):
+        yield file
+
+
+@pytest.mark.thorough
+@needs_stopping
+@pytest.mark.parametrize("moment", ["before the run", "while files are read"])
+def test_a_frozen_worker_is_named_after_ten_seconds_and_given_up_after_the_limit(
+    moment: str, patient_scheduler: Path, many: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with workers(patient_scheduler, 2, last=True) as running:
+        stopping = threading.Thread(target=_stop, args=running[:1])
+        arguments = ["analyze", str(many), "--dask", str(patient_scheduler), "--dask-timeout", "14"]
+        begin_s = time.monotonic()
+        with pytest.MonkeyPatch.context() as patch:
+            if moment == "before the run":
+                stopping.start()
+                stopping.join()
+            else:
+                found = dask_fleet.DaskFleet.find
+
+                def find(fleet: dask_fleet.DaskFleet, paths: Sequence[str]) -> Any:
+                    files = found(fleet, paths)
+                    stopping.start()
+                    stopping.join()
+                    return files
+
+                patch.setattr(dask_fleet.DaskFleet, "find", find)
+            code = main(arguments)
+        out, err = capfd.readouterr()
+
+    assert (code, out) == (1, "")
+    warning, sentence = err.splitlines()
+    assert re.match(r"bubbleviz: warning: worker tcp://\S+ has not answered for 10 s ", warning)
+    assert re.match(
+        r"bubbleviz: --dask \S+: worker tcp://\S+ has not answered for 14 s; ", sentence
+    )
+    assert warning.split()[3] == sentence.split()[4]
+    assert 13 < time.monotonic() - begin_s < 60
+
+
+@pytest.mark.thorough
+@needs_stopping
+def test_a_frozen_worker_that_goes_on_costs_nothing(
+    patient_scheduler: Path,
+    many: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(silence, "SILENT_S", 3.0)
+    with workers(patient_scheduler, 2, last=True) as running:
+        _stop(running[0])
+        threading.Timer(6.0, running[0].send_signal, (signal.SIGCONT,)).start()
+        code = main(["analyze", str(many), "--dask", str(patient_scheduler), "--json", "-"])
+    out, err = capfd.readouterr()
+
+    assert code == 0
+    assert len(json.loads(out)["profiles"]) == 4
+    assert err.count("has not answered for") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dask-timeout", "5"], "--dask-timeout needs --dask"),
+        (["--dask", "x", "--dask-timeout", "0"], "--dask-timeout 0: give seconds, more than 0"),
+        (["--dask", "x", "--dask-timeout", "nan"], "--dask-timeout nan: give seconds, more than 0"),
+    ],
+)
+def test_timeouts_that_are_none(
+    options: list[str], message: str, many: Path, cli: CommandLine
+) -> None:
+    assert message in cli.refused("analyze", many, *options, code=2)
 
 
 @pytest.mark.thorough

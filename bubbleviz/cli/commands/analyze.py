@@ -12,7 +12,14 @@ from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, OF_ANALYZE, flag, option, 
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.private_names import Invocation
 from bubbleviz.cli.selection import PictureOptions, numbers, parallel_of
-from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps
+from bubbleviz.cli.terminal import (
+    display,
+    printed_warnings,
+    progress_bars,
+    show,
+    show_lines,
+    show_steps,
+)
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.view import View
@@ -63,6 +70,9 @@ def analyze(
     dask: str | None = option(
         "ADDRESS|FILE", "Read on a Dask cluster; trusted networks only.", "Reading"
     ),
+    dask_timeout: float | None = option(
+        "SECONDS", "Wait this long for a silent worker [600].", "Reading"
+    ),
     reading: options.ReadingOptions,
     details: list[str] | None = ANALYSIS_DETAILS,
     timings: bool = flag("Print seconds and rows of each step.", "Reading", "--timings"),
@@ -82,7 +92,7 @@ def analyze(
     with noting() as steps:
         with step("load the analysis"):
             from bubbleviz.api import analyze as analyze_run
-        with progress_bars() as bars:
+        with progress_bars() as bars, printed_warnings(outputs.names, quiet=outputs.quiet):
             report = analyze_run(
                 profiles,
                 skip=skip,
@@ -98,6 +108,7 @@ def analyze(
                 parallel=sizes,
                 plan=plan,
                 dask=dask,
+                dask_timeout=dask_timeout,
                 ideal="panels" in outputs.formats.values(),
                 progress=bars,
                 **settings,

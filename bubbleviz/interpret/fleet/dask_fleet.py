@@ -3,7 +3,8 @@
 ``bubbleviz[dask]`` installs what this needs; nothing else loads it. Scheduler and workers need the
 same version of bubbleviz. The cluster is an executor like any other: Dask gives the work of a
 worker that dies, or falls silent (its ``worker-ttl``), to another one. What Dask does not tell is
-noticed here: a scheduler that no longer answers, and files that no worker sees any more.
+noticed here: a scheduler that no longer answers, files that no worker sees any more, and workers
+that are waited for. These are reported to the logger ``bubbleviz.dask``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,9 +27,10 @@ from typing import Any, TypeAlias, TypeVar
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
 from bubbleviz.interpret.fleet import run_recordings, unpickled
+from bubbleviz.interpret.fleet.silence import SILENT_S, Patience
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.files import read_bounded
-from bubbleviz.model.texts import natural_key
+from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 
@@ -48,18 +52,25 @@ _VERSION = "bubbleviz._version:__version__"
 _LOGGERS = ("distributed", "tornado")
 #: A scheduler file holds an address and what the workers are; any is smaller.
 _MOST_FILE_BYTES = 64 << 20
+#: Maximum time to wait for silent workers by default, seconds: Dask gives up a worker after one to
+#: two times its ``worker-ttl`` of 300 s.
+MAX_WAIT_S = 600.0
+#: Takes what the user should know while workers are waited for.
+_log = logging.getLogger("bubbleviz.dask")
 _GIVE = "give the address of a scheduler, such as tcp://HOST:8786, or its scheduler file (.json)"
 
 
 @contextmanager
-def dask_fleet(address: str) -> Iterator[DaskFleet]:
+def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFleet]:
     """Yield a fleet of the workers of a cluster.
 
     Args:
         address: of the scheduler, or the path of its scheduler file.
+        max_wait_s: Maximum time to wait for workers that no longer answer, in seconds.
 
     Raises:
-        InputError: there is no scheduler, no worker, or no Dask here.
+        InputError: there is no scheduler, no worker, or no Dask here, or a worker was silent for
+            too long.
         MismatchError: the scheduler or a worker has another version of bubbleviz, or none.
     """
     try:
@@ -101,7 +112,7 @@ def dask_fleet(address: str) -> Iterator[DaskFleet]:
                 f"--dask {address}: no scheduler answers there ({reason}); {_GIVE} of one that runs"
             ) from error
         try:
-            fleet = DaskFleet(address, client)
+            fleet = DaskFleet(address, client, max_wait_s)
             fleet.check_versions()
             yield fleet
         finally:
@@ -202,8 +213,11 @@ class DaskFleet(run_recordings.Fleet):
 
     strict = False
 
-    def __init__(self, address: str, client: Any) -> None:
+    def __init__(self, address: str, client: Any, max_wait_s: float) -> None:
         super().__init__()
+        self._patience = Patience(max_wait_s)
+        #: Whether all workers are asked for their version, so that any of them holds up the run.
+        self._is_checking = True
         # Of distributed, which annotates little.
         self._address, self._client = address, client
         self._executor = client.get_executor(pure=False)
@@ -217,26 +231,92 @@ class DaskFleet(run_recordings.Fleet):
             f"({type(error).__name__}); start it and run again"
         )
 
-    def _workers(self) -> list[str]:
-        """Return the addresses of all workers.
+    def _ask_scheduler(self, question: Callable[[], Any]) -> Any:
+        """Return the scheduler's answer to a question.
 
         Raises:
             InputError: the scheduler does not answer.
         """
         try:
-            question = self._client.scheduler.ncores
-            return sorted(self._client.sync(question, callback_timeout=PATIENCE_S))
+            return self._client.sync(question, callback_timeout=PATIENCE_S)
         except Exception as error:  # a lost connection shows in many ways, none of them ours
             raise self._gone(error) from error
+
+    def _workers(self) -> list[str]:
+        """Return the addresses of all workers.
+
+        Raises:
+            InputError: the scheduler does not answer, or a worker was silent for too long.
+        """
+        known = self._ask_scheduler(self._client.scheduler.identity)["workers"]
+        stamps = {worker: float(facts["last_seen"]) for worker, facts in known.items()}
+        silent = self._patience.note_heartbeats(stamps, time.monotonic())
+        if silent:
+            self._report_silent(silent)
+        return sorted(stamps)
+
+    def _report_silent(self, silent: Sequence[str]) -> None:
+        """Report silent workers that hold up the run, and give up after the longest wait.
+
+        Args:
+            silent: Addresses of workers without heartbeats.
+
+        Raises:
+            InputError: a worker was silent for too long, or the scheduler does not answer.
+        """
+        if not self._is_checking:
+            # Workers without tasks and results hold up nothing.
+            tasks = self._ask_scheduler(self._client.scheduler.processing)
+            results = self._ask_scheduler(self._client.scheduler.has_what)
+            silent = [worker for worker in silent if tasks.get(worker) or results.get(worker)]
+        limit = f"{self._patience.max_wait_s:g} s"
+        if self._patience.is_over(silent, time.monotonic()):
+            raise InputError(
+                f"--dask {self._address}: {_named_workers(silent)} not answered for {limit}; "
+                "restart or end it and run again, or wait longer with --dask-timeout",
+                hosts=[_host_of(worker) for worker in silent],
+            )
+        for worker in self._patience.unreported(silent):
+            _log.warning(
+                "%s not answered for %g s and is waited for, for %s at most (--dask-timeout); if "
+                "it is ended, another worker does its work",
+                _named_workers([worker]),
+                SILENT_S,
+                limit,
+                extra={"hosts": [_host_of(worker)]},
+            )
+
+    def _wait_for(self, call: Callable[[], T]) -> T:
+        """Return what a call to all workers returns; silent ones are noticed meanwhile.
+
+        Raises:
+            InputError: a worker was silent for too long, or the scheduler does not answer.
+        """
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        # The call cannot be ended: if the wait is over, its thread goes with the process.
+        threading.Thread(target=run, daemon=True).start()
+        self._patience.note_result(time.monotonic())
+        while not wait([answer], LOOK_S).done:
+            self._workers()
+        return answer.result()
 
     def check_versions(self) -> None:
         """Hold the versions of the scheduler and of all workers against this one.
 
         Raises:
-            InputError: there is no worker, or the scheduler does not answer.
+            InputError: there is no worker, or the scheduler or a worker does not answer.
             MismatchError: one has another version of bubbleviz, or none.
         """
-        versions = self._client.run(resolve_name, _VERSION, on_error="return")
+        run = partial(self._client.run, resolve_name, _VERSION, on_error="return")
+        versions: Mapping[str, object] = self._wait_for(run)
+        self._is_checking = False
         if not versions:
             raise InputError(f"--dask {self._address}: the cluster has no worker; start some first")
         for worker, version in sorted(versions.items()):
@@ -256,6 +336,7 @@ class DaskFleet(run_recordings.Fleet):
             at_once: how many are submitted at once; None for all.
         """
         waiting = enumerate(tasks)
+        self._patience.note_result(time.monotonic())
         left: dict[Future[Any], tuple[int, frozenset[str] | None]] = {}
         while True:
             room = None if at_once is None else at_once - len(left)
@@ -266,6 +347,8 @@ class DaskFleet(run_recordings.Fleet):
             if not left:
                 return
             finished = wait(left, LOOK_S, FIRST_COMPLETED).done
+            if finished:
+                self._patience.note_result(time.monotonic())
             for future in finished:
                 number, _ = left.pop(future)
                 yield number, self._result(future)
@@ -431,6 +514,13 @@ class DaskFleet(run_recordings.Fleet):
 def _host_of(worker: str) -> str:
     """Return the host in a worker's address (``tcp://10.0.0.1:40000``, ``tcp://[::1]:40000``)."""
     return worker.partition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def _named_workers(workers: Sequence[str]) -> str:
+    """Return workers as a subject with its verb: ``worker tcp://10.0.0.1:40000 has``."""
+    return f"worker{'' if len(workers) == 1 else 's'} {some_of(workers, 3)} " + (
+        "has" if len(workers) == 1 else "have"
+    )
 
 
 def _absolute(path: str) -> str:
