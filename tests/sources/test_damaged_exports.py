@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -189,3 +191,33 @@ def test_a_range_that_cannot_be_leaves_open_ones_alone(tmp_path: Path) -> None:
     lost = [n for n in report.limitations if n.what == "ranges with impossible times"]
     assert [note.count for note in lost] == [1]
     assert report.operations.cut.tolist().count(1) == 1
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+@pytest.mark.parametrize("table", [KERNEL, "NVTX_EVENTS"])
+def test_row_numbers_out_of_order_are_refused(
+    table: str, switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
+    calls, kernels = [C(10, 20, 1), C(110, 120, 2)], [K(30, 80, 1), K(130, 180, 2)]
+    ranges = [R(0, 25, "F0.0.0"), R(100, 125, "B0.0.0")]
+    path = profile(tmp_path, kernels, calls, ranges)
+    renumber_first_row(path, table, 120)
+
+    with pytest.raises(ProfileError, match="rows are out of order, so it is damaged"):
+        analyze(path)
+
+
+def renumber_first_row(path: Path, table: str, number: int) -> None:
+    """Change the row number of the first row of a table of one page; the number is below 128."""
+    with closing(sqlite3.connect(path)) as database:
+        (page_bytes,) = database.execute("PRAGMA page_size").fetchone()
+        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (root,) = database.execute(query, (table,)).fetchone()
+    content = bytearray(path.read_bytes())
+    page = (root - 1) * page_bytes
+    assert content[page] == 13, "the page must be a leaf"
+    cell = page + int.from_bytes(content[page + 8 : page + 10], "big")
+    payload_bytes = 1 if content[cell] < 128 else 2
+    content[cell + payload_bytes] = number
+    path.write_bytes(content)

@@ -274,12 +274,19 @@ class Export(ABC):
         return {i: texts[own] for i, own in zip(ids.tolist(), number.tolist(), strict=True)}
 
     def bounds(self, name: str) -> tuple[int, int]:
-        """Return the first and the last row number that a query gives; (0, -1) of no rows."""
+        """Return the first and the last row number that a query gives, or (0, -1) without rows.
+
+        Raises:
+            ProfileError: the last row number is below the first.
+        """
         if name not in self._bounds:
             rows = self.rows_if_any(name)
-            self._bounds[name] = (
-                (self.number(rows[0][0]), self.number(rows[0][1])) if rows else (0, -1)
-            )
+            first, last = map(self.number, rows[0][:2]) if rows else (0, -1)
+            if rows and last < first:
+                raise ProfileError(
+                    f"{self.path}: rows are out of order, so it is damaged; {EXPORT_AGAIN}"
+                )
+            self._bounds[name] = first, last
         return self._bounds[name]
 
     def number(self, value: object) -> int:
