@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ _MOST_BYTES = 1 << 22
 #: Dotted keys nest tables, in a time that grows with the square of their dots.
 _MOST_DOTS = 200
 #: What Python raises for texts that it cannot compile: also for counts and nesting beyond its own.
-_UNCOMPILED = (re.error, OverflowError, RecursionError)
+UNCOMPILED = (re.error, OverflowError, RecursionError)
 #: A reference to a group by its number, which is another one among further expressions.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
 #: Types of fields, in words.
@@ -98,6 +99,34 @@ def fields_of(table: object, kinds: Mapping[str, type], where: str) -> dict[str,
     return table
 
 
+def compile_pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression that a user gives.
+
+    Raises:
+        FutureWarning: Python reads a set of it, such as ``[[a]``, and warns that it will read it
+            differently. Raised, it reaches the user as a sentence, once.
+        re.error: It is not a regular expression. ``OverflowError`` and ``RecursionError`` also say
+            so.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        return re.compile(text)
+
+
+def ambiguity_of(text: str, warning: FutureWarning) -> str:
+    """Return a clause on a set that later versions of Python may read differently, and its remedy.
+
+    Args:
+        text: The regular expression.
+        warning: What :func:`compile_pattern` raised.
+    """
+    reason = str(warning).lower()
+    return (
+        f"{one_line(text, _LONGEST)!r} is ambiguous ({reason}); later versions of Python may read "
+        "it differently; put a backslash before the [, -, &, | or ~ inside the set"
+    )
+
+
 def regex_of(text: str, where: str) -> re.Pattern[str]:
     """Return a compiled regular expression.
 
@@ -109,8 +138,10 @@ def regex_of(text: str, where: str) -> re.Pattern[str]:
         UsageError: it is not one.
     """
     try:
-        return re.compile(text)
-    except _UNCOMPILED as error:
+        return compile_pattern(text)
+    except FutureWarning as warning:
+        raise UsageError(f"{where}: {ambiguity_of(text, warning)}") from warning
+    except UNCOMPILED as error:
         raise UsageError(
             f"{where}: {one_line(text, _LONGEST)!r} is not a regular expression ({error}); fix it"
         ) from error
@@ -127,7 +158,7 @@ def regexes_of(texts: Sequence[str], where: str) -> tuple[str, ...]:
         try:
             re.compile(f"(?:{text})|(?:{text})")
             alone = _REFERENCE.search(text) is not None
-        except _UNCOMPILED:
+        except UNCOMPILED:
             alone = True
         if alone:
             raise UsageError(

@@ -18,6 +18,7 @@ import numpy as np
 from bubbleviz.conventions.convention_file import built_in, with_iterations
 from bubbleviz.conventions.host_activities import HOST, ActivityList
 from bubbleviz.conventions.range_names import bare_name, folded, understand
+from bubbleviz.conventions.toml_files import UNCOMPILED, ambiguity_of, compile_pattern
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, distinct, groups_of, numbered, rows_by_value
@@ -77,8 +78,11 @@ def pattern_of(text: str) -> re.Pattern[str]:
         UsageError: it is no regular expression.
     """
     try:
-        return re.compile(f"(?:{re.escape(text)})|(?:{text})")
-    except re.error as error:
+        compile_pattern(text)
+        return compile_pattern(f"(?:{re.escape(text)})|(?:{text})")
+    except FutureWarning as warning:
+        raise UsageError(f"--step: {ambiguity_of(text, warning)}") from warning
+    except UNCOMPILED as error:
         raise UsageError(
             f"--step {text[:60]!r}: not a regular expression ({error}); give the name of ranges, "
             "or a pattern such as 'step [0-9]+'"

@@ -191,8 +191,12 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
     assert names("a.*|b") == ["a(1)", "a(2)", "b"]
     with pytest.raises(UsageError, match=r"no range of a launching thread .* has this name"):
         bubbleviz.idle(file, step="c")
-    with pytest.raises(UsageError, match="not a regular expression"):
-        bubbleviz.idle(file, step="a[")
+    for step in ("a[", "a{99999999999999999999}"):
+        with pytest.raises(UsageError, match="not a regular expression"):
+            bubbleviz.idle(file, step=step)
+    for step in ("[[a]", "[a--b]"):
+        with pytest.raises(UsageError, match=r"step: .* is ambiguous \(possible "):
+            bubbleviz.idle(file, step=step)
 
 
 @settings(max_examples=25)

@@ -215,6 +215,8 @@ NESTED: tuple[str, ...] = (f"a = {'[' * 2000}{']' * 2000}", f"a = {'{a=' * 2000}
 NESTED += (f"{'a.' * 20_000}b = 1", f"[{'a.' * 20_000}b]", f"a = {'[' * 100_000}")
 #: Repeated too often, nested, unterminated, a bad group; and what cannot stand beside others.
 ODD = ("a{99999999999999999999}", "a{4294967296}", "(?:" * 5000 + ")" * 5000, "[a", "(?P<1>a)")
+#: Python warns that it will read these sets differently.
+AMBIGUOUS = ("[[a]", "x[^a--b]", "[a||b]", "[[:alpha:]]")
 FLAGGED = ("(?i)acme", "(?P<a>x)", r"(x)\1")
 WRONG = [
     *((file, text, "not TOML (") for file in ("match", "activities") for text in NESTED),
@@ -222,6 +224,11 @@ WRONG = [
         (file, FILES[file][2].replace("{}", odd), "is not a regular expression")
         for file in FILES
         for odd in ODD
+    ),
+    *(
+        (file, FILES[file][2].replace("{}", odd), "is ambiguous (possible ")
+        for file in FILES
+        for odd in AMBIGUOUS
     ),
     *(
         (file, FILES[file][2].replace("{}", odd), "cannot stand beside other")
