@@ -234,6 +234,8 @@ class Run:
         ranks_missing: whether no profile holds some ranks of the run.
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
         ends_early: whether stages may be missing behind the last one that the profiles hold.
+        order_refutes: Whether a schedule that the ranks kept exactly refutes that stages may be
+            missing.
         limitations: what could not be determined.
         rank_of_local: for each profile, the rank of each of its own ranks.
         pauses: when nothing of a rank was recorded.
@@ -267,6 +269,7 @@ class Run:
     pauses: tables.RankIntervals = field(default_factory=tables.RankIntervals.none)
     layers: tuple[StageLayers, ...] = ()
     ends_early: bool = False
+    order_refutes: bool = True
 
 
 @dataclass(frozen=True)
@@ -382,6 +385,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         ranks_missing=staging.ranks_missing,
         pipeline_unproven=staging.pipeline_unproven,
         ends_early=staging.ends_early,
+        order_refutes=staging.order_refutes,
         limitations=limitations,
         rank_of_local=tuple(place[first:end] for first, end in pairwise(ends)),
         pauses=_placed(joined.pauses, place),

@@ -13,12 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.align import pipelines, stage_order
+from bubbleviz.align import pipelines, stage_gaps, stage_order
 from bubbleviz.align.iteration_pairs import Pairing, pair_iterations, pairing_limitations
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.replicas import matched, split
 from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
-from bubbleviz.align.waits import Arrivals, arrivals, held_waits, usual_waits
+from bubbleviz.align.waits import Arrivals, arrivals, usual_waits
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -90,6 +90,8 @@ class Staging:
         ranks_missing: whether ranks are known to be missing, of these stages or others.
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
         ends_early: whether stages may be missing behind the last one that the profiles hold.
+        order_refutes: Whether a schedule that the ranks kept exactly refutes that stages may be
+            missing.
         limitations: what could not be inferred.
     """
 
@@ -104,6 +106,7 @@ class Staging:
     ranks_missing: bool = False
     pipeline_unproven: bool = False
     ends_early: bool = False
+    order_refutes: bool = True
     limitations: tuple[Limitation, ...] = ()
 
 
@@ -117,6 +120,11 @@ class _Inputs:
     named: pipelines.VirtualStages | None
     parallel: pipelines.Parallel | None
     arrivals: Arrivals
+
+    @property
+    def infers_stages(self) -> bool:
+        """Whether neither range names, tables nor file names tell the stages."""
+        return self.named is None and pipelines.told_stages(self.joined) is None
 
     @property
     def counts_chunks(self) -> bool:
@@ -179,6 +187,7 @@ def stage(
     inputs = _Inputs(
         joined, joined.machine_of_rank, numbers, named, parallel, arrivals(joined.operations)
     )
+    told = pipelines.told_stages(joined)
     if order or (parallel is not None and named is None):
         number = numbers.number
         places = np.searchsorted(np.sort(number), number), len(number)
@@ -191,18 +200,24 @@ def stage(
         # Names may give a chunk by its stage; tables number the chunks of each rank.
         by_name = any(rank.local.told is None for rank in joined.ranks)
         staging = _with(inputs, named, by_name=by_name)
-    elif (told := pipelines.told_stages(joined)) is not None:
+    elif told is not None:
         stages = pipelines.stages_in_order(
             joined, inputs.arrivals, told, int(told.max(initial=0)) + 1
         )
         staging = _with(inputs, stages)
     else:
         return _inferred(inputs)
-    gap = (
-        named is not None
-        and len(grouping.distinct(named.virtual_stage)) <= named.virtual_stage.max()
-    )
-    return _noted(inputs, staging, _stages_unknown(inputs, staging), stages_missing=bool(gap))
+    gap = False
+    if named is not None:
+        gap = _has_gap(named.virtual_stage)
+    elif told is not None:
+        gap = _has_gap(told[joined.working])
+    return _noted(inputs, staging, _stages_unknown(inputs, staging), stages_missing=gap)
+
+
+def _has_gap(stage: Ints) -> bool:
+    """Return whether some stage up to the last is none of these."""
+    return len(grouping.distinct(stage)) <= int(stage.max(initial=NONE))
 
 
 def _inferred(inputs: _Inputs) -> Staging:
@@ -293,7 +308,7 @@ def _noted(
     stages_missing: bool = False,
 ) -> Staging:
     """Return the staging with its limitations."""
-    operations, parallel = staging.operations, inputs.parallel
+    parallel = inputs.parallel
     if inputs.joined.unmarked:
         staging = replace(staging, pairing=replace(staging.pairing, known=False))
     doubtful = _GIVEN_CONTRADICTED in notes
@@ -313,10 +328,12 @@ def _noted(
     notes = (*notes, *absent)
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
         notes = (*notes, _REPLICAS)
-    numbered = inputs.named is not None or inputs.numbers.named or parallel is not None
-    if not stages_missing and not numbered and not doubtful:
-        notes = (*notes, *_stages_far_apart(operations, inputs.arrivals, staging.virtual_stage))
     whole = len(inputs.joined.ranks) == inputs.world_size
+    told = not inputs.infers_stages or whole or parallel is not None
+    refutable = True
+    if not (stages_missing or doubtful or told):
+        gaps, stages_missing, refutable = _stage_gaps(inputs, staging)
+        notes = (*notes, *gaps)
     ends_early = not (stages_missing or absent or doubtful or whole or parallel is not None)
     ends_early = ends_early and _waits_behind(inputs.joined, staging)
     if ends_early:
@@ -328,8 +345,43 @@ def _noted(
         stages_missing=stages_missing or (parallel is not None and len(held) < parallel.pp),
         ranks_missing=len(absent) > 0,
         ends_early=ends_early,
+        order_refutes=refutable,
         limitations=notes,
     )
+
+
+def _stage_gaps(inputs: _Inputs, staging: Staging) -> tuple[tuple[Limitation, ...], bool, bool]:
+    """Return what shows that stages are missing before or between those that profiles hold.
+
+    Args:
+        inputs: The recordings.
+        staging: Stages of all ranks.
+
+    Returns:
+        The limitations, whether stages are missing for sure, and whether a schedule that the ranks
+        kept exactly would refute the others.
+    """
+    operations, virtual_stage = staging.operations, staging.virtual_stage
+    numbers = inputs.numbers
+    # Whoever writes a table numbers its ranks as they like.
+    in_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
+    far = stage_gaps.stages_before_gaps(operations, inputs.arrivals, virtual_stage)
+    if far:
+        adjoin = stage_gaps.adjoin_by_order(far, operations, virtual_stage)
+        numbered: tuple[tuple[int, int], ...] = ()
+        if numbers.named:
+            numbered = stage_gaps.numbered_gaps(far, operations, virtual_stage, numbers.number)
+        if numbered and not adjoin:
+            return (stage_gaps.numbered_gap_note(numbered),), True, False
+        if numbered or not numbers.named or (in_table and not adjoin):
+            # Ranks of several chunks may wait for their hosts as long as for another chunk.
+            several_chunks = bool((operations.chunk > 0).any())
+            return (stage_gaps.gap_note(far),), False, adjoin or several_chunks
+    first = None
+    if numbers.named:
+        origin = 1 if in_table and numbers.number.min() == 1 else 0
+        first = stage_gaps.first_number_note(numbers.number - origin, staging.stage_of_rank)
+    return ((first,), False, False) if first else ((), False, True)
 
 
 def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = False) -> Staging:
@@ -609,34 +661,6 @@ def _stage_of_transfers(staging: Staging) -> Ints:
             every = np.bincount(owner, minlength=count) >= works
             found[rows] = np.where(every, only, NONE)[owner]
     return found
-
-
-def _stages_far_apart(
-    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints
-) -> tuple[Limitation, ...]:
-    """Return a limitation where microbatches are away long enough for a stage in between.
-
-    Compared is the time that a microbatch is away from one stage and neither away from nor worked
-    on by the next, of the microbatch for which it is least: two transfers if nobody is late.
-    Replicas of a stage are taken together.
-    """
-    every = usual_waits(operations.changed(chunk=virtual_stage), inputs)
-    upper, lower = held_waits(every)
-    slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - every.worked_ns[lower]
-    worked_ns = np.minimum(every.worked_ns[upper], every.worked_ns[lower])
-    far = []
-    for stage in grouping.distinct(every.chunk[upper]).tolist():
-        own = every.chunk[upper] == stage
-        ranks = (every.rank[every.chunk == at] for at in (stage, stage + 1))
-        # At the turn of a V one rank holds both, and may do other work in between.
-        if slack_ns[own].min() > worked_ns[own].min() and not np.isin(*ranks).any():
-            far.append(f"{stage} and {stage + 1}")
-    reason = (
-        f"between virtual stages {', '.join(far)} every microbatch takes longer than one more F "
-        "and B would; if the profiles of a server are missing, ratios and stages leave it out"
-    )
-    kind = LimitationKind.STAGES_MAY_BE_MISSING
-    return (Limitation("stages that may be missing", reason, len(far), kind),) if far else ()
 
 
 def _waits_behind(joined: JoinedRecordings, staging: Staging) -> bool:

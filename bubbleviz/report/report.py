@@ -562,6 +562,7 @@ def schedule_ran(recordings: Sequence[Recording], run: Run, counts: Counts) -> R
         stages_missing=run.stages_missing,
         pipeline_unproven=run.pipeline_unproven,
         ends_early=run.ends_early,
+        order_refutes=run.order_refutes,
     )
 
 

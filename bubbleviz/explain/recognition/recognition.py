@@ -578,11 +578,13 @@ def schedule_of(
     stages_missing: bool = False,
     pipeline_unproven: bool = False,
     ends_early: bool = False,
+    order_refutes: bool = True,
 ) -> Recognition:
     """Return which schedule a run ran; none is named where stages are or may be missing.
 
     A run that kept a schedule exactly, from its first to its last stage, refutes that they may be,
-    but not that the last stage of GPipe is missing: all of its stages run one order.
+    but not that the last stage of GPipe is missing: all of its stages run one order. Stages that
+    are missing before or between those of a run may leave an order that is a schedule as well.
 
     Args:
         ranks: of the report.
@@ -592,6 +594,8 @@ def schedule_of(
         stages_missing: whether no profile holds some virtual stages of the run.
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
         ends_early: whether stages may be missing behind the last one that the profiles hold.
+        order_refutes: Whether a schedule that the ranks kept exactly refutes that stages may be
+            missing.
     """
     inferred = LimitationKind.MICROBATCHES_INFERRED in noted
     may_be_missing = LimitationKind.STAGES_MAY_BE_MISSING in noted
@@ -611,7 +615,11 @@ def schedule_of(
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
     if stages_missing and result.iterations:
         return Recognition(None, reason=reasons.STAGES_MISSING, inferred=inferred)
-    whole = result.exact and not (ends_early and "gpipe" in (result.name, *result.also))
+    whole = (
+        result.exact
+        and order_refutes
+        and not (ends_early and "gpipe" in (result.name, *result.also))
+    )
     if may_be_missing and result.name is not None and not whole:
         return Recognition(
             None, reason=f"{reasons.STAGES_MAY_BE_MISSING} {result.name}", inferred=inferred

@@ -1,0 +1,161 @@
+"""Stage gaps: stages that no profile holds, between two stages of which profiles exist.
+
+Range names and transfers may not mention them. What shows them is the time that a microbatch is
+away: neither on the stage before the gap nor on the stage behind it, nor in transfer::
+
+    stage 0   F0                          B0
+    stage 1      └ F0 (no profile)    B0 ┘
+    stage 2           F0           B0
+
+Rank numbers show them too: ranks 0 and 3 may be two stages of which ranks 1 and 2 are replicas, or
+the first and last of four stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.align.waits import Arrivals, held_waits, usual_waits
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import Phase
+
+
+def stages_before_gaps(
+    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints
+) -> tuple[int, ...]:
+    """Return the virtual stages after which microbatches are away long enough for another stage.
+
+    Compared is the time that a microbatch is away from one stage and neither away from nor worked
+    on by the next, of the microbatch for which it is least: two transfers if nobody is late.
+    Replicas of a stage are taken together. Where the next stage is a later chunk of ranks that hold
+    an earlier one, microbatches may wait until these have run their other chunks, so such places
+    show nothing.
+    """
+    every = usual_waits(operations.changed(chunk=virtual_stage), inputs)
+    upper, lower = held_waits(every)
+    slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - every.worked_ns[lower]
+    worked_ns = np.minimum(every.worked_ns[upper], every.worked_ns[lower])
+    far = []
+    for stage in grouping.distinct(every.chunk[upper]).tolist():
+        own = every.chunk[upper] == stage
+        next_ranks = every.rank[every.chunk == stage + 1]
+        if np.isin(next_ranks, every.rank[every.chunk <= stage]).any():
+            continue
+        if slack_ns[own].min() > worked_ns[own].min():
+            far.append(stage)
+    return tuple(far)
+
+
+def gap_note(stages: Sequence[int]) -> Limitation:
+    """Return the limitation for stages that may be missing after some virtual stages."""
+    pairs = ", ".join(f"{stage} and {stage + 1}" for stage in stages)
+    reason = (
+        f"between virtual stages {pairs} every microbatch takes longer than one more F and B "
+        "would; if the profiles of a server are missing, ratios and stages leave it out"
+    )
+    kind = LimitationKind.STAGES_MAY_BE_MISSING
+    return Limitation("stages that may be missing", reason, len(stages), kind)
+
+
+def numbered_gaps(
+    stages: Sequence[int], operations: RankOperations, virtual_stage: Ints, number: Ints
+) -> tuple[tuple[int, int], ...]:
+    """Return the rank numbers next to gaps that rank numbers confirm.
+
+    They do if numbers lie between those of the ranks of the two stages.
+
+    Args:
+        stages: Virtual stages before a gap, by time.
+        operations: Operations of all ranks.
+        virtual_stage: Virtual stage of each operation, or -1 if unknown.
+        number: Rank number of each rank.
+
+    Returns:
+        For each confirmed gap the largest number before it and the smallest number behind it.
+    """
+    known = np.flatnonzero(virtual_stage >= 0)
+    owner = number[operations.rank[known]]
+    count = int(virtual_stage.max(initial=-1)) + 1
+    first, last = group_extents(virtual_stage[known], count, owner, owner)
+    pairs = [(int(last[stage]), int(first[stage + 1])) for stage in stages]
+    return tuple((before, behind) for before, behind in pairs if behind - before > 1)
+
+
+def numbered_gap_note(gaps: Sequence[tuple[int, int]]) -> Limitation:
+    """Return the limitation for stages that are missing between ranks of some numbers."""
+    pairs = ", ".join(f"{before} and {behind}" for before, behind in gaps)
+    reason = (
+        f"between ranks {pairs} every microbatch takes longer than one more F and B would, and no "
+        "profile holds the ranks between them; ratios are incomplete"
+    )
+    return Limitation("stages without a profile", reason, len(gaps))
+
+
+def first_number_note(number: Ints, stage_of_rank: Ints) -> Limitation | None:
+    """Return the limitation for earlier stages that rank numbers suggest, or None.
+
+    Frameworks number the ranks of a stage after those of the stage before. If the ranks of stage 0
+    have numbers that a later stage would have, earlier stages may be missing. A framework that
+    numbers the stages of a pipeline first may have numbered another pipeline before.
+
+    Args:
+        number: Rank number of each rank, as its profile names it.
+        stage_of_rank: First virtual stage of each rank, or -1 if unknown.
+    """
+    known = stage_of_rank >= 0
+    n_stages = int(stage_of_rank.max(initial=-1)) + 1
+    if n_stages < 2:
+        return None
+    first, _ = group_extents(stage_of_rank[known], n_stages, number[known], number[known])
+    steps = np.diff(first)
+    if steps.min() < 1 or steps.min() != steps.max() or first[0] < steps[0]:
+        return None
+    reason = (
+        f"the ranks of the first stage are numbered from {int(first[0])}, so earlier ranks hold "
+        "earlier stages, or another pipeline; if they hold stages, ratios and stages leave them "
+        "out; --parallel tells the sizes of the run"
+    )
+    kind = LimitationKind.STAGES_MAY_BE_MISSING
+    return Limitation("stages that may be missing", reason, int(first[0] // steps[0]), kind)
+
+
+def adjoin_by_order(stages: Sequence[int], operations: RankOperations, virtual_stage: Ints) -> bool:
+    """Return whether the orders of operations show that no stage is missing after any of these.
+
+    Each stage of 1F1B runs one more forward than the next one before its first backward. In orders
+    that run all forwards first, or as many as memory holds, the stages of a longer pipeline look
+    like those of a shorter one.
+
+    Args:
+        stages: Virtual stages.
+        operations: Operations of all ranks.
+        virtual_stage: Virtual stage of each operation, or -1 if unknown.
+    """
+    counts = {
+        stage: _warmup(operations, virtual_stage, stage) for s in stages for stage in (s, s + 1)
+    }
+    return all(counts[stage] - counts[stage + 1] == 1 for stage in stages)
+
+
+def _warmup(operations: RankOperations, virtual_stage: Ints, stage: int) -> float:
+    """Return how many forwards of a stage usually run before its first backward in an iteration."""
+    spanned = (operations.has_span == 1) & (virtual_stage == stage)
+    forward = np.flatnonzero(spanned & (operations.phase == Phase.F))
+    backward = np.flatnonzero(spanned & among(operations.phase, (Phase.B, Phase.BW)))
+    rows = np.concatenate((forward, backward))
+    groups = grouping.groups_of(operations.rank[rows], operations.iteration[rows]).of_row
+    count = int(groups.max(initial=-1)) + 1
+    never = np.iinfo(np.int64).max
+    first_ns = np.full(count, never)
+    np.minimum.at(first_ns, groups[len(forward) :], operations.start_ns[backward])
+    of_forward = groups[: len(forward)]
+    before = operations.start_ns[forward] < first_ns[of_forward]
+    counts = np.bincount(of_forward[before], minlength=count)[first_ns < never]
+    return float(np.median(counts)) if len(counts) else np.nan

@@ -1,0 +1,196 @@
+"""Profiles of some stages of a pipeline: what shows that the others are missing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.align.stage_gaps import first_number_note
+from bubbleviz.report.report import Report
+from tests.planting import Planting, Truth, plant
+from tests.support.operation_tables import csv_of
+from tests.support.report_texts import text_of
+
+FOUR = Planting(stages=4, microbatches=8, iterations=2, jitter=0.05, transfer_ns=20_000)
+SCHEDULES = {
+    "1f1b": FOUR,
+    "zb-h1": replace(FOUR, schedule="zb-h1"),
+    "gpipe": replace(FOUR, schedule="gpipe"),
+    "zb-v": replace(FOUR, schedule="zb-v"),
+    "interleaved-1f1b": replace(FOUR, schedule="interleaved-1f1b", chunks=2),
+}
+COMPLETE = SCHEDULES | {
+    "looped-bfs": replace(FOUR, schedule="looped-bfs", chunks=2),
+    "zb-h2": replace(FOUR, schedule="zb-h2"),
+}
+INCOMPLETE = {"ranks-missing", "stages-may-be-missing"}
+#: Subsets of several of four ranks.
+SUBSETS = [subset for size in (2, 3) for subset in combinations(range(4), size)]
+
+
+def report_on(planting: Planting, ranks: Sequence[int], folder: Path) -> Report:
+    """Return the report on the files of some ranks."""
+    absent = tuple(rank for rank in range(planting.ranks) if rank not in ranks)
+    plant(replace(planting, files="rank", absent=absent), folder)
+    return bubbleviz.analyze(folder)
+
+
+def table_of(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: bool) -> Path:
+    """Write the operations of some ranks as a table without stages.
+
+    Args:
+        truth: What was planted.
+        ranks: Ranks that the table holds.
+        path: File to write.
+        renumber: Whether the ranks are numbered from 0 in the table.
+    """
+    numbers = {rank: index if renumber else rank for index, rank in enumerate(ranks)}
+    kept = [op for op in truth.operations if op.rank in numbers and op.span]
+    columns: dict[str, Sequence[Any]] = {
+        "iteration": [op.iteration for op in kept],
+        "rank": [numbers[op.rank] for op in kept],
+        "phase": [op.phase for op in kept],
+        "microbatch": ["" if op.microbatch is None else op.microbatch for op in kept],
+        "start_ns": [op.start_ns for op in kept],
+        "end_ns": [op.end_ns for op in kept],
+    }
+    return csv_of(path, columns)
+
+
+def schedule_of(report: Report) -> str | None:
+    """Return the schedule that a report names, or None."""
+    return report.schedule.name if report.schedule else None
+
+
+def is_marked(report: Report) -> bool:
+    """Return whether a report says that it is or may be incomplete, and names no schedule."""
+    codes = {restriction.code for restriction in report.restrictions}
+    return bool(codes & INCOMPLETE) and schedule_of(report) is None
+
+
+@pytest.mark.parametrize("communication", [True, False])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_subset_of_stages_is_marked(
+    schedule: str, communication: bool, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    planting = replace(SCHEDULES[schedule], communication=communication)
+    # Without transfers, the last rank that is held looks like the last one of fewer: microbatches
+    # wait before the chunks that follow.
+    unmarked: dict[str, set[tuple[int, ...]]]
+    unmarked = {"zb-v": {(0, 1), (0, 1, 2)}, "interleaved-1f1b": {(0, 1, 2)}}
+    shorter = set() if communication else unmarked.get(schedule, set())
+    for ranks in sorted({*SUBSETS} - shorter):
+        with subtests.test(ranks=ranks):
+            folder = tmp_path / "".join(map(str, ranks))
+            assert is_marked(report_on(planting, ranks, folder))
+            shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("schedule", COMPLETE)
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_complete_pipeline_is_not_marked(
+    schedule: str, stages: int, replicas: int, tmp_path: Path
+) -> None:
+    planting = replace(COMPLETE[schedule], stages=stages, replicas=replicas)
+    report = report_on(planting, range(planting.ranks), tmp_path)
+
+    assert report.restrictions == ()
+
+
+def test_the_first_and_last_of_eight_stages_are_marked_everywhere(tmp_path: Path) -> None:
+    report = report_on(replace(FOUR, schedule="zb-h1", stages=8, microbatches=16), (0, 7), tmp_path)
+
+    assert is_marked(report)
+    assert [restriction.code for restriction in report.restrictions] == ["ranks-missing"]
+    assert all(i.ratios["schedule"].incomplete for i in report.iterations)
+    assert "incomplete: ranks of the run are missing" in text_of(report)
+    (reason,) = [n.reason for n in report.limitations if n.what == "stages without a profile"]
+    assert reason.startswith("between ranks 0 and 7 ")
+
+
+def test_one_pipeline_of_several_is_complete(tmp_path: Path) -> None:
+    """Ranks 0 and 3 of two stages with three replicas are a whole pipeline."""
+    planting = replace(FOUR, stages=2, replicas=3)
+    for transfer_ns in (20_000, 2_000_000):
+        report = report_on(
+            replace(planting, transfer_ns=transfer_ns), (0, 3), tmp_path / str(transfer_ns)
+        )
+        assert report.restrictions == ()
+        assert schedule_of(report) == "1f1b"
+
+
+def test_slow_links_of_a_complete_pipeline_hide_no_stage(tmp_path: Path) -> None:
+    for schedule in ("1f1b", "zb-h1"):
+        planting = replace(SCHEDULES[schedule], transfer_ns=2_000_000)
+        report = report_on(planting, range(4), tmp_path / schedule)
+
+        assert report.restrictions == ()
+        assert schedule_of(report) == schedule
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "gpipe"])
+@pytest.mark.parametrize("renumber", [True, False])
+@pytest.mark.parametrize("ranks", [(0, 3), (0, 2), (1, 3), (0, 1, 3), (0, 2, 3)])
+def test_tables_of_some_stages_are_marked(
+    schedule: str, renumber: bool, ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    truth = plant(SCHEDULES[schedule], tmp_path / "run")
+    path = table_of(truth, ranks, tmp_path / "some.csv", renumber=renumber)
+
+    assert is_marked(bubbleviz.analyze(path))
+
+
+def test_a_table_may_count_ranks_from_one(tmp_path: Path) -> None:
+    truth = plant(FOUR, tmp_path / "run")
+    ranks = [replace(op, rank=op.rank + 1) for op in truth.operations]
+    path = table_of(
+        replace(truth, operations=tuple(ranks)), range(1, 5), tmp_path / "t.csv", renumber=False
+    )
+    report = bubbleviz.analyze(path)
+
+    assert report.restrictions == ()
+    assert schedule_of(report) == "1f1b"
+
+
+def test_stages_that_tables_skip_are_missing(tmp_path: Path) -> None:
+    """A table of an interleaved schedule gives the stage of a rank, not of its chunks."""
+    truth = plant(SCHEDULES["interleaved-1f1b"], tmp_path / "run")
+    path = table_of(truth, (0, 3), tmp_path / "some.csv", renumber=False)
+    header, *rows = path.read_text().splitlines()
+    told = [header + ",stage", *(f"{row},{row.split(',')[1]}" for row in rows)]
+    path.write_text("\n".join(told) + "\n")
+
+    assert is_marked(bubbleviz.analyze(path))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "stages", "count"),
+    [
+        ([], [], None),
+        ([4], [0], None),
+        ([0, 1, 2, 3], [0, 1, 2, 3], None),
+        ([2, 3], [0, 1], 2),
+        ([1, 4], [0, 1], None),
+        ([4, 6], [0, 1], 2),
+        ([4, 5, 6, 7], [0, 0, 1, 1], 2),
+        # Ranks that are numbered otherwise show nothing.
+        ([3, 2], [0, 1], None),
+        ([5, 6, 8], [0, 1, 2], None),
+        ([2, 3, 9], [0, 1, -1], 2),
+    ],
+)
+def test_what_the_first_number_suggests(
+    numbers: list[int], stages: list[int], count: int | None
+) -> None:
+    note = first_number_note(np.array(numbers, np.int64), np.array(stages, np.int64))
+
+    assert (note and note.count) == count
