@@ -341,7 +341,7 @@ def damaged(folder: Path, kind: str) -> Path:
         ("half a header", "cut short"),
         ("overwritten", "damaged"),
         ("zeros", "damaged"),
-        ("no roots", "kernel_bounds"),  # told of first, whatever the hashes
+        ("no roots", "CUPTI_ACTIVITY_KIND_KERNEL"),  # told of first, whatever the hashes
     ],
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])

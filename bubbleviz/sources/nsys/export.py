@@ -248,8 +248,8 @@ class Export(ABC):
         """
         if not self.has(name):
             raise SchemaError(
-                f"{self.path}: the export lacks {', '.join(self.lacks(name))}, which "
-                f"sql/nsys/{name}.sql needs; {EXPORT_AGAIN}"
+                f"{self.path}: the export lacks {', '.join(self.lacks(name))}, which an analysis "
+                f"needs; {EXPORT_AGAIN}"
             )
 
     def rows_if_any(self, name: str) -> list[tuple[object, ...]]:

@@ -90,8 +90,32 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
         key="id",
     ),
 }
+#: Columns that hold texts; all others hold whole numbers.
+_TEXT_COLUMNS = frozenset(
+    (
+        *("display_name", "extdata", "guid", "hostname", "kernel_name", "machine_id", "name"),
+        *("product_name", "string", "tag", "type", "value"),
+    )
+)
 #: Of a GUID there are so many digits; shorter endings belong to names.
 _DIGITS = 16
+
+
+def _select_column(column: str, declared_type: str) -> str:
+    """Return the expression that selects a column, with numbers as numbers.
+
+    Tools that copy a file may store whole numbers as texts or floats. SQLite itself turns them back
+    where the declared type is an integer.
+
+    Args:
+        column: Name of the column.
+        declared_type: Type of the column in the file, or "" if it has none.
+    """
+    if column in _TEXT_COLUMNS or "INT" in declared_type.upper():
+        return f'"{column}"'
+    number = f'CAST("{column}" AS INTEGER)'
+    is_number = f"TYPEOF(\"{column}\") IN ('text', 'real') AND {number} = \"{column}\""
+    return f'CASE WHEN {is_number} THEN {number} ELSE "{column}" END AS "{column}"'
 
 
 class Part:
@@ -134,10 +158,12 @@ class Part:
         statements = {"part": f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid{told}"}
         for base, table in names.items():
             wanted = sorted(queries.columns_read[base] & self.schema[base])
-            given = ", ".join(f'"{column}"' for column in wanted) or "NULL AS nothing"
+            types = {str(row[4]): str(row[5]) for row in self._stored[base]}
+            selected = (_select_column(column, types[column]) for column in wanted)
+            given = ", ".join(selected) or 'NULL AS "nothing"'
             of_guid = guid and "guid" in self.schema[base]
             where = " WHERE guid = (SELECT guid FROM part)" if of_guid else ""
-            if of_guid and rows:
+            if of_guid and table in (rows or {}):
                 first, last = (f"(SELECT {base}_{end} FROM part)" for end in ("first", "last"))
                 where += f" AND rowid BETWEEN {first} AND {last}"
             # The name that queries have for the table.
@@ -182,8 +208,8 @@ class Part:
             return np.empty((len(query.columns), 0), np.int64)
         if not self.has(name):
             raise SchemaError(
-                f"{self.path}: the file lacks {', '.join(self.lacks(name))}, which "
-                f"{query.path} needs; {query.maker.again}"
+                f"{self.path}: the file lacks {', '.join(self.lacks(name))}, which an analysis "
+                f"needs; {query.maker.again}"
             )
         stored = self._page_table(name)
         columns = None if stored is None else stored.columns()
@@ -193,11 +219,24 @@ class Part:
         """Return the columns of events, the length of the plain text of each, and these texts.
 
         A text is plain where the pages of the file hold it as it is read; -1 stands for others.
+
+        Raises:
+            ProfileError: The file is damaged: its rows are not in the order of their numbers.
         """
         table = self._page_table("calls/events")
-        if table and (rows := table.named(table.places["extdata"], (), before='{"message":')):
-            return rows
-        return np.pad(self.columns("calls/events"), ((0, 1), (0, 0)), constant_values=NONE), b""
+        packed = None
+        if table is not None:
+            packed = table.named(table.places["extdata"], (), before='{"message":')
+        if packed is None:
+            columns = self.columns("calls/events")
+            packed = np.pad(columns, ((0, 1), (0, 0)), constant_values=NONE), b""
+        number = packed[0][0]
+        if (number[1:] < number[:-1]).any():
+            raise ProfileError(
+                f"{self.path}: its rows are not in the order of their numbers, so the file is "
+                f"damaged; {self._queries.again}"
+            )
+        return packed
 
     def _page_table(self, name: str) -> PageTable | None:
         """Return the table whose pages answer a query; None where SQLite must."""
@@ -226,8 +265,8 @@ class Part:
         rows = self._database.rows(query)
         if any(not isinstance(value, int) for row in rows for value in row[:whole]):
             raise ProfileError(
-                f"{self.path}: {query.path} gives something other than a whole number, so the file "
-                f"is damaged or was edited; {query.maker.again}"
+                f"{self.path}: {query.tables} contains something other than a whole number, so "
+                f"the file is damaged or was edited; {query.maker.again}"
             )
         return rows
 

@@ -306,7 +306,12 @@ def _hosts(part: Part) -> Mapping[tuple[str, str], None]:
 
 
 def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int]) -> None:
-    """Read the tables of one part."""
+    """Read the tables of one part.
+
+    Raises:
+        ProfileError: A table is damaged, or holds something other than whole numbers.
+        SchemaError: A table or a column is missing that is needed.
+    """
     lose, (maker, tables) = recording.lose, _FORMATS[recording.format]
     for name, what in _LOSSES.items():
         if maker.exists(name) and (lacks := part.lacks(name)):
@@ -526,4 +531,9 @@ def _range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) 
     wanted[row] = True
     odd = event[wanted[:-1] & (length == NONE)]
     ids, others = part.texts_of_rows("ranges/texts", odd, every=not packed)
-    return texts.add(length, packed, found_in(event, ids), others, row)
+    event_row = found_in(event, ids)
+    if (event_row == NONE).any():
+        # Texts of events that are not there.
+        known = np.flatnonzero(event_row != NONE)
+        event_row, others = event_row[known], [others[place] for place in known.tolist()]
+    return texts.add(length, packed, event_row, others, row)

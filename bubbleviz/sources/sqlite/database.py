@@ -59,7 +59,7 @@ SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "c
 def damage(path: str, query: Query, reason: str, maker: Queries | None = None) -> ProfileError:
     """Return the error of a query that failed, of its maker or that of the file, if known."""
     return ProfileError(
-        f"{path}: {query.path} failed ({reason}); the file is damaged or was cut "
+        f"{path}: {query.tables} cannot be read ({reason}); the file is damaged or was cut "
         f"short: {(maker or query.maker).again}"
     )
 
@@ -204,13 +204,20 @@ class Database:
     def extents(self, table: str, column: str) -> dict[object, tuple[int, int]]:
         """Return the numbers of the first and of the last row with each value of a column.
 
+        They are empty if the rows of the table have no numbers (``WITHOUT ROWID``).
+
         Raises:
-            ProfileError: the file is damaged, or its rows have no numbers.
+            ProfileError: the file is damaged.
         """
         from sqlalchemy import func, text
 
         value, row = text(f'"{column}"'), text("rowid")
-        found = self._of_table(table, value, func.min(row), func.max(row), group=value)
+        try:
+            found = self._of_table(table, value, func.min(row), func.max(row), group=value)
+        except ProfileError as error:
+            if "no such column: rowid" in str(error):
+                return {}
+            raise
         return {_decoded(own): (int(first), int(last)) for own, first, last in found}
 
     def _of_table(self, table: str, *selected: Any, group: Any = None) -> Sequence[Any]:

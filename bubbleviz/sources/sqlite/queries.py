@@ -70,9 +70,11 @@ class Query:
     requires: Requirements
 
     @property
-    def path(self) -> str:
-        """Path of the file, as messages give it."""
-        return f"sql/{self.maker.folder}/{self.name}.sql"
+    def tables(self) -> str:
+        """The tables that it reads in today's files, as messages name them."""
+        if not self.requires:
+            return "the database"
+        return " or ".join(self.maker.tables_read(self.name))
 
 
 @cache
