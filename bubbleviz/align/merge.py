@@ -26,7 +26,7 @@ TIMES = (
 )
 #: The tables whose rows have a rank, a start and an end.
 _INTERVALS = (
-    *("unattributed", "exposed", "overheads", "pauses", "hosts", "running"),
+    *("unattributed", "exposed", "overheads", "unrecorded", "pauses", "hosts", "running"),
     "collectives",
 )
 

@@ -227,6 +227,7 @@ class Run:
         exposed: when a rank ran no operation, and communication that is not between two ranks.
         collectives: of the ranks, those that met numbered.
         overheads: when the profiler held a rank's process up.
+        unrecorded: When a rank may have run work that was launched and not recorded.
         hosts: what launching threads did before late launches.
         iteration_names: by index.
         paired: whether iterations of different ranks are known to be the same.
@@ -257,6 +258,7 @@ class Run:
     exposed: tables.RankIntervals
     collectives: CollectiveIntervals
     overheads: tables.RankIntervals
+    unrecorded: tables.RankIntervals
     hosts: tables.HostActivities
     iteration_names: tuple[str, ...]
     paired: bool
@@ -378,6 +380,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         exposed=_placed(joined.exposed, place),
         collectives=_placed(collectives, place),
         overheads=_placed(joined.overheads, place),
+        unrecorded=_placed(joined.unrecorded, place),
         hosts=hosts,
         iteration_names=pairing.names,
         paired=pairing.known,

@@ -16,7 +16,7 @@ from bubbleviz.model.texts import matched_part
 #: Activities that are inferred without a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
 SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "no host trace", "launch not recorded"
-MIGRATION = "page migration"
+MIGRATION, UNRECORDED = "page migration", "work not recorded"
 BLOCKED_BY_COMMUNICATION = "blocked by communication"
 BLOCKED_BY_COPIES, BLOCKED_BY_COMPUTE = "blocked by copies", "blocked by compute"
 WAITING = "waiting"

@@ -518,6 +518,7 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints
         exposed=clipped(run.exposed),
         collectives=met.changed(iteration=number[met.iteration], operation=row[met.operation]),
         overheads=clipped(run.overheads),
+        unrecorded=clipped(run.unrecorded),
         pauses=clipped(run.pauses),
         hosts=replace(hosts, operation=row[hosts.operation]),
         iteration_names=tuple(run.iteration_names[k] for k in iterations.tolist()),

@@ -58,6 +58,7 @@ class Stretch:
         unattributed: compute outside every operation.
         exposed: when collectives ran and no operation.
         overheads: when the profiler held a rank up.
+        unrecorded: When a rank may have run work that was launched and not recorded.
         hosts: what launching threads did, in order of the operation that was launched late.
         collectives: split into waiting and moving; an operation from ``len(operations)`` on is in
             ``elsewhere``.
@@ -86,6 +87,7 @@ class Stretch:
     unattributed: tables.RankIntervals
     exposed: tables.RankIntervals
     overheads: tables.RankIntervals
+    unrecorded: tables.RankIntervals
     hosts: tables.HostActivities
     collectives: CollectiveWaits
     elsewhere: Ints
@@ -160,6 +162,7 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
             unattributed=rank_iterations.of_ranks(run.unattributed, ranks),
             exposed=rank_iterations.of_ranks(run.exposed, ranks),
             overheads=rank_iterations.of_ranks(run.overheads, ranks),
+            unrecorded=rank_iterations.of_ranks(run.unrecorded, ranks),
             hosts=hosts,
             collectives=replace(waits, last_operation=own),
             elsewhere=elsewhere,

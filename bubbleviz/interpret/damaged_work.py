@@ -286,7 +286,7 @@ def lost_kernels(
     activities: profile.Activities,
     of_launch: tuple[Codes, Ints],
     calls: profile.CallLog,
-) -> tuple[tuple[ProcessLoss, ...], bool]:
+) -> tuple[tuple[ProcessLoss, ...], bool, profile.Calls]:
     """Return how many kernels each process launched before others that the profile does not hold.
 
     A launch that failed makes no kernel, and neither does one while a stream is captured into a
@@ -301,29 +301,24 @@ def lost_kernels(
         calls: all calls, by row.
 
     Returns:
-        The processes that launched any kernel, by number, none where nothing is lost; and whether
-        only some of the calls without work were looked at.
+        The processes that launched any kernel, by number, none where nothing is lost; whether
+        only some of the calls without work were looked at; and those of them that lost a kernel.
     """
     rows, step = workless.sample(_FIRST)
     some = _launches_without_kernel(rows, launches, calls)
     if len(some) == 0:
-        return (), step > 1
-    known = np.flatnonzero(launches.call != NONE)
-    launched_ns, thread = launches.start_ns[known], of_launch[0][known]
+        return (), step > 1, some
+    until_ns = recorded_until(launches, activities, of_launch)
     threads = of_launch[1]
-    until_ns = _until(launched_ns, activities.start_ns[known], thread, threads)
-    order = np.argsort(threads)
-
-    def before_the_end(some: profile.Calls) -> profile.Calls:
-        at = order[found_in(threads[order], some.thread)]
-        return some.take(some.start_ns < until_ns[at])
-
-    some = before_the_end(some)
+    some = launched_before(some, until_ns, threads)
     if len(some) and step > workless.step:
         rows, step = workless.sample()
-        some = before_the_end(_launches_without_kernel(rows, launches, calls))
+        some = _launches_without_kernel(rows, launches, calls)
+        some = launched_before(some, until_ns, threads)
     if len(some) == 0:
-        return (), step > 1
+        return (), step > 1, some
+    known = np.flatnonzero(launches.call != NONE)
+    launched_ns, thread = launches.start_ns[known], of_launch[0][known]
     # The launch that a bound was taken from is before it, too.
     counts = (known < activities.kernels) & (launched_ns <= until_ns[thread])
     kernels = np.bincount(thread[counts], minlength=len(threads))
@@ -334,7 +329,36 @@ def lost_kernels(
         for number in distinct(process).tolist()
         if (total := int(kernels[process == number].sum())) or number in seen
     )
-    return losses, step > 1
+    return losses, step > 1, some
+
+
+def recorded_until(
+    launches: Launches, activities: profile.Activities, of_launch: tuple[Codes, Ints]
+) -> Ints:
+    """Return until when the work that each thread launched had to be recorded.
+
+    Args:
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+        of_launch: For each activity the row of its launch's thread, undefined if its launch is
+            unknown, and the threads that made calls.
+    """
+    known = np.flatnonzero(launches.call != NONE)
+    launched_ns, thread = launches.start_ns[known], of_launch[0][known]
+    return _until(launched_ns, activities.start_ns[known], thread, of_launch[1])
+
+
+def launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> profile.Calls:
+    """Return the calls that began before a time of their thread.
+
+    Args:
+        calls: Calls of these threads.
+        until_ns: Time of each thread.
+        threads: Distinct threads.
+    """
+    order = np.argsort(threads)
+    thread = order[found_in(threads[order], calls.thread)]
+    return calls.take(calls.start_ns < until_ns[thread])
 
 
 def _launches_without_kernel(

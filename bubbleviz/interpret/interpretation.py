@@ -342,6 +342,7 @@ def interpret(
             **tables,
             hints=hints.compacted(),
             overheads=_overheads(profile),
+            unrecorded=linked.unrecorded,
             hosts=hosts,
             pauses=RankIntervals.none(),
         )

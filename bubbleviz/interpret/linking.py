@@ -15,7 +15,7 @@ Nothing else is linked, and what is not linked is counted. Calls come in blocks 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, TypeAlias
@@ -32,11 +32,13 @@ from bubbleviz.interpret.damaged_work import (
 )
 from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.overruns import clip_overruns
+from bubbleviz.interpret.unrecorded_work import find_lost_graphs, unknown_times
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
 from bubbleviz.native import functions as native
@@ -104,6 +106,7 @@ class LinkedProfile:
         start_ns: when the first call began.
         end_ns: when the last one ended.
         long_calls: calls in which a thread spent real time; None where there are none.
+        unrecorded: When ranks may have run work that was launched and not recorded.
         limitations: what the profile lacks, and what was left out of it.
     """
 
@@ -115,6 +118,7 @@ class LinkedProfile:
     start_ns: int
     end_ns: int
     long_calls: model.Calls | None
+    unrecorded: RankIntervals
     limitations: tuple[Limitation, ...]
 
 
@@ -461,13 +465,15 @@ def link(
         linker.add(block)
     linker.decide_by_device()
     activities, links = profile.activities, linker.links()
-    sound, left_out, notes = _checked(linker, profile)
+    sound, left_out, unrecorded, notes = _checked(linker, profile)
     if sound is not None:
         activities, links = activities.chosen(sound), links.take(sound)
     if left_out.any():
         number = (np.cumsum(~left_out) - 1).astype(activities.rank.dtype)
         ranks = activities.ranks[~left_out]
         activities = replace(activities, rank=number[activities.rank], ranks=ranks)
+        unrecorded = unrecorded.take(~left_out[unrecorded.rank])
+        unrecorded = replace(unrecorded, rank=number[unrecorded.rank].astype(np.int64))
     profile = replace(profile, activities=activities)
     if profile.streams is not None:
         recorded = profile.streams()
@@ -484,14 +490,20 @@ def link(
         start_ns=linker.start_ns,
         end_ns=linker.end_ns,
         long_calls=linker.long_calls.collected(),
+        unrecorded=unrecorded,
         limitations=notes,
     )
 
 
 def _checked(
     linker: Linker, profile: model.Profile
-) -> tuple[Bools | None, Bools, tuple[Limitation, ...]]:
-    """Return which work can be, None for all; which ranks are left out; and limitations."""
+) -> tuple[Bools | None, Bools, RankIntervals, tuple[Limitation, ...]]:
+    """Check the work of a profile that was linked.
+
+    Returns:
+        Mask of the work that can be, or None for all; mask of the ranks that are left out; times at
+        which ranks may have run work that was not recorded; and limitations.
+    """
     path, activities, launches = profile.source.path, profile.activities, linker.launches
     known = profile.launches_known
     bounded = known and linker.start_ns <= linker.end_ns
@@ -502,17 +514,23 @@ def _checked(
     if left_out.any():
         kept = ~left_out[activities.rank]
         sound = kept if sound is None else sound & kept
-    lost: Iterable[Limitation] = ()
+    lost: list[Limitation] = []
+    unrecorded = RankIntervals.none()
     repeating: list[Limitation] = []
     if known:
         of_launch = linker.thread, linker.threads.values
         losses = lost_kernels(linker.workless_rows, launches, activities, of_launch, profile.calls)
         told = [n for n in profile.limitations if n.kind is LimitationKind.KERNELS_LEFT_OUT]
-        lost = limitations_of_lost(path, losses[0], sum(n.count for n in told), sampled=losses[1])
+        n_told = sum(note.count for note in told)
+        lost.extend(limitations_of_lost(path, losses[0], n_told, sampled=losses[1]))
+        graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
+        lost.extend(graphs.limitations(path))
+        lost_calls = (losses[2], graphs.calls)
+        unrecorded = unknown_times(lost_calls, launches, activities, of_launch)
         repeated, repeating = check_rows(path, activities, launches, profile.calls)
         if len(repeated):
             sound = np.ones(len(activities), bool) if sound is None else sound
             sound[repeated] = False
     calls = {f"{profile.source.api} API calls": linker.impossible}
     notes = (*lost, *model.impossible_times(path, calls), *timed, *placed, *repeating)
-    return sound, left_out, notes
+    return sound, left_out, unrecorded, notes

@@ -97,6 +97,7 @@ class RecordedTables:
         unattributed: when compute kernels ran outside operations.
         exposed: when only communication ran that is not between two ranks.
         overheads: when the profiler held a rank's process up.
+        unrecorded: When a rank may have run work that was launched and not recorded.
         pauses: when nothing of a rank was recorded, though it ran on.
         hosts: what launching threads did before late launches.
         collectives: all that are kept, between more than two ranks, with the kinds and groups of
@@ -110,6 +111,7 @@ class RecordedTables:
     unattributed: model.RankIntervals
     exposed: model.RankIntervals
     overheads: model.RankIntervals
+    unrecorded: model.RankIntervals
     pauses: model.RankIntervals
     hosts: model.HostActivities
     collectives: CollectiveIntervals

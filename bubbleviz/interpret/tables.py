@@ -118,6 +118,7 @@ def recording_of(table: OperationTable) -> Recordings:
         busy=busy,
         unattributed=unattributed,
         overheads=_of_ranks(table.overheads, rank, count),
+        unrecorded=RankIntervals.none(),
         pauses=_of_ranks(table.pauses, rank, count),
         hosts=HostActivities.none(),
         collectives=_collectives(table, order, operations),
@@ -479,7 +480,7 @@ def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: 
         limitations=recording.limitations if first else (),
         **_extent(own, coverage, (recording.start_ns, recording.end_ns)),
     )
-    of_rank = ("active", "running", "unattributed", "exposed", "overheads", "pauses")
+    of_rank = ("active", "running", "unattributed", "exposed", "overheads", "unrecorded", "pauses")
     return Recordings.of(
         part,
         operations=own,

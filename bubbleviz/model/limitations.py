@@ -18,6 +18,7 @@ class LimitationKind(Enum):
     PROFILE_UNREADABLE = auto()  # a file of a directory is left out
     KERNELS_OVERRUN = auto()  # ends that contradict the next kernel on a stream were corrected
     KERNELS_LOST = auto()  # so many that ratios are off; likewise a limit of costs
+    GRAPHS_LOST = auto()  # graph launches without kernels, though others have theirs
     RANGE_NAMES_LOST = auto()  # likewise a limit of costs
     WITHOUT_DEVICE = auto()  # instructions on a host stand for those of a device
     MICROBATCHES_INFERRED = auto()

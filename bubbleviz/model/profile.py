@@ -222,6 +222,12 @@ class CallLog(Protocol):
         Names are those of calls that have work on a device.
         """
 
+    def named(self, beginnings: tuple[str, ...]) -> Ints:
+        """Return the rows of the calls whose names begin in some way, ascending.
+
+        Names are those of calls that have work on a device.
+        """
+
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
 

@@ -58,6 +58,7 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         exposed=nothing,
         collectives=CollectiveIntervals.none(),
         overheads=nothing,
+        unrecorded=nothing,
         hosts=tables.HostActivities.none(),
         iteration_names=("0",),
         paired=True,

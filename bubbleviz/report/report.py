@@ -300,12 +300,13 @@ class Report:
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
         """Why the ratios are not those of a whole pipeline, what weighs most first."""
-        kinds = {note.kind for note in self.limitations}
+        limitations = self.limitations
         if not self._many_kernels_left_out():
-            kinds.discard(LimitationKind.KERNELS_LEFT_OUT)
+            left_out = LimitationKind.KERNELS_LEFT_OUT
+            limitations = tuple(note for note in limitations if note.kind is not left_out)
         return restrictions_of(
             None if self.schedule is None else self.schedule.reason,
-            kinds,
+            limitations,
             ranks_missing=self.incomplete,
         )
 

@@ -5,10 +5,11 @@ Codes are what programs read; words may change. What is not known restricts, too
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bubbleviz.explain.recognition import reasons
-from bubbleviz.model.limitations import LimitationKind, Restriction
+from bubbleviz.model.limitations import Limitation, LimitationKind, Restriction
 from bubbleviz.model.texts import one_line
 
 
@@ -42,6 +43,14 @@ KERNELS_LOST = Restriction(
     advice="Profile again: some launched kernels are not in the profile, so idle time may be work "
     "(-v coverage counts them)",
 )
+GRAPHS_LOST = Restriction(
+    "graphs-lost",
+    "incomplete: graph launches have no recorded kernels",
+    "it is incomplete, since graph launches have no recorded kernels",
+    kind=LimitationKind.GRAPHS_LOST,
+    advice="Profile with larger buffers or for a shorter time: graph launches have no recorded "
+    "kernels, so idle time around them is unknown (-v coverage counts them)",
+)
 MAYBE_INCOMPLETE = Restriction(
     "stages-may-be-missing",
     "maybe incomplete: stages may be missing",
@@ -72,6 +81,7 @@ RESTRICTIONS = (
     _none("other-stages-missing", reasons.OTHER_STAGES_MISSING, "it is of one stage of a pipeline"),
     WITHOUT_GPU_WORK,
     KERNELS_LOST,
+    GRAPHS_LOST,
     Restriction(
         "kernels-left-out",
         "incomplete: kernels have invalid timestamps",
@@ -126,16 +136,22 @@ _LONGEST = 200
 
 
 def restrictions_of(
-    reason: str | None, kinds: Collection[LimitationKind], *, ranks_missing: bool
+    reason: str | None,
+    limitations: Iterable[Limitation],
+    *,
+    ranks_missing: bool,
 ) -> tuple[Restriction, ...]:
     """Return the restrictions of a report, what weighs most first.
 
     Args:
         reason: why its ranks ran no schedule; None where they did.
-        kinds: of its limitations.
+        limitations: The limitations of the report that restrict it.
         ranks_missing: whether ranks of averaged iterations are known to be missing.
     """
-    found = {own for own in RESTRICTIONS if own.kind in kinds}
+    subjects: dict[LimitationKind, set[str]] = {}
+    for note in limitations:
+        subjects.setdefault(note.kind, set()).add(note.what)
+    found = {own for own in RESTRICTIONS if own.kind in subjects}
     if ranks_missing:
         found.add(RANKS_MISSING)
     if WITHOUT_GPU_WORK in found:
@@ -146,7 +162,18 @@ def restrictions_of(
         found.discard(MAYBE_INCOMPLETE)
     if reason is not None:
         found |= {own for own in RESTRICTIONS if own.no_pipeline == reason}
-    return tuple(own for own in RESTRICTIONS if own in found)
+    return tuple(
+        _with_counts(own, subjects.get(LimitationKind.GRAPHS_LOST, set()))
+        for own in RESTRICTIONS
+        if own in found
+    )
+
+
+def _with_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
+    """Return the restriction for lost graphs with its counts if one file has any; others as is."""
+    if restriction is not GRAPHS_LOST or len(subjects) != 1:
+        return restriction
+    return replace(restriction, text=f"incomplete: {min(subjects)}")
 
 
 def read_restrictions(written: Sequence[Mapping[str, str]]) -> tuple[Restriction, ...]:

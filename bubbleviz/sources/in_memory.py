@@ -65,6 +65,11 @@ class InMemoryCalls:
         fits = np.array([text.startswith(beginnings) for text in self.texts], bool)
         return np.compress(fits[self.name_id[rows]], rows)
 
+    def named(self, beginnings: tuple[str, ...]) -> Ints:
+        """Return the rows of the calls whose names begin in some way, ascending."""
+        fits = np.array([text.startswith(beginnings) for text in self.texts], bool)
+        return np.flatnonzero(fits[self.name_id]) if fits.any() else np.empty(0, np.int64)
+
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
         fits = np.array([letters in text for text in self.texts], bool)

@@ -26,6 +26,7 @@ from bubbleviz.model import choices, collectives, intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined, narrowed
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Calls, Profile, Ranges, pid_of
 from bubbleviz.model.texts import printed_part
 from bubbleviz.model.window import Window, parse_window
@@ -233,6 +234,7 @@ class _Evidence:
         numbers: of the activities' names.
         launched_ns: When each kernel and copy was launched, undefined if the call is unknown.
         waiting: what streams and hosts are proved to have waited for.
+        unrecorded: When devices may have run work that was launched and not recorded.
         limitations: what is left out.
     """
 
@@ -247,6 +249,7 @@ class _Evidence:
     numbers: Numbering[str]
     launched_ns: Ints
     waiting: waits.Waiting
+    unrecorded: RankIntervals
     limitations: tuple[Limitation, ...]
 
     def launches_of(self, device: Device) -> Launches:
@@ -442,6 +445,7 @@ def _evidence_of(
         numbers=numbers,
         launched_ns=launched_ns,
         waiting=waiting,
+        unrecorded=linked.unrecorded,
         limitations=limitations,
     )
 
@@ -504,6 +508,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     launches = evidence.launches_of(device)
     threads = distinct(np.append(launches.thread, others))
     overheads = profile.overheads.take(profile.overheads.process == device.process)
+    unrecorded = evidence.unrecorded.take(evidence.unrecorded.rank == device.rank)
     events = evidence.host.seen_from(activities, device.rank, threads, numbers)
     idle = attribution.attribute(
         gaps,
@@ -512,6 +517,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         evidence.waiting.held,
         events,
         others,
+        (unrecorded.start_ns, unrecorded.end_ns),
         intervals.union(overheads.start_ns, overheads.end_ns),
         numbers,
     )

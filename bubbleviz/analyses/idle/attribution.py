@@ -3,15 +3,16 @@
 The parts of a gap, first that fits:
 
 1. ``profiler``: under the profiler's own overhead.
-2. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
-3. ``page migration`` before pages of managed memory that move, which no call launches; before other
+2. ``work not recorded``: the device may have run work that was launched and not recorded.
+3. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
+4. ``page migration`` before pages of managed memory that move, which no call launches; before other
    work ``launch not recorded``: the call that launched it is unknown.
-4. Up to that call: what the launching thread did; where nothing is recorded of it, the thread
+5. Up to that call: what the launching thread did; where nothing is recorded of it, the thread
    that launches most, then the process's main thread; then ``no host trace``.
-5. In the call, and as long as a launch takes: ``launch``, or ``transfer`` for a copy.
-6. From there on, as long as the work's stream is proved to wait for an event: ``blocked by
+6. In the call, and as long as a launch takes: ``launch``, or ``transfer`` for a copy.
+7. From there on, as long as the work's stream is proved to wait for an event: ``blocked by
    communication``, ``blocked by copies`` or ``blocked by compute``.
-7. The rest: ``stream or rank dependency``.
+8. The rest: ``stream or rank dependency``.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def attribute(
     held: HeldWork,
     host: HostEvents,
     others: Sequence[int],
+    unrecorded: intervals.Intervals,
     overhead: intervals.Intervals,
     numbers: Numbering[str],
 ) -> report.AttributedIdle:
@@ -63,6 +65,7 @@ def attribute(
         held: Work that waited for an event.
         host: Ranges and calls of the host's threads.
         others: Threads to use where nothing is recorded for the launching thread.
+        unrecorded: Intervals in which the device may have run work that was not recorded.
         overhead: Intervals in which the profiler delayed the process.
         numbers: Numbers of the activities' names.
     """
@@ -70,17 +73,31 @@ def attribute(
     idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
     idle = idle.take(idle.end_ns > idle.start_ns)
 
-    # Pieces under the profiler's overhead are its own.
-    if len(overhead[0]):
-        row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*overhead))
-        under = holding(*overhead, start_ns) != NONE
-        activity = np.where(under, numbers.number(known.PROFILER), idle.activity[row])
-        waiting = np.where(under, NONE, idle.waiting[row])
-        idle = report.AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
+    # The profiler's overhead comes first.
+    for times, name in ((unrecorded, known.UNRECORDED), (overhead, known.PROFILER)):
+        if len(times[0]):
+            idle = _reattribute(idle, times, numbers.number(name))
     # Neighbours of one activity (and call that waits) in one gap are one.
     first = begins(idle.gap, idle.activity, idle.waiting)
     last = np.append(first[1:], True)[: len(first)]
     return replace(idle.take(first), end_ns=idle.end_ns[last])
+
+
+def _reattribute(
+    idle: report.AttributedIdle, times: intervals.Intervals, number: int
+) -> report.AttributedIdle:
+    """Return idle time of which what lies in some times belongs to another activity.
+
+    Args:
+        idle: Idle time in order.
+        times: Disjoint, ascending intervals.
+        number: Number of the activity.
+    """
+    row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*times))
+    is_inside = holding(*times, start_ns) != NONE
+    activity = np.where(is_inside, number, idle.activity[row])
+    waiting = np.where(is_inside, NONE, idle.waiting[row])
+    return report.AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
 
 
 def _pieces_of(

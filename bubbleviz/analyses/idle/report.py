@@ -16,7 +16,9 @@ from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report.restrictions import restrictions_of
 
 #: Kinds of limitations that make busy and idle times uncertain.
-_RESTRICTING = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.KERNELS_OVERRUN))
+_RESTRICTING = frozenset(
+    (LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST, LimitationKind.KERNELS_OVERRUN)
+)
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {
     "span": "from the start of a device's first kernel, copy or memset to the end of its last",
@@ -375,8 +377,8 @@ class IdleReport:
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
         """Why the busy and idle times are not certain, what weighs most first."""
-        kinds = {note.kind for note in self.limitations} & _RESTRICTING
-        return restrictions_of(None, kinds, ranks_missing=False)
+        restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
+        return restrictions_of(None, restricting, ranks_missing=False)
 
     @property
     def idle_ns(self) -> int:

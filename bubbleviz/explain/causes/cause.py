@@ -40,8 +40,8 @@ class Cause(IntEnum):
     OTHER = 7, "none of these (launch latency)", "no recorded cause (launch latency)"
     UNKNOWN = (
         8,
-        "what it waited for is unknown, since stages are unknown or contradict the data",
-        "it is unknown what it waits for, since stages are unknown or contradict the data",
+        "unknown: work was not recorded, or stages are unknown or contradict the data",
+        "its cause is unknown: work was not recorded, or stages are unknown or contradict the data",
     )
     STAGES = (
         9,

@@ -157,7 +157,7 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
         (looked_at, since, until),
         *(
             (table.rank, table.start_ns, table.end_ns)
-            for table in (unattributed, exposed, overheads, collectives)
+            for table in (unattributed, exposed, overheads, stretch.unrecorded, collectives)
         ),
     ):
         low, high = intervals.group_extents(rank, ranks, start_ns, end_ns)
@@ -218,11 +218,13 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
     )
     on_line = replace(collectives, start_ns=start_ns, moving_ns=moving_ns, end_ns=end_ns)
     idle = in_collectives(idle, placed(exposed), on_line)
-    held = placed(overheads)
-    if len(overheads) and len(idle):
-        idle = divided(idle, *held)
-        under = _covering(*held, idle.start_ns) != NONE
-        idle = replace(idle, cause=np.where(under, Cause.PROFILER, idle.cause))
+    # The profiler's overhead comes first.
+    for table, cause in ((stretch.unrecorded, Cause.UNKNOWN), (overheads, Cause.PROFILER)):
+        if len(table) and len(idle):
+            times = placed(table)
+            idle = divided(idle, *times)
+            is_inside = _covering(*times, idle.start_ns) != NONE
+            idle = replace(idle, cause=np.where(is_inside, cause, idle.cause))
     shift_ns = packing.shift_ns[idle.rank]
     idle = replace(idle, start_ns=idle.start_ns - shift_ns, end_ns=idle.end_ns - shift_ns)
     return idle.compacted()

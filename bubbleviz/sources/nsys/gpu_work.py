@@ -32,12 +32,17 @@ from bubbleviz.timing import step
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
 #: What stands in a query for a correlation id, or for the start of a wait, where there is none.
 _NOTHING = -(1 << 40)
+#: More calls than any export has. DuckDB knows no negative number of rows, which is all in SQLite.
+_EVERY_CALL = 1 << 60
 #: A call that lasts longer from 0 on began later: CUPTI writes 0 for a time that it lacks.
 _LONGEST_FROM_0_NS = 1_000_000_000
 
 
 def _calls_named(
-    export: Export, call_names: Mapping[int, str], beginnings: tuple[str, ...], most: int = -1
+    export: Export,
+    call_names: Mapping[int, str],
+    beginnings: tuple[str, ...],
+    most: int = _EVERY_CALL,
 ) -> Ints:
     """Return row, thread and correlation id of calls whose names begin in some ways, in order.
 
@@ -45,7 +50,7 @@ def _calls_named(
         export: the open export.
         call_names: names of calls, by their ids.
         beginnings: of names.
-        most: how many are looked for; -1 all.
+        most: Maximum number of calls.
     """
     ids = sorted(i for i, name in call_names.items() if name.startswith(beginnings))
     if not ids:
@@ -131,6 +136,16 @@ class ExportedCalls:
         """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
         return rows[np.isin(self._columns_at(rows)[NAME_OF_CALL], ids)]
+
+    def named(self, beginnings: tuple[str, ...]) -> Ints:
+        """Return the rows of the calls whose names begin in some way, ascending."""
+        ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
+        # Exports register names that no call has, and to find none takes a look at all calls.
+        called = {*self.export.names_of_calls(ids)} if ids else set()
+        names = {i: self.call_names[i] for i in ids if i in called}
+        row, _, correlation_id = _calls_named(self.export, names, beginnings)
+        launching: Ints = row[correlation_id != _NOTHING]
+        return launching
 
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
@@ -309,7 +324,10 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
 def _unrecorded_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation where CUDA graphs were launched whose work was not recorded."""
+    """Return a limitation if processes launched CUDA graphs of which no work was recorded.
+
+    Graph launches of a process that has work of others are counted as lost work.
+    """
     _, thread, ids = _calls_named(export, call_names, GRAPH_LAUNCHES)
     known = (thread != NONE) & (ids != _NOTHING)
     process, correlation_id = process_of(thread[known]), profile.correlations(ids[known])
@@ -317,7 +335,8 @@ def _unrecorded_graphs(
     for pid in distinct(process).tolist():
         ranks = np.flatnonzero(activities.ranks[:, 0] == pid)
         recorded = activities.correlation_id[np.isin(activities.rank, ranks)]
-        lost += int((~np.isin(correlation_id[process == pid], recorded)).sum())
+        has_work = np.isin(correlation_id[process == pid], recorded)
+        lost += 0 if has_work.any() else len(has_work)
     reason = f"{export.path}: record graphs' work with nsys profile --cuda-graph-trace=node"
     what = "CUDA graph launches without recorded work"
     return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()

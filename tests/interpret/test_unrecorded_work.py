@@ -1,0 +1,168 @@
+"""Work that was launched and not recorded is counted, and idle time around it is unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.analyses.idle import outputs, page, picture
+from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
+from bubbleviz.interpret.unrecorded_work import _between_kernels
+from bubbleviz.model.profile import Activities
+from bubbleviz.render.json_document import render
+from bubbleviz.render.text.report import headline_lines
+from bubbleviz.report.view import View
+from tests.interpret.test_graphs import CALLS, LAUNCH, NODES, RANGES
+from tests.support.columnar_exports import columnar
+from tests.support.idle_runs import spent
+from tests.support.needs import real_file
+from tests.support.nsys_exports import C, K, profile
+from tests.support.processes import Process, processes_of
+from tests.support.rocm_profiles import write_rocpd, write_rpd
+from tests.support.torch_traces import traces_of
+
+US = 1_000
+#: Graph launches in a planted run, each of two kernels that take 400 us of its 1,000 us.
+COUNT = 10
+MARK = "incomplete: 3 of 10 graph launches have no recorded kernels"
+UNRECORDED = "work not recorded"
+
+
+def graphs(folder: Path, lost: Sequence[int] = (), *, launch: str = LAUNCH) -> Path:
+    """Return an export of graph launches, without the kernels of some."""
+    kernels, calls = [], []
+    for i in range(COUNT):
+        start = 1_000 * US * (i + 1)
+        calls.append(C(start, start + 5 * US, 10 + i, name=launch))
+        for node in () if i in lost else (1, 2):
+            at = start + (100 + 200 * (node - 1)) * US
+            kernels.append(K(at, at + 200 * US, 10 + i, graph_node=node))
+    return profile(folder, kernels, calls)
+
+
+def marked(report: IdleReport) -> list[str]:
+    """Return the texts of the restrictions of a report."""
+    return [restriction.text for restriction in report.restrictions]
+
+
+def hip(export: Path) -> list[Process]:
+    """Return the processes of an export, whose graphs HIP launched."""
+    processes = processes_of(export)
+    for process in processes:
+        process.calls = [(*call[:4], "hipGraphLaunch") for call in process.calls]
+    return processes
+
+
+WRITERS: dict[str, Callable[[Path, Path], Path]] = {
+    "nsys": lambda export, _: export,
+    "parquet": lambda export, folder: columnar(export, folder / "columns"),
+    "torch": lambda export, folder: traces_of(export, folder)[0],
+    "rocpd": lambda export, folder: write_rocpd(folder / "a.db", hip(export)),
+    "rpd": lambda export, folder: write_rpd(folder / "a.rpd", hip(export)),
+}
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_lost_graphs_are_counted_in_every_format(tmp_path: Path, form: str) -> None:
+    report = bubbleviz.idle(WRITERS[form](graphs(tmp_path, (3, 4, 7)), tmp_path))
+    assert marked(report) == [MARK]
+    # From the lost launch to the next recorded kernel; the device is idle before the launch, too.
+    assert spent(report.ranks[0])[UNRECORDED] == 2_100 + 1_100
+    assert "larger buffers" in advice(report)[0]
+    assert not any("--cuda-graph-trace" in note.reason for note in report.limitations)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_graphs_that_are_all_recorded_have_no_mark(tmp_path: Path, form: str) -> None:
+    report = bubbleviz.idle(WRITERS[form](graphs(tmp_path), tmp_path))
+    assert not marked(report)
+    assert UNRECORDED not in spent(report.ranks[0])
+
+
+def test_launches_that_may_not_have_run_are_not_lost(tmp_path: Path) -> None:
+    # The capture ends before the last three begin.
+    assert not marked(bubbleviz.idle(graphs(tmp_path, (7, 8, 9))))
+
+
+def test_a_process_without_any_recorded_graph_needs_another_option(tmp_path: Path) -> None:
+    kernels = [K(0, 10 * US, 1), K(20_000 * US, 20_010 * US, 2)]
+    calls = [C(-10, -5, 1), C(20_000 * US - 10, 20_000 * US - 5, 2)]
+    calls += [C(1_000 * US * i, 1_000 * US * i + 5, 10 + i, name=LAUNCH) for i in range(1, 5)]
+    report = bubbleviz.idle(profile(tmp_path, kernels, calls))
+    assert not marked(report)
+    assert any("--cuda-graph-trace" in note.reason for note in report.limitations)
+
+
+def test_the_mark_is_in_every_output_of_idle(tmp_path: Path) -> None:
+    report = bubbleviz.idle(graphs(tmp_path, (3, 4, 7)))
+    assert title_of(report).endswith(f", {MARK}")
+    assert MARK in picture.draw_idle(report)
+    assert MARK in page.render(report)
+    document = json.loads(outputs.as_json(report, 1))
+    assert document["restrictions"] == [{"code": "graphs-lost", "text": MARK}]
+
+
+def test_a_bubble_around_a_lost_graph_is_unknown(tmp_path: Path) -> None:
+    recorded = [node for node in NODES if node.correlation != 12]
+    kernels = [replace(k, start=k.start * US, end=k.end * US) for k in recorded]
+    calls = [replace(c, start=c.start * US, end=c.end * US) for c in CALLS]
+    ranges = [replace(r, start=r.start * US, end=(r.end or 0) * US) for r in RANGES]
+    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, ranges)])
+    assert "graphs-lost" in [restriction.code for restriction in report.restrictions]
+    mark = "incomplete: 1 of 4 graph launches has no recorded kernels"
+    assert any(mark in line for line in headline_lines(report))
+    assert mark in render(report, View())
+    unknown = [(row.start_ns, row.end_ns) for row in report.bubbles if row.cause == "unknown"]
+    assert unknown == [(2_100 * US, 3_300 * US)]
+
+
+def test_idle_time_around_a_lost_kernel_is_unknown(tmp_path: Path) -> None:
+    kernels = [K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i) for i in range(8) if i != 4]
+    calls = [C(1_000 * US * i, 1_000 * US * i + 5, i) for i in range(8)]
+    report = bubbleviz.idle(profile(tmp_path, kernels, calls))
+    assert [restriction.code for restriction in report.restrictions] == ["kernels-lost"]
+    assert spent(report.ranks[0])[UNRECORDED] == pytest.approx(1_000, abs=1)
+
+
+TIMES = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 9)), min_size=1, max_size=6
+)
+
+
+@given(TIMES, st.lists(st.integers(-2, 25), max_size=4))
+def test_unknown_times_agree_with_a_slow_reference(
+    rows: list[tuple[int, int, int]], lost: list[int]
+) -> None:
+    launched = [launch for launch, _, _ in rows]
+    start = [launch + wait for launch, wait, _ in rows]
+    end = [s + length for s, (_, _, length) in zip(start, rows, strict=True)]
+    none = np.zeros(len(rows), np.int64)
+    activities = Activities(
+        *(np.array(start), np.array(end), none, none.astype(np.uint32), none),
+        *(len(rows), ("kernel",), np.zeros((1, 2), np.int64)),
+    )
+    expected = []
+    for launch in lost:
+        ends = [e for e, at in zip(end, launched, strict=True) if at < launch]
+        starts = [s for s, at in zip(start, launched, strict=True) if at > launch]
+        if starts and min(starts) > max([launch, *ends]):
+            expected.append((max([launch, *ends]), min(starts)))
+    found = _between_kernels(
+        np.array(lost, np.int64), np.array(launched), activities, np.arange(len(rows))
+    )
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
+
+
+@pytest.mark.real_files
+def test_the_second_replay_of_a_graph_is_unknown() -> None:
+    report = bubbleviz.idle(real_file("cases/graph.json"))
+    assert marked(report) == ["incomplete: 1 of 3 graph launches has no recorded kernels"]
+    assert spent(report.ranks[0])[UNRECORDED] == 1_010
