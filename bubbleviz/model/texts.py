@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 
-#: A spreadsheet takes a cell that begins with one of these for a formula.
-_FORMULA = ("=", "+", "-", "@")
+#: First characters of a formula, and their full-width and small forms, which spreadsheets of East
+#: Asian languages convert.
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
 #: Where commas are decimal points, a spreadsheet begins a new cell after each of these.
-_AFTER_SEMICOLON = re.compile(r"(;\s*(?:\"\s*)?)(?=[=+\-@])")
+_AFTER_SEMICOLON = re.compile(rf"(;\s*(?:\"\s*)?)(?=[{re.escape(''.join(_FORMULA))}])")
 #: How much of two words is alike where one may stand for the other (0 to 1).
 _NEAR = 0.75
 #: Control characters, line and direction marks, and halves of surrogate pairs.

@@ -60,7 +60,15 @@ def test_a_table_reads_back() -> None:
     ]
 
 
-@pytest.mark.parametrize("formula", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)"])
+@pytest.mark.parametrize(
+    "formula",
+    [
+        *("=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)"),
+        # Full-width and small forms of the same characters.
+        *("\uff1dcmd", "\uff0b1", "\uff0d1", "\uff20SUM(A1)"),
+        *("\ufe66cmd", "\ufe621", "\ufe631", "\ufe6bSUM(A1)"),
+    ],
+)
 @pytest.mark.parametrize("before", ["", ";", "name;", 'name; "', "a;b; "])
 def test_no_part_of_a_cell_is_a_formula(formula: str, before: str) -> None:
     cell = inert(f"{before}{formula}")

@@ -107,6 +107,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "s.csv": lambda text: text.replace(",", ";"),
     "t.tsv": lambda text: text.replace(",", "\t"),
     "r.csv": lambda text: text.replace("\n", "\r\n"),
+    "m.csv": lambda text: text.replace("\n", "\r"),
     "l.csv": lambda text: text + "\n\n",
     "g.csv.gz": str,
 }
@@ -136,6 +137,46 @@ def test_tables_may_be_written_in_any_way(name: str, tmp_path: Path) -> None:
     assert (ratio(report), report.ranks[0].host) == (1 - 120 / 160, host)
     if name == "epochs":
         assert report.operations.start_ns.tolist() == LATE["start_ns"]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_tables_may_be_in_utf_16(
+    encoding: str, line_end: str, is_packed: bool, tmp_path: Path
+) -> None:
+    columns = ONE | {"host": ["Knoten ä"] * len(RANK)}
+    text = csv_of(tmp_path / "one.csv", columns).read_text(encoding="utf-8")
+    content = text.replace("\n", line_end).encode(encoding)
+    path = tmp_path / ("t.csv.gz" if is_packed else "t.csv")
+    path.write_bytes(gzip.compress(content) if is_packed else content)
+
+    report = bubbleviz.analyze(path)
+
+    assert (ratio(report), report.ranks[0].host) == (1 - 120 / 160, "Knoten ä")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "rank,phase,microbatch,start_ns,end_ns\n0,F\udcff".encode("utf-8", "surrogateescape"),
+        "rank,phase,start_ns,end_ns\n0,F".encode("utf-16")[:-1],
+    ],
+)
+def test_tables_in_no_known_encoding_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+
+    with pytest.raises(BubblevizError, match=r"not in UTF-(8|16); save the table in UTF-8"):
+        bubbleviz.analyze(tmp_path / "t.csv")
+
+
+def test_zero_bytes_are_no_table(tmp_path: Path) -> None:
+    """Binary files may look like UTF-16 without a byte order mark."""
+    (tmp_path / "t.csv").write_bytes(bytes(range(1, 255, 2)).replace(b"", b"\0")[1:] + b",,;;")
+
+    with pytest.raises(BubblevizError) as caught:
+        bubbleviz.analyze(tmp_path / "t.csv")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("unit", "scale"), [("us", 1e-3), ("ms", 1e-6), ("s", 1e-9)])

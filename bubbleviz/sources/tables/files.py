@@ -11,10 +11,11 @@ import codecs
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,11 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch
-from bubbleviz.sources.gzip_files import BOM, UnpackedFile
+from bubbleviz.sources.gzip_files import UnpackedFile
 from bubbleviz.sources.tables import cells as model
 
 _DELIMITERS = (",", ";", "\t")
+_LINE_END = re.compile(r"[\r\n]")
 #: Rows that are converted together.
 _BLOCK = 1 << 15
 #: Bytes that are decoded at a time.
@@ -50,13 +52,35 @@ def _header_of(line: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
+def encoding_of(head: bytes) -> str:
+    """Return the encoding of a text by its first bytes: UTF-8, or UTF-16.
+
+    UTF-16 without a byte order mark is recognised by the zero byte of its first character.
+    """
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if head[:1] != b"\0" and head[1:2] == b"\0":
+        return "utf-16-le"
+    if head[:1] == b"\0" and head[1:2] != b"\0":
+        return "utf-16-be"
+    return "utf-8-sig"
+
+
 def header_in(head: bytes) -> list[str]:
     """Return the names of columns that a file begins with; none where that is no text."""
-    line = head.removeprefix(BOM).split(b"\n", 1)[0].rstrip(b"\r")
+    encoding = encoding_of(head)
+    # What is wrong further on is said when the table is read.
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
+    line = _LINE_END.split(text, maxsplit=1)[0]
+    # Without its mark, UTF-16 may be any binary file.
+    is_guess = encoding in ("utf-16-le", "utf-16-be")
+    if line[:1] in ("{", "[", "<") or "\ufffd" in line or (is_guess and not line.isascii()):
+        return []
     try:
-        text = line.decode("utf-8")
-        return _header_of(text) if text.replace("\t", "").isprintable() else []
-    except (UnicodeDecodeError, csv.Error):
+        return _header_of(line) if line.replace("\t", "").isprintable() else []
+    except csv.Error:
         return []
 
 
@@ -64,8 +88,8 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
     """Return the columns of delimited text.
 
     Raises:
-        ProfileError: it is no text in UTF-8, its columns are not those of operations, or a cell is
-            no number where one is needed.
+        ProfileError: it is no text in UTF-8 or UTF-16, its columns are not those of operations, or
+            a cell is no number where one is needed.
     """
     file = UnpackedFile(path, watch, _PIECE)
     with _long_cells():
@@ -134,11 +158,14 @@ def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
     """Yield the lines of a file, whatever they end with.
 
     Raises:
-        ProfileError: it is no UTF-8.
+        ProfileError: it is neither UTF-8 nor UTF-16.
     """
     parts: list[str] = []
+    remaining = iter(pieces)
+    first = next(remaining, b"")
+    encoding = encoding_of(first)
     try:
-        for piece in codecs.iterdecode(pieces, "utf-8-sig"):
+        for piece in codecs.iterdecode(chain((first,), remaining), encoding):
             parts.append(piece)
             if "\n" in piece or "\r" in piece:
                 # The last line may go on.
@@ -146,7 +173,8 @@ def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
                 yield from lines
                 parts = [rest]
     except UnicodeDecodeError as error:
-        raise ProfileError(f"{path}: not in UTF-8; save the table in UTF-8") from error
+        read_as = "UTF-16" if encoding.startswith("utf-16") else "UTF-8"
+        raise ProfileError(f"{path}: not in {read_as}; save the table in UTF-8") from error
     yield from io.StringIO("".join(parts), newline="")
 
 
