@@ -17,7 +17,7 @@ Launches whose kernel the profile does not hold, though the capture went on, are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -105,7 +105,8 @@ def check_times(
     if count:
         reason = f"{path}: they start before the call that launched them; left out"
         what = "kernels and copies before their launching call"
-        notes.append(Limitation(what, reason, count, kind))
+        times_ns = launched_ns[early].astype(np.int64)
+        notes.append(Limitation(what, reason, count, kind, times_ns=times_ns))
     outside = profile.outside_capture(start_ns, activities.end_ns, capture_ns)
     if outside is not None and (beyond := int((outside & ~early).sum())):
         notes.append(profile.outside_limitation("kernels and copies", path, beyond, kind))
@@ -222,13 +223,14 @@ def check_rows(
         reason = f"{path}: same call, name and times as another row; each counts once"
         what, kind = "kernels and copies recorded twice", LimitationKind.COSTS
         notes.append(Limitation(what, reason, len(repeated), kind))
-    if lengthless := _lengthless(activities):
+    if len(lengthless := _lengthless(activities)):
         reason = (
             f"{path}: they take no time though others of the same name do, so the profile is "
             "damaged: their time counts as idle; export or record it again"
         )
         kind = LimitationKind.KERNELS_LEFT_OUT
-        notes.append(Limitation("kernels without a duration", reason, lengthless, kind))
+        what, times_ns = "kernels without a duration", activities.start_ns[lengthless]
+        notes.append(Limitation(what, reason, len(lengthless), kind, times_ns=times_ns))
     return repeated, notes
 
 
@@ -241,26 +243,26 @@ def _repeated(activities: profile.Activities, rows: Codes) -> Ints:
     return rows[occurrences((*columns, (rows < activities.kernels).astype(np.int64))) > 0]
 
 
-def _lengthless(activities: profile.Activities) -> int:
-    """Return how many kernels end as they begin, while most of their name are long."""
+def _lengthless(activities: profile.Activities) -> Ints:
+    """Return the kernels that end as they begin, while most of their name are long."""
     count = activities.kernels
     start_ns, end_ns = activities.start_ns[:count], activities.end_ns[:count]
     pieces = (slice(at, at + _PIECE) for at in range(0, count, _PIECE))
     found = [p.start + np.flatnonzero(start_ns[p] == end_ns[p]) for p in pieces]
     rows = np.concatenate([np.empty(0, np.int64), *found])
     if len(rows) == 0:
-        return 0
+        return rows
     name = activities.name_id[:count]
     wanted = marked(len(activities.names), name[rows])
     rows = np.flatnonzero(wanted[name])
-    lengthless = 0
+    lengthless = [rows[:0]]
     for _, own in rows_by_value(name[rows]):
         duration_ns = end_ns[rows[own]] - start_ns[rows[own]]
         real_ns = np.sort(duration_ns[duration_ns > 0])
         # Half of them at least are as long.
         if len(real_ns) and real_ns[len(real_ns) // 2] >= _LONG_NS:
-            lengthless += len(own) - len(real_ns)
-    return lengthless
+            lengthless.append(rows[own[duration_ns <= 0]])
+    return np.concatenate(lengthless)
 
 
 @dataclass(frozen=True)
@@ -272,12 +274,14 @@ class ProcessLoss:
         count: of kernels that are lost; an estimate where calls were sampled.
         seen: of these, in the sample.
         kernels: that the profile holds, of the time in which kernels count as lost.
+        launched_ns: When the lost kernels that were seen were launched.
     """
 
     process: int
     count: int
     seen: int
     kernels: int
+    launched_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
 
 
 def lost_kernels(
@@ -323,11 +327,14 @@ def lost_kernels(
     counts = (known < activities.kernels) & (launched_ns <= until_ns[thread])
     kernels = np.bincount(thread[counts], minlength=len(threads))
     process = profile.process_of(threads)
-    seen = {number: len(rows) for number, rows in rows_by_value(profile.process_of(some.thread))}
+    seen = dict(rows_by_value(profile.process_of(some.thread)))
+    none = np.empty(0, np.int64)
     losses = tuple(
-        ProcessLoss(number, step * seen.get(number, 0), seen.get(number, 0), total)
+        ProcessLoss(
+            number, step * len(rows), len(rows), total, np.asarray(some.start_ns[rows], np.int64)
+        )
         for number in distinct(process).tolist()
-        if (total := int(kernels[process == number].sum())) or number in seen
+        if (total := int(kernels[process == number].sum())) + len(rows := seen.get(number, none))
     )
     return losses, step > 1, some
 
@@ -468,6 +475,8 @@ def limitations_of_lost(
         "again",
         count,
         LimitationKind.KERNELS_LOST if noticeable else LimitationKind.COSTS,
+        # A sample does not show where nothing is lost.
+        times_ns=None if sampled else np.concatenate([p.launched_ns for p in processes]),
     )
 
 

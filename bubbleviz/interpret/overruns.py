@@ -88,7 +88,7 @@ def clip_overruns(
     ends_ns[overruns.row] = start_ns + corrected_ns
     corrected = replace(activities, end_ns=ends_ns)
     removed_ns = duration_ns - corrected_ns
-    return corrected, _limitations(path, removed_ns, is_damaged)
+    return corrected, _limitations(path, start_ns, removed_ns, is_damaged)
 
 
 def _find_overruns(activities: Activities, streams: Codes) -> _Overruns:
@@ -153,11 +153,14 @@ def _longest_of_others(activities: Activities, rows: Ints) -> Ints:
     return np.append(longest_ns, 0)[activities.name_id[rows]]
 
 
-def _limitations(path: str, removed_ns: Ints, is_damaged: Bools) -> tuple[Limitation, ...]:
+def _limitations(
+    path: str, start_ns: Ints, removed_ns: Ints, is_damaged: Bools
+) -> tuple[Limitation, ...]:
     """Return the limitations for work whose end was corrected.
 
     Args:
         path: Path of the profile.
+        start_ns: Start of the work.
         removed_ns: Time by which each end was moved.
         is_damaged: Mask of work whose recorded end is impossible.
     """
@@ -171,7 +174,8 @@ def _limitations(path: str, removed_ns: Ints, is_damaged: Bools) -> tuple[Limita
             "uncertain; record again"
         )
         what = "kernels that end after the next one on their stream starts"
-        notes.append(Limitation(what, reason, n_damaged, LimitationKind.KERNELS_OVERRUN))
+        kind, times_ns = LimitationKind.KERNELS_OVERRUN, start_ns[is_damaged]
+        notes.append(Limitation(what, reason, n_damaged, kind, times_ns=times_ns))
     if n_overlapping := len(is_damaged) - int(is_damaged.sum()):
         longest_us = removed_ns[~is_damaged].max() / 1e3
         reason = (

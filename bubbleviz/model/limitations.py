@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # limitations are made before numpy is loaded
+    from bubbleviz.model.columns import Ints
 
 
 class LimitationKind(Enum):
@@ -40,9 +43,16 @@ class LimitationKind(Enum):
 
 @dataclass(frozen=True)
 class Limitation:
-    """A limit of an analysis: its subject, the reason, how often it applies, and its kind.
+    """A limit of an analysis.
 
-    ``hosts`` are names of hosts that the reason contains and that no other part of a result lists.
+    Attributes:
+        what: Its subject.
+        reason: Why, and what follows.
+        count: How often it applies.
+        kind: What later stages make of it.
+        hosts: Names of hosts that the reason contains and that no other part of a result lists.
+        times_ns: Times of the damage on the profile's clock, or None if they are unknown.
+        window: The ``--window`` that leaves out the damage, or "" if there is none.
     """
 
     what: str
@@ -50,11 +60,23 @@ class Limitation:
     count: int = 1
     kind: LimitationKind = field(default=LimitationKind.OTHER, compare=False, repr=False)
     hosts: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    times_ns: Ints | None = field(default=None, compare=False, repr=False)
+    window: str = field(default="", compare=False, repr=False)
 
     @property
     def entry(self) -> dict[str, str | int]:
         """The values of a JSON document, by key."""
         return {"what": self.what, "reason": self.reason, "count": self.count}
+
+    def outside(self, low_ns: int, high_ns: int) -> Limitation:
+        """Return the limitation as it concerns a window of time on the profile's clock.
+
+        Damage whose times are known, and lie outside, makes no time in the window uncertain.
+        """
+        if self.times_ns is None or ((self.times_ns >= low_ns) & (self.times_ns <= high_ns)).any():
+            return self
+        reason = f"{self.reason}; none of it lies in the window, so no time there is wrong"
+        return replace(self, reason=reason, kind=LimitationKind.COSTS)
 
     @property
     def sentence(self) -> str:
@@ -82,9 +104,8 @@ def gathered(notes: Iterable[Limitation]) -> list[Limitation]:
             quoted = "; ".join(each.reason for each in same[:_QUOTED])
             reason = f"{quoted}; and {len(same) - _QUOTED:,} more"
             hosts = tuple(host for each in same for host in each.hosts)
-            found.append(
-                Limitation(note.what, reason, sum(n.count for n in same), note.kind, hosts)
-            )
+            total = sum(n.count for n in same)
+            found.append(replace(note, reason=reason, count=total, hosts=hosts))
     return found
 
 

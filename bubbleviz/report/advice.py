@@ -117,11 +117,20 @@ def further_advice(report: Report) -> tuple[str, ...]:
 def _not_recorded(report: Report) -> tuple[str | None, str | None]:
     """Return what to do alone, and where ranks are missing; None where nothing calls for it."""
     restrictions = report.restrictions
-    alone = next((own.advice for own in restrictions if own.advice), None)
+    advised = next((own for own in restrictions if own.advice), None)
+    alone = advised and f"{advised.advice}{_window_without(report, advised.kind)}"
     missing = _MAYBE_INCOMPLETE if MAYBE_INCOMPLETE in restrictions else None
     if RANKS_MISSING in restrictions and not report.single_stage:
         missing = _incomplete(report)
     return alone or _lost_launches(report), missing
+
+
+def _window_without(report: Report, kind: LimitationKind | None) -> str:
+    """Return a clause with the window that leaves out damage of a kind, or "" if there is none."""
+    windows = {note.window for note in report.limitations if note.kind is kind}
+    if len(windows) != 1 or "" in windows:
+        return ""
+    return f"; or leave out the iterations with damage: --window {windows.pop()}"
 
 
 def _incomplete(report: Report) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from itertools import chain
 from math import fsum
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,7 @@ from bubbleviz._version import __version__
 from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.count.completeness import lacking_operations
 from bubbleviz.count.count import Counts, Summary, count
+from bubbleviz.count.damage import locate_damage
 from bubbleviz.count.iterations import Iteration, in_order, typical
 from bubbleviz.count.rank_iterations import (
     account_column,
@@ -606,7 +608,7 @@ def _limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
     """Return everything that could not be measured or inferred, the most general first."""
-    of_files = gathered(note for recording in recordings for note in recording.limitations)
+    of_files = gathered(chain.from_iterable(locate_damage(recordings, run, counts)))
     limitations = [*run.limitations, *of_files]
     without: dict[str, set[int]] = {}
     for iteration in counts.iterations:
@@ -683,7 +685,8 @@ def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
 
 def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield the limitation of ranks that lack operations which others have."""
-    doubtful = (i for i in counts.iterations if not counts.alike[i.index])
+    averaged = [i for i in counts.iterations if i.averaged] or counts.iterations
+    doubtful = (i for i in averaged if not counts.alike[i.index])
     lacking = lacking_operations(run, doubtful).tolist()
     ranks = [(rank.label, count) for rank, count in zip(run.ranks, lacking, strict=True) if count]
     if ranks:

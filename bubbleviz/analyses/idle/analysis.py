@@ -268,6 +268,7 @@ def ranks_of(
         UsageError: no range has the name of a step that the user gave.
     """
     profile, evidence = _gather_evidence(profile, options)
+    losses = *profile.limitations, *evidence.limitations
     if options.window is not None:
         low_ns, high_ns = _extent(profile, options.window, evidence.steps)
         parts = [d.within(low_ns, high_ns, options.shortest_ns) for d in evidence.devices]
@@ -281,9 +282,17 @@ def ranks_of(
                 f"{profile.source.path}: no device has any work in --window {options.window.text}; "
                 "give another, or none"
             )
+        longest_ns = _longest_queueing_ns(profile.activities, evidence)
+        losses = tuple(note.outside(low_ns - longest_ns, high_ns) for note in losses)
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
-    losses = *profile.limitations, *evidence.limitations
     return ranks, (*losses, *_limitations(profile, evidence, ranks))
+
+
+def _longest_queueing_ns(activities: Activities, evidence: _Evidence) -> int:
+    """Return the longest time from the launch of work to its start; 0 without known launches."""
+    known = evidence.call != NONE
+    waited_ns = activities.start_ns[known] - evidence.launched_ns[known]
+    return max(int(waited_ns.max(initial=0)), 0)
 
 
 def _gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, _Evidence]:

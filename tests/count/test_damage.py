@@ -1,0 +1,127 @@
+"""Damage counts only inside the iterations that are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.window import parse_window
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.report import Report
+from tests.planting import Planting, plant
+from tests.support.edited_databases import change
+
+SIX = Planting(iterations=6, iteration_ranges=True, kernels=4, barrier=True)
+LOST = "kernels that were launched and not recorded"
+OVERRUN = "kernels that end after the next one on their stream starts"
+#: The first process, and the bounds of an iteration of its rank.
+PROCESS = "(SELECT MIN(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+BOUND = "(SELECT {} FROM NVTX_EVENTS WHERE text = 'iter_0_{}')"
+
+
+def damaged(folder: Path, *iterations: int) -> Path:
+    """Plant a run whose first rank lost every third kernel of some iterations."""
+    plant(SIX, folder)
+    path = folder / "node0.sqlite"
+    for number in iterations:
+        within = f"BETWEEN {BOUND.format('start', number)} AND {BOUND.format('end', number)}"
+        change(
+            path,
+            f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} "
+            f"AND start {within} AND rowid % 3 = 0",
+        )
+    return path
+
+
+def codes(report: Report) -> list[str]:
+    return [restriction.code for restriction in report.restrictions]
+
+
+def reason_of(report: Report, what: str) -> str:
+    (reason,) = [note.reason for note in report.limitations if note.what == what]
+    return reason
+
+
+def test_lost_kernels_of_averaged_iterations_mark_the_ratio(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(damaged(tmp_path, 1))
+
+    assert "kernels-lost" in codes(report)
+    assert "--window iteration:2-5" in reason_of(report, LOST)
+    assert (first_thing(report) or "").endswith("--window iteration:2-5")
+
+
+@pytest.mark.parametrize("text", ["iteration:2-5", "iteration:0", "iteration:0-0"])
+def test_a_window_without_the_damage_has_no_mark(text: str, tmp_path: Path) -> None:
+    whole = bubbleviz.analyze(damaged(tmp_path, 1))
+    report = bubbleviz.analyze(tmp_path / "node0.sqlite", window=parse_window(text))
+
+    assert "kernels-lost" in codes(whole)
+    assert codes(report) == []
+    assert "none of it lies in the averaged iterations" in reason_of(report, LOST)
+    (note,) = [note for note in report.limitations if note.what == LOST]
+    assert note.kind is LimitationKind.COSTS
+    ratios = {i.name: i.ratios["schedule"].value for i in whole.iterations}
+    assert [i.ratios["schedule"].value for i in report.iterations] == [
+        ratios[i.name] for i in report.iterations
+    ]
+
+
+def test_skipped_iterations_with_damage_leave_no_mark(tmp_path: Path) -> None:
+    path = damaged(tmp_path, 0)
+
+    assert codes(bubbleviz.analyze(path, skip=1)) == []
+    assert codes(bubbleviz.analyze(path)) == ["kernels-lost"]
+
+
+def test_a_window_with_the_damage_keeps_the_mark(tmp_path: Path) -> None:
+    window = parse_window("iteration:1-3")
+    assert "kernels-lost" in codes(bubbleviz.analyze(damaged(tmp_path, 2), window=window))
+
+
+def test_damage_everywhere_suggests_no_window(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(damaged(tmp_path, 0, 2, 4))
+
+    assert "kernels-lost" in codes(report)
+    assert "--window" not in reason_of(report, LOST)
+
+
+def test_without_averaged_iterations_all_damage_counts(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(damaged(tmp_path, 1), skip=6)
+
+    assert report.summary.iterations == 0
+    assert codes(report) == ["kernels-lost"]
+
+
+def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
+    plant(replace(SIX, kernels=6), tmp_path)
+    path = tmp_path / "node0.sqlite"
+    row = (
+        "SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = "
+        f"{PROCESS} AND start > {BOUND.format('start', 4)} ORDER BY start LIMIT 1 OFFSET 4"
+    )
+    change(
+        path,
+        f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = end + 3000000 WHERE rowid = ({row})",
+    )
+    report = bubbleviz.analyze(path)
+
+    assert "kernels-overrun" in codes(report)
+    assert "--window iteration:0-3" in reason_of(report, OVERRUN)
+    assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0-3"))) == []
+
+
+def test_damage_outside_a_window_of_idle_marks_nothing(tmp_path: Path) -> None:
+    path = damaged(tmp_path, 1)
+    whole = bubbleviz.idle(path)
+    inside = bubbleviz.idle(path, window="iteration:1-2")
+    outside = bubbleviz.idle(path, window="iteration:3-5")
+
+    assert [r.code for r in whole.restrictions] == ["kernels-lost"]
+    assert [r.code for r in inside.restrictions] == ["kernels-lost"]
+    assert outside.restrictions == ()
+    (reason,) = [note.reason for note in outside.limitations if note.what == LOST]
+    assert "none of it lies in the window" in reason
