@@ -20,6 +20,7 @@ import numpy as np
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import places_in
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import one_line
@@ -44,7 +45,9 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     sorted_work = replace(activities.take(order), kernels=int(kernel.sum()))
     streams = profile.streams
     sorted_streams = None if streams is None else lambda: streams()[order]
-    return replace(profile, activities=sorted_work, streams=sorted_streams)
+    copies, places = profile.copies, places_in(order)
+    moved_copies = None if copies is None else lambda: copies().moved(places)
+    return replace(profile, activities=sorted_work, streams=sorted_streams, copies=moved_copies)
 
 
 #: Names that a limitation lists, and characters of each.

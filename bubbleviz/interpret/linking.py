@@ -474,6 +474,9 @@ def link(
         activities = replace(activities, rank=number[activities.rank], ranks=ranks)
         unrecorded = unrecorded.take(~left_out[unrecorded.rank])
         unrecorded = replace(unrecorded, rank=number[unrecorded.rank].astype(np.int64))
+    copies = profile.copies
+    if copies is not None and sound is not None:
+        profile = replace(profile, copies=lambda: copies().among(sound))
     profile = replace(profile, activities=activities)
     if profile.streams is not None:
         recorded = profile.streams()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bubbleviz.model.collectives import Collectives, Payloads, Synchronisation
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
+from bubbleviz.model.copies import Copies
 from bubbleviz.model.grouping import expanded, heads
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -381,6 +382,8 @@ class Profile:
         streams: Callable that returns the stream of each activity, or -1 if unknown, while the
             file is open. Streams are numbered within a device of a process. The attribute is None
             if the format records no streams.
+        copies: Callable that returns what copies moved, while the file is open. The attribute is
+            None if the format records nothing of them.
     """
 
     source: Source
@@ -403,6 +406,7 @@ class Profile:
     memory: Callable[[], MemoryEvents | None] | None = None
     process_labels: Mapping[int, str] = field(default_factory=dict)
     streams: Callable[[], Codes] | None = None
+    copies: Callable[[], Copies] | None = None
 
     def place(self, process: int, device_id: int) -> str:
         """Return a device in words, with the label of its process if there is one."""

@@ -16,6 +16,7 @@ import numpy as np
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import Collectives, Synchronisation
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.copies import Copies
 from bubbleviz.model.grouping import Numbering, groups_of, numbered_together, places_in
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Profile
@@ -53,6 +54,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
         collectives=_join_collectives(profiles, rows),
         synchronisation=_join_synchronisation(profiles),
         streams=_join_streams(profiles, rows, len(activities)),
+        copies=_join_copies(profiles, rows),
         process_labels=_label_processes(profiles, labels),
     )
     working = [part for part in parts if not part.lacking]
@@ -183,6 +185,20 @@ def _join_streams(
             if profile.streams is not None:
                 streams[of_activity] = profile.streams()
         return streams
+
+    return read
+
+
+def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[[], Copies] | None:
+    """Join what the copies of recordings moved, or return None if no recording tells."""
+    known = [(p.copies, of) for p, of in zip(profiles, rows, strict=True) if p.copies is not None]
+    if not known:
+        return None
+
+    def read() -> Copies:
+        tables = [copies().moved(of_activity) for copies, of_activity in known]
+        together = joined(tables)
+        return together.take(np.argsort(together.activity, kind="stable"))
 
     return read
 

@@ -26,6 +26,7 @@ from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.texts import PRINTED_CHARACTERS
 from bubbleviz.render.text.terminal import plain_text
 from tests.support.command_line import CommandLine
+from tests.support.edited_databases import change
 from tests.support.idle_runs import US, World, add_up, c, k, only, planted, r, spent, write_world
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, M, R, T, global_id, profile
@@ -304,7 +305,7 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
     assert told["schema"] == "bubbleviz.idle/1"
     assert set(told) == {
         *("schema", "version", "definitions", "shortest_ns", "span_ns", "idle_ns", "summary"),
-        *("what_to_do_first", "kernels", "headline", "iterations", "restrictions"),
+        *("what_to_do_first", "kernels", "copies", "headline", "iterations", "restrictions"),
         *("activities", "meanings", "ranks", "limitations", "window", "proved_idle_ns"),
     }
     (rank,) = told["ranks"]
@@ -425,6 +426,20 @@ def device(tmp_path: Path, name: str, idle_us: int, activity: str = "DataLoader"
 
 def texts(report: IdleReport, top: int = 12) -> str:
     return plain_text(sections(report, top))
+
+
+def test_a_kernel_whose_name_has_two_ids_is_one_kernel(tmp_path: Path) -> None:
+    files = [device(tmp_path, name, us) for name, us in (("a", 200), ("b", 500))]
+    expected = bubbleviz.idle([str(file) for file in files])
+    twice = (
+        "INSERT INTO StringIds SELECT 1000, value FROM StringIds WHERE value = 'gemm'",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 1000 WHERE start > 0",
+    )
+    change(files[1], *twice)
+    report = bubbleviz.idle([str(file) for file in files])
+
+    assert report.scores() == expected.scores() == (0.625, 1.0)
+    assert report.work() == expected.work()
 
 
 def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ _TABLES = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": (
         "start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId"
     ),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_ACTIVITY} bytes! copyKind!",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_ACTIVITY} bytes! copyKind! srcKind dstKind",
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_ACTIVITY} value! bytes!",
     "NVTX_EVENTS": (
         "start! end eventType! rangeId category color text:TEXT globalTid endGlobalTid textId "
@@ -93,7 +93,7 @@ class R:
 
 @dataclass(frozen=True)
 class M:
-    """A copy or a fill."""
+    """A copy or a fill; ``memory`` are the ids of the kinds that it reads and writes."""
 
     start: int
     end: int
@@ -102,6 +102,8 @@ class M:
     device: int = 0
     stream: int = 7
     kind: int = 1
+    size: int = 8
+    memory: tuple[int | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def profile(
             )
             for row, r in enumerate(ranges)
         ],
-        "CUPTI_ACTIVITY_KIND_MEMCPY": [(*_activity(m), 8, m.kind) for m in copies],
+        "CUPTI_ACTIVITY_KIND_MEMCPY": [(*_activity(m), m.size, m.kind, *m.memory) for m in copies],
         "CUPTI_ACTIVITY_KIND_MEMSET": [(*_activity(m), 0, 8) for m in fills],
         "ThreadNames": [(text(t.name), 20, global_id(t.pid, t.tid)) for t in threads],
         "TARGET_INFO_SYSTEM_ENV": [(HOST_ID << 48, "Local", "Hostname", 1, hostname)],

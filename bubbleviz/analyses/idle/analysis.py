@@ -13,6 +13,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle import report as measured
+from bubbleviz.analyses.idle.copies import totals_of
 from bubbleviz.analyses.idle.gaps import Device, Launches, devices_of, holding, times_of
 from bubbleviz.analyses.idle.report import ActivityIdle, Example, RankIdle, title_of
 from bubbleviz.conventions import convention_file, kinds
@@ -24,6 +25,7 @@ from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model import choices, collectives, intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined, narrowed
+from bubbleviz.model.copies import Copies
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
@@ -236,6 +238,7 @@ class _Evidence:
         waiting: what streams and hosts are proved to have waited for.
         unrecorded: When devices may have run work that was launched and not recorded.
         limitations: what is left out.
+        copies: What copies moved, or None if nothing of them is recorded.
     """
 
     devices: tuple[Device, ...]
@@ -251,6 +254,7 @@ class _Evidence:
     waiting: waits.Waiting
     unrecorded: RankIntervals
     limitations: tuple[Limitation, ...]
+    copies: Copies | None
 
     def launches_of(self, device: Device) -> Launches:
         """Return the calls that launched the work after each gap of a device."""
@@ -456,6 +460,7 @@ def _evidence_of(
         waiting=waiting,
         unrecorded=linked.unrecorded,
         limitations=limitations,
+        copies=None if profile.copies is None else profile.copies(),
     )
 
 
@@ -621,6 +626,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         awaited_communication_ns=awaited_communication_ns,
         awaited_copy_ns=awaited_copy_ns,
         work=_work(activities, device, works, options.kinds),
+        copies=totals_of(evidence.copies, activities, device),
         **queue,
     )
 
@@ -652,8 +658,12 @@ def _work(
             activities.names, kinds.kernel_classes(activities.names, named), strict=True
         )
     ] + [measured.COPIES]
-    ran = zip(works, classes, count.tolist(), work_ns.tolist(), strict=True)
-    return tuple(row for row in ran if row[2])
+    # A file may give a name several numbers, whose kernels are the same.
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for text, of, ran, ns in zip(works, classes, count.tolist(), work_ns.tolist(), strict=True):
+        n_before, before_ns = sums.get((text, of), (0, 0))
+        sums[text, of] = n_before + ran, before_ns + ns
+    return tuple((*key, *total) for key, total in sums.items() if total[0])
 
 
 def _queue(

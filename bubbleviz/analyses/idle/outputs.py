@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.analyses.idle import report as idle_report
+from bubbleviz.analyses.idle.copies import CopyTotal, written_size
 from bubbleviz.analyses.idle.report import BUSY, DEFINITIONS, ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.count.count import spread
@@ -54,6 +55,7 @@ def as_json(report: IdleReport, top: int) -> str:
             {"name": name, "class": of, "count": count, "time_ns": ns}
             for name, of, count, ns in report.work()
         ],
+        "copies": [_copies(total) for total in report.copies()],
         "ranks": [
             {**_rank(index, rank, top), "relative_score": score}
             for index, (rank, score) in enumerate(zip(report.ranks, report.scores(), strict=True))
@@ -108,6 +110,7 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
         "index": index,
         **{key: getattr(rank, renamed.get(key, key)) for key in _RANK},
         "activities": [_activity(total, rank.idle_ns, {}) for total in rank.activities],
+        "copies": [_copies(total) for total in rank.copies],
         "steps_by": rank.steps_by,
         "steps": [
             {
@@ -137,6 +140,19 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
             }
             for step, start, end, activity, before, after, chunks in _gaps(rank, longest, str)
         ],
+    }
+
+
+def _copies(total: CopyTotal) -> dict[str, Any]:
+    """Return the entry of copies of one kind."""
+    return {
+        "direction": total.direction.label,
+        "source": total.source.label,
+        "target": total.target.label,
+        "count": total.count,
+        "bytes": total.size,
+        "time_ns": total.time_ns,
+        "gb_per_s": total.bytes_per_ns,
     }
 
 
@@ -194,6 +210,8 @@ def csv_of_gaps(report: IdleReport) -> str:
 _COMPARED = 5
 #: Rows of devices, activities, steps, waits and kernels on one screen, with steps and without.
 _FEW, _SOME = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
+#: Kinds of copies on one screen.
+_FEW_COPIES = 2
 #: Columns of devices on one screen.
 _FIRST = (*("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),)
 #: Characters of names in tables and lists.
@@ -244,6 +262,9 @@ def sections(
         first = [{name: row[name] for name in _FIRST} for row in table.rows]
         yield replace(table, title=table.title if len(report.ranks) > devices else "", rows=first)
     yield from _kernels(report, kernels, hint, everything=everything)
+    exposed_ns = report.summed("exposed_copy_ns")
+    if report.copies() and (everything or exposed_ns >= idle_report.SHARE * report.span_ns > 0):
+        yield copy_table(report, kernels if everything else _FEW_COPIES, hint)
     if report.activities:
         table = activity_table(report, activities, hint)
         # The sum of all, below an empty row, is for those that want all of it.
@@ -307,6 +328,28 @@ def kernel_table(
     return replace(table, wrap=("kernel",)) if whole else table
 
 
+def copy_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
+    """Return a row for each of the ``top`` kinds of copies that took longest."""
+    totals = report.copies()
+    whole_ns = sum(total.time_ns for total in totals) or 1
+    rows = [
+        {
+            "direction": total.direction.label,
+            "from": total.source.label,
+            "to": total.target.label,
+            "ms": blocks.milliseconds(total.time_ns),
+            "%": blocks.in_percent(total.time_ns / whole_ns),
+            "copies": f"{total.count:,}",
+            "moved": "-" if total.size is None else written_size(total.size),
+            "GB/s": "-" if total.bytes_per_ns is None else f"{total.bytes_per_ns:,.2f}",
+        }
+        for total in totals[:top]
+    ]
+    left, giving_way = ("direction", "from", "to"), ("%", "copies", "ms")
+    title = "Copies by direction and memory"
+    return _table(title, rows, len(totals), top, hint, left, giving_way)
+
+
 def _explained(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     """Yield what the main activities mean, and where the longest gap of each is."""
     short = (
@@ -335,6 +378,7 @@ def tables(report: IdleReport) -> dict[str, blocks.Table]:
     return {
         "Devices": replace(device_table(report, MOST), title="Devices"),
         "Kernels": replace(kernels, rows=rows),
+        **({"Copies": copy_table(report, MOST)} if report.copies() else {}),
         **({"Hosts": activity_table(report, MOST)} if report.activities else {}),
         "Waits": wait_table(report, MOST),
     }

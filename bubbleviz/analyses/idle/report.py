@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.analyses.idle import copies
+from bubbleviz.analyses.idle.copies import CopyTotal
 from bubbleviz.analyses.idle.gaps import Gaps
 from bubbleviz.conventions.host_activities import UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
@@ -222,6 +224,8 @@ class RankIdle:
             None where most launches are not recorded.
         queued_most: the most at a time.
         queue_empty_ns: how long there were none.
+        copies: Copies by direction and kinds of memory, those that took longest first; empty if
+            the profile records nothing of them.
     """
 
     label: str
@@ -256,6 +260,7 @@ class RankIdle:
     queued: float | None
     queued_most: int
     queue_empty_ns: int
+    copies: tuple[CopyTotal, ...] = ()
 
     @property
     def span_ns(self) -> int:
@@ -348,6 +353,10 @@ class IdleReport:
         rows = [(*key, *sums) for key, sums in total.items()]
         return sorted(rows, key=lambda row: (-row[3], row[0]))
 
+    def copies(self) -> tuple[CopyTotal, ...]:
+        """Return the copies of all devices by kind, those that took longest first."""
+        return copies.add_up(total for rank in self.devices for total in rank.copies)
+
     def scores(self) -> tuple[float | None, ...]:
         """Return how fast the kernels of each rank are beside those of others, from 0 to 1.
 
@@ -423,7 +432,7 @@ _NAME = 40
 #: Idle time below this share of the span needs no advice.
 _LITTLE = 0.01
 #: An activity, exposed communication, or exposed copies, below this share is not worth naming.
-_SHARE = 0.1
+SHARE = 0.1
 #: What is said of busy devices that compute nothing.
 _WAITING = (
     "of the time only send and receive kernels run, waiting for other ranks: in a pipeline, its "
@@ -433,10 +442,11 @@ _COMMUNICATION = (
     "of the time is exposed communication, which may only wait for other ranks: overlap it with "
     "compute"
 )
-_COPIES = (
-    "of the time is exposed copies, while no kernel runs: copy less, or from pinned memory on a "
-    "stream of its own"
-)
+_COPIES = "of the time is exposed copies, while no kernel runs"
+#: What may help with copies of which nothing is known.
+_COPY_LESS = "copy less, or from pinned memory on a stream of its own"
+#: Activities of hosts, by whose name copies are meant.
+_OF_COPIES = ("transfer", "blocked by copies")
 
 
 def title_of(report: IdleReport, written: Callable[[float | None], str] = percent) -> str:
@@ -457,7 +467,7 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
         devices += f", idle for {written(report.idle_ns / report.span_ns)} of the time"
         compute_ns = report.summed("compute_ns")
         # Busy is not computing: what only communicates or copies is said apart.
-        if report.span_ns - report.idle_ns - compute_ns >= _SHARE * report.span_ns:
+        if report.span_ns - report.idle_ns - compute_ns >= SHARE * report.span_ns:
             devices += f" and computing for {written(compute_ns / report.span_ns)}"
     else:
         devices += " with a single kernel or copy, which leaves no time to be idle"
@@ -492,9 +502,12 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         for ns, sentence in (
             (waiting_ns, _WAITING),
             (communication_ns - waiting_ns, _COMMUNICATION + late),
-            (report.summed("exposed_copy_ns"), _COPIES),
+            (
+                report.summed("exposed_copy_ns"),
+                f"{_COPIES}: {copies.hint(report.copies()) or _COPY_LESS}",
+            ),
         )
-        if ns and ns >= (_SHARE if idle else _LITTLE) * span_ns
+        if ns and ns >= (SHARE if idle else _LITTLE) * span_ns
     ]
     if idle:
         found.append((report.idle_ns, _advice_on_idle_devices(report)))
@@ -507,9 +520,11 @@ def advice(report: IdleReport) -> tuple[str, ...]:
 def _advice_on_idle_devices(report: IdleReport) -> str:
     longest = report.activities[0]
     share = longest.idle_ns / report.idle_ns
-    if share < _SHARE:
+    if share < SHARE:
         return "no activity takes 10 % of the idle time: no single cause stands out"
     hint = report.advice.get(longest.activity, "see what runs in it, or add ranges inside it")
+    if longest.activity in _OF_COPIES:
+        hint = copies.hint(report.copies()) or hint
     xla = {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}
     if longest.activity == UNTRACED and xla:
         hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"

@@ -44,6 +44,7 @@ class KinetoArgs(msgspec.Struct, gc=False):
     device: int | None = None
     external: int | None = msgspec.field(default=None, name="External id")
     name: str | None = None
+    bytes: int | None = None
     # Of collectives.
     collective: str | None = msgspec.field(default=None, name="Collective name")
     elements_in: Any = msgspec.field(default=None, name="In msg nelems")
@@ -94,6 +95,8 @@ def text_of(value: object) -> str:
 _MAX_DEVICES = 1 << 22
 #: Columns of events.
 _THREAD, _START, _END = range(3)
+#: Arguments that are columns of all events, after thread, start, end and name.
+_NUMBERS = ("correlation", "device", "external", "bytes")
 _NO_ARGS = KinetoArgs()
 
 
@@ -109,6 +112,7 @@ class EventRows(Table):
         correlation: of a call and what it launched; -1 none.
         device: of a kernel or copy; -1 none.
         external: of an operator and what it launched; -1 none.
+        size: Number of bytes that a copy moved, or -1 if unknown.
         kind: category of each.
         impossible: how many events were left out.
     """
@@ -120,6 +124,7 @@ class EventRows(Table):
     correlation: Ints
     device: Ints
     external: Ints
+    size: Ints
     kind: Ints
     impossible: int = field(default=0, metadata={"shared": True})
 
@@ -169,7 +174,7 @@ class EventCollector:
         self.endless += int((endless & (kind >= 0) & (kind <= OPERATOR)).sum())
         self.untimed += int((~timed & (kind != NONE)).sum())
         end_ns = events.start_ns + np.where(endless, 0, events.duration_ns)
-        ids = (events.arguments[field] for field in ("correlation", "device", "external"))
+        ids = (events.arguments[field] for field in _NUMBERS)
         known = (np.where(numbers == MISSING, NONE, numbers) for numbers in ids)
         columns = np.stack((events.thread, events.start_ns, end_ns, events.name, *known))
         kind[~timed] = NONE
@@ -182,7 +187,7 @@ class EventCollector:
             args = events.args.get(row, _NO_ARGS)
             target.append((int(events.thread[row]), int(events.start_ns[row]), args))
         for row, own in events.args.items():
-            thread, start_ns, end_ns, _, correlation, _, external = columns[:, row].tolist()
+            thread, start_ns, end_ns, _, correlation, _, external, _ = columns[:, row].tolist()
             if kind[row] == KERNEL:
                 self.kernels[thread, correlation, start_ns] = own
             elif kind[row] == OPERATOR:
@@ -241,7 +246,7 @@ class EventCollector:
         """Return the events of some categories, each in the order of the file."""
         kind = np.repeat(np.array(kinds, np.int64), [self.count(kind) for kind in kinds])
         blocks = [block for taken in kinds for block in self._blocks[taken]]
-        columns = np.concatenate([np.empty((7, 0), np.int64), *blocks], axis=1)
+        columns = np.concatenate([np.empty((4 + len(_NUMBERS), 0), np.int64), *blocks], axis=1)
         columns[[_START, _END]] -= base_ns
         keep, impossible = possible(columns[_START], columns[_END]), 0
         if keep is not None:

@@ -27,9 +27,11 @@ from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.conventions.copy_names import copies_of_names
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.copies import Copies
 from bubbleviz.model.grouping import begins, distinct, found_in, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST, Profile, process_of
@@ -168,6 +170,12 @@ def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.A
         names=used,
         ranks=np.stack((process, work.device), axis=1)[groups.first],
     )
+
+
+def _read_copies(work: EventRows, names: Sequence[str]) -> Copies:
+    """Return what copies moved, as their names and arguments tell."""
+    rows = np.flatnonzero(work.kind == kineto.COPY)
+    return copies_of_names(rows, work.name[rows], names, work.size[rows])
 
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
@@ -347,6 +355,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         collectives=collectives,
         synchronisation=None if synchronisation is None else lambda: (synchronisation, ()),
         memory=lambda: kineto.read_memory(path, base_ns, on_host=device == HOST),
+        copies=lambda: _read_copies(work, names),
         streams=None if device == HOST else lambda: streams,
     )
     again = f"copy the file again, or {_RECORD_AGAIN}"

@@ -250,6 +250,7 @@ class NsysFile:
             synchronisation=lambda: gpu_work.read_synchronisation(export),
             memory=lambda: gpu_work.read_memory(export),
             streams=lambda: gpu_work.read_streams(export, group),
+            copies=lambda: gpu_work.read_copies(export, activities, group),
         )
 
     def _ranges(

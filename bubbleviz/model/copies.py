@@ -1,0 +1,92 @@
+"""Copies: how much each copy of a profile moved, in which direction, and between which memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
+
+
+class Direction(IntEnum):
+    """Direction of a copy between hosts and devices."""
+
+    UNKNOWN = 0
+    HOST_TO_DEVICE = 1
+    DEVICE_TO_HOST = 2
+    DEVICE_TO_DEVICE = 3
+    PEER_TO_PEER = 4
+    HOST_TO_HOST = 5
+
+    @property
+    def label(self) -> str:
+        """The direction in words."""
+        return self.name.lower().replace("_", " ")
+
+
+class Memory(IntEnum):
+    """Kind of memory that a copy reads or writes."""
+
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+    DEVICE = 3
+    ARRAY = 4
+    MANAGED = 5
+
+    @property
+    def label(self) -> str:
+        """The kind in a word."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Copies(Table):
+    """Copies of a profile, in ascending order of their activities.
+
+    Attributes:
+        activity: Row of the activities.
+        size: Number of bytes, or -1 if unknown.
+        direction: Code of :class:`Direction`.
+        source: Code of :class:`Memory` that is read.
+        target: Code of :class:`Memory` that is written.
+    """
+
+    activity: Ints
+    size: Ints
+    direction: Ints
+    source: Ints
+    target: Ints
+
+    @staticmethod
+    def unknown(activity: Ints) -> Copies:
+        """Return copies of which nothing is known.
+
+        Args:
+            activity: Rows of the activities, ascending.
+        """
+        unknown = np.zeros(len(activity), np.int64)
+        return Copies(activity, constant(NONE, len(activity)), unknown, unknown, unknown)
+
+    def among(self, is_kept: Bools) -> Copies:
+        """Return the copies that are left once some activities are left out.
+
+        Args:
+            is_kept: Mask of the activities that are kept.
+        """
+        rows = np.cumsum(is_kept) - 1
+        left = self.take(is_kept[self.activity])
+        return left.changed(activity=rows[left.activity])
+
+    def moved(self, rows: Ints) -> Copies:
+        """Return the copies in another order of the activities.
+
+        Args:
+            rows: Row that each activity moves to, or -1 if it is left out.
+        """
+        activity = rows[self.activity]
+        moved = self.changed(activity=activity)
+        order = np.argsort(activity, kind="stable")
+        return moved.take(order[activity[order] != NONE])

@@ -1,0 +1,238 @@
+"""Copies of devices: bytes, direction, speed and memory, and the advice that follows from them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.idle.copies import CopyTotal, add_up, hint, written_size
+from bubbleviz.analyses.idle.outputs import as_json, sections
+from bubbleviz.analyses.idle.report import IdleReport, advice
+from bubbleviz.conventions.copy_names import read_copy_name
+from bubbleviz.model.copies import Direction, Memory
+from bubbleviz.render.text.terminal import plain_text
+from tests.support.columnar_exports import ARROW, PARQUET, Form, columnar
+from tests.support.edited_databases import change
+from tests.support.needs import real_file
+from tests.support.nsys_exports import C, K, M, profile
+
+#: Ids of kinds of memory in nsys exports.
+PAGEABLE, PINNED, DEVICE, MANAGED = 0, 1, 2, 4
+MB = 1_000_000
+KERNELS = [K(0, 1_000, 1), K(90_000, 100_000, 2)]
+CALLS = [C(0, 1, 1), C(2, 3, 2)]
+
+
+def copied(folder: Path, *copies: M, name: str = "profile.sqlite") -> Path:
+    return profile(folder, KERNELS, CALLS, copies=list(copies), name=name)
+
+
+def totals(report: IdleReport) -> list[tuple[str, str, str, int, int | None, int]]:
+    return [
+        (t.direction.label, t.source.label, t.target.label, t.count, t.size, t.time_ns)
+        for t in report.copies()
+    ]
+
+
+def test_a_profile_without_copies_has_none(tmp_path: Path) -> None:
+    report = bubbleviz.idle([copied(tmp_path)])
+
+    assert report.copies() == ()
+    assert json.loads(as_json(report, 1))["copies"] == []
+    assert "Copies by direction" not in plain_text(sections(report))
+
+
+def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
+    path = copied(
+        tmp_path,
+        M(2_000, 32_000, 3, kind=1, size=2 * MB, memory=(PINNED, DEVICE)),
+        M(32_000, 62_000, 4, kind=1, size=MB, memory=(PINNED, DEVICE)),
+        M(62_000, 64_000, 5, kind=1, size=500, memory=(PAGEABLE, DEVICE)),
+        M(64_000, 65_000, 6, kind=2, size=100, memory=(DEVICE, PINNED)),
+        M(65_000, 68_000, 7, kind=8, size=MB, memory=(DEVICE, DEVICE)),
+        M(68_000, 69_000, 8, kind=11, size=4096, memory=(MANAGED, MANAGED)),
+        M(69_000, 69_500, 9, kind=99, size=10, memory=(7, 99)),
+    )
+    report = bubbleviz.idle([path])
+
+    assert totals(report) == [
+        ("host to device", "pinned", "device", 2, 3 * MB, 60_000),
+        ("device to device", "device", "device", 1, MB, 3_000),
+        ("host to device", "pageable", "device", 1, 500, 2_000),
+        ("device to host", "device", "pinned", 1, 100, 1_000),
+        ("host to device", "managed", "managed", 1, 4096, 1_000),
+        ("unknown", "unknown", "unknown", 1, 10, 500),
+    ]
+    first = json.loads(as_json(report, 1))["copies"][0]
+    assert first == {
+        "direction": "host to device",
+        "source": "pinned",
+        "target": "device",
+        "count": 2,
+        "bytes": 3 * MB,
+        "time_ns": 60_000,
+        "gb_per_s": 50.0,
+    }
+    screen = plain_text(sections(report, everything=False))
+    assert "Copies by direction and memory (2 of 6; -v)" in screen
+    assert "50.00" in screen
+
+
+@pytest.mark.parametrize(
+    ("copy", "words"),
+    [
+        (M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE)), "is pinned already"),
+        (M(2_000, 62_000, 3, size=3 * MB, memory=(PAGEABLE, DEVICE)), "copy from or to pinned"),
+        (M(2_000, 62_000, 3, kind=2, size=3 * MB, memory=(DEVICE, PAGEABLE)), "to pinned memory"),
+        (M(2_000, 62_000, 3, size=3 * MB), "its kind is unknown"),
+        (M(2_000, 62_000, 3, kind=8, size=3 * MB, memory=(DEVICE, DEVICE)), "inside the device"),
+        (M(2_000, 62_000, 3, kind=10, size=3 * MB, memory=(DEVICE, DEVICE)), "beside kernels"),
+        (M(2_000, 62_000, 3, kind=11, size=3 * MB, memory=(MANAGED, DEVICE)), "prefetch managed"),
+        (M(2_000, 62_000, 3, size=100, memory=(PINNED, DEVICE)), "combine these 1 copies of 100 B"),
+    ],
+)
+def test_advice_follows_from_the_copies(copy: M, words: str, tmp_path: Path) -> None:
+    first = advice(bubbleviz.idle([copied(tmp_path, copy)]))[0]
+
+    assert first.startswith("60.00 % of the time is exposed copies, while no kernel runs: 100.00 %")
+    assert words in first
+    assert " GB/s; " in first
+
+
+def test_pinned_copies_are_not_told_to_be_pinned(tmp_path: Path) -> None:
+    copy = M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE))
+    report = bubbleviz.idle([copied(tmp_path, copy)])
+
+    assert "from pinned memory" not in " ".join(advice(report))
+    assert "host to device (pinned), 3.00 MB at 50 GB/s" in advice(report)[0]
+
+
+@pytest.mark.parametrize("column", ["srcKind", "dstKind"])
+def test_an_older_export_has_bytes_and_directions_alone(column: str, tmp_path: Path) -> None:
+    copy = M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE))
+    old = tmp_path / "old.sqlite"
+    statement = f"ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN {column}"
+    change(old, statement, source=copied(tmp_path, copy))
+
+    expected = [("host to device", "unknown", "unknown", 1, 3 * MB, 60_000)]
+    assert totals(bubbleviz.idle([old])) == expected
+
+
+@pytest.mark.parametrize("form", [PARQUET, ARROW])
+def test_columnar_exports_tell_the_same(form: Form, tmp_path: Path) -> None:
+    copies = [
+        M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE)),
+        M(62_000, 64_000, 4, kind=2, size=500, memory=(DEVICE, PAGEABLE)),
+    ]
+    path = copied(tmp_path, *copies)
+
+    assert totals(bubbleviz.idle(columnar(path, tmp_path / "columns", form))) == [
+        ("host to device", "pinned", "device", 1, 3 * MB, 60_000),
+        ("device to host", "device", "pageable", 1, 500, 2_000),
+    ]
+
+
+def test_copies_belong_to_their_device_and_lie_in_its_span(tmp_path: Path) -> None:
+    kernels = [K(0, 10, 1), K(0, 10, 2, device=1), K(50, 60, 3), K(90, 100, 4, device=1)]
+    calls = [C(0, 1, n) for n in range(1, 8)]
+    copies = [
+        M(20, 30, 5, device=1, size=7, memory=(PINNED, DEVICE)),
+        M(0, 0, 6, size=5, memory=(PAGEABLE, DEVICE)),
+        M(30, 40, 7, size=3, kind=2, memory=(DEVICE, PAGEABLE)),
+    ]
+    report = bubbleviz.idle([profile(tmp_path, kernels, calls, copies=copies)])
+
+    of_ranks = [[(c.direction, c.size) for c in rank.copies] for rank in report.ranks]
+    assert of_ranks == [[(Direction.DEVICE_TO_HOST, 3)], [(Direction.HOST_TO_DEVICE, 7)]]
+
+
+def torch_trace(path: Path, copies: list[dict[str, Any]]) -> Path:
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
+    events = [
+        {**kernel, "ts": 0, "dur": 10, "args": {"device": 0, "correlation": 1}},
+        {**kernel, "ts": 90, "dur": 10, "args": {"device": 0, "correlation": 2}},
+        *({**kernel, "cat": "gpu_memcpy", **copy} for copy in copies),
+        {**kernel, "cat": "gpu_memset", "name": "Memset (Device)", "ts": 80, "dur": 5,
+         "args": {"device": 0, "bytes": 4}},
+    ]  # fmt: skip
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+    return path
+
+
+@pytest.mark.parametrize("size", [3 * MB, str(3 * MB), None])
+def test_pytorch_traces_tell_copies_by_name_and_argument(size: object, tmp_path: Path) -> None:
+    args = {"device": 0, "correlation": 3} | ({} if size is None else {"bytes": size})
+    copy = {"name": "Memcpy HtoD (Pinned -> Device)", "ts": 20, "dur": 60, "args": args}
+    report = bubbleviz.idle([torch_trace(tmp_path / "trace.json.gz", [copy])])
+
+    expected = None if size is None else 3 * MB
+    assert totals(report) == [("host to device", "pinned", "device", 1, expected, 60_000)]
+    assert "host to device (pinned)" in advice(report)[0]
+    assert ("GB/s" in advice(report)[0]) == (size is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("", (Direction.UNKNOWN, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("Memset (Device)", None),
+        ("FillBuffer", None),
+        (
+            "Memcpy DtoH (Device -> Pageable)",
+            (Direction.DEVICE_TO_HOST, Memory.DEVICE, Memory.PAGEABLE),
+        ),
+        ("Memcpy PtoP (Device -> Device)", (Direction.PEER_TO_PEER, Memory.DEVICE, Memory.DEVICE)),
+        ("MemcpyD2D", (Direction.DEVICE_TO_DEVICE, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("CopyHostToDevice", (Direction.HOST_TO_DEVICE, Memory.UNKNOWN, Memory.UNKNOWN)),
+        (
+            "MEMORY_COPY_DEVICE_TO_HOST",
+            (Direction.DEVICE_TO_HOST, Memory.UNKNOWN, Memory.UNKNOWN),
+        ),
+        ("x" * 1_000_000, (Direction.UNKNOWN, Memory.UNKNOWN, Memory.UNKNOWN)),
+    ],
+)
+def test_names_tell_direction_and_memory(name: str, told: object) -> None:
+    assert read_copy_name(name) == told
+
+
+def total(ns: int, size: int | None = 0, direction: Direction = Direction.UNKNOWN) -> CopyTotal:
+    return CopyTotal(direction, Memory.UNKNOWN, Memory.UNKNOWN, 1, size, ns)
+
+
+def test_totals_add_up_and_one_unknown_size_makes_the_sum_unknown() -> None:
+    assert add_up([]) == ()
+    (same,) = add_up([total(5, 1), total(6, 2)])
+    assert (same.count, same.size, same.time_ns) == (2, 3, 11)
+    (same,) = add_up([total(5, 1), total(6, None)])
+    assert same.size is None
+    shorter, longer = total(5, direction=Direction.PEER_TO_PEER), total(6)
+    assert add_up([shorter, longer]) == (longer, shorter)
+
+
+def test_nothing_is_said_of_copies_of_which_none_takes_most() -> None:
+    three = [total(10, direction=own) for own in list(Direction)[1:4]]
+    assert hint([]) is None
+    assert hint([total(10)]) is None
+    assert hint(three) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1e3, "1.00 kB"), (2.5e6, "2.50 MB"), (5.1e10, "51.00 GB")],
+)
+def test_sizes_have_decimal_units(size: float, text: str) -> None:
+    assert written_size(size) == text
+
+
+@pytest.mark.real_files
+def test_real_copies_from_pinned_memory_are_not_advised_to_be_pinned() -> None:
+    report = bubbleviz.idle(real_file("nsys/nsys-ai_h100_2gpu_1s.sqlite"))
+    first = report.copies()[0]
+
+    assert (first.label, first.count, first.size) == ("host to device (pinned)", 446, 50950504448)
+    assert "from pinned memory" not in advice(report)[0]
