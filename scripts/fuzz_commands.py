@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.fuzzing.campaign import run_campaign  # the path comes first
+from scripts.fuzzing.campaign import Counts, run_campaign  # the path comes first
 from scripts.fuzzing.kinds import KINDS, write_inputs
 from scripts.fuzzing.worker import Answer, Request
 
@@ -53,9 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         Path(request.folder).mkdir()
         progress = _Progress(options.inputs)
-        counts = run_campaign(request, options.jobs, progress.show)
-    print("\n".join(counts.lines()))
-    return 1 if counts.problems else 0
+        try:
+            run_campaign(request, options.jobs, progress.show)
+        finally:
+            print("\n".join(progress.counts.lines()), flush=True)
+    return 1 if progress.counts.problems else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,13 +82,18 @@ class _Progress:
 
     Args:
         inputs: Number of inputs of the run.
+
+    Attributes:
+        counts: What came of the inputs so far.
     """
 
     def __init__(self, inputs: int) -> None:
+        self.counts = Counts()
         self._inputs, self._done, self._begin_s = inputs, 0, time.monotonic()
 
     def show(self, answer: Answer) -> None:
         """Count an input, and print what is due."""
+        self.counts.add(answer)
         self._done += 1
         for problem in answer.problems:
             print(f"seed {answer.seed}: {problem}: {answer.command}", flush=True)

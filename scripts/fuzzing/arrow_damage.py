@@ -20,7 +20,7 @@ def damage_arrow(path: Path, chance: Random) -> None:
         table = _read(path)
         damaged = _damage_table(table, chance)
         _write(path, damaged)
-    except (pa.ArrowException, OSError, OverflowError, TypeError):
+    except (pa.ArrowException, OSError, OverflowError, TypeError, ValueError):
         # An earlier step damaged the file, or Parquet cannot hold the new type.
         return
 

@@ -62,15 +62,14 @@ class Counts:
             yield f"{count:>9,}  {kind}: {problem} (seeds {seeds})"
 
 
-def run_campaign(request: Request, jobs: int, report: Callable[[Answer], None]) -> Counts:
-    """Run all inputs of a request and return the counts.
+def run_campaign(request: Request, jobs: int, report: Callable[[Answer], None]) -> None:
+    """Run all inputs of a request.
 
     Args:
         request: Seeds of all inputs; each worker gets a folder of its own.
         jobs: Number of worker processes at a time.
         report: Called for each input, by one thread at a time.
     """
-    counts = Counts()
     lock = threading.Lock()
     seeds = iter(request.seeds)
 
@@ -80,7 +79,6 @@ def run_campaign(request: Request, jobs: int, report: Callable[[Answer], None]) 
 
     def take(answer: Answer) -> None:
         with lock:
-            counts.add(answer)
             report(answer)
 
     def work(number: int) -> None:
@@ -93,7 +91,6 @@ def run_campaign(request: Request, jobs: int, report: Callable[[Answer], None]) 
     with ThreadPoolExecutor(jobs) as threads:
         for ended in [threads.submit(work, number) for number in range(jobs)]:
             ended.result()
-    return counts
 
 
 def _run_batch(request: Request, take: Callable[[Answer], None]) -> tuple[int, ...]:

@@ -77,9 +77,10 @@ def _damage(path: Path, kind: InputKind, chance: random.Random) -> None:
             file.unlink()
         else:
             shutil.copyfile(file, file.with_name(f"again-{file.name}"))
-    for _ in range(chance.choice([1, 1, 1, 2, 3])):
-        file = chance.choice(files)
-        if chance.random() < _BYTES_SHARE:
-            damage_file_bytes(file, chance)
-        else:
-            chance.choice(kind.damages)(file, chance)
+    # Damage of bytes comes last, so that the other steps read files of their format.
+    steps = chance.choice([1, 1, 1, 2, 3])
+    byte_steps = sum(chance.random() < _BYTES_SHARE for _ in range(steps))
+    for step in range(steps):
+        is_of_bytes = step >= steps - byte_steps
+        damage = damage_file_bytes if is_of_bytes else chance.choice(kind.damages)
+        damage(chance.choice(files), chance)

@@ -46,7 +46,11 @@ def request_of(inputs: Path, folder: Path, count: int, max_s: float = 60.0) -> R
 
 def run(request: Request) -> tuple[Counts, list[Answer]]:
     answers: list[Answer] = []
-    return run_campaign(request, 1, answers.append), answers
+    run_campaign(request, 1, answers.append)
+    counts = Counts()
+    for answer in answers:
+        counts.add(answer)
+    return counts, answers
 
 
 @pytest.mark.thorough
