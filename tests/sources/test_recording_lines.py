@@ -102,6 +102,8 @@ def test_every_field_comes_back(
     texts: tuple[str, str | None, str],
     chunk_bytes: int,
 ) -> None:
+    # Iterations are read in the order of their clock.
+    written.sort(key=lambda each: each[0].start_ns)
     host, device, run = texts
     environment = {"SLURM_JOB_ID": run.replace("\0", "")}
     with (
