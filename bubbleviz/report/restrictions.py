@@ -91,6 +91,14 @@ RESTRICTIONS = (
         "(-v coverage counts them)",
     ),
     Restriction(
+        "recorded-names-lost",
+        "incomplete: names of recorded operations are damaged",
+        "it is incomplete, since operations with damaged names were left out",
+        kind=LimitationKind.RECORDING_NAMES_LOST,
+        advice="Copy the recordings again, or record again: operations whose names are damaged "
+        "are left out, so idle time may be work (-v coverage counts them)",
+    ),
+    Restriction(
         "kernels-overrun",
         "uncertain: recorded ends of kernels are wrong",
         "it is uncertain, since kernels end after the next one on their stream starts",

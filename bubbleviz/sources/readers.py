@@ -20,6 +20,7 @@ from bubbleviz.progress import Watch
 from bubbleviz.recording_layout import SUFFIX
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
 from bubbleviz.sources.nsys.files import TABLES, is_columnar
+from bubbleviz.sources.recordings import refuse_binary
 from bubbleviz.sources.sqlite.queries import SQLITE
 from bubbleviz.sources.xla import FOLDER
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 #: The beginning of a recording, of this version or another one.
 _RECORDING = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.recording/')
-#: The first bytes of recordings in the binary format of early development versions.
-_BINARY_RECORDING = b"bvrec\r\n\x1a"
 #: The beginning of a report of this program.
 _REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.(?!recording/)')
 #: The beginning of a trace that this program wrote for viewers.
@@ -380,11 +379,7 @@ def _refuse_own_files(path: str, head: bytes) -> None:
     Raises:
         ProfileError: The file is a report, a trace for viewers, or a recording of an old format.
     """
-    if head.startswith(_BINARY_RECORDING):
-        raise ProfileError(
-            f"{path}: a recording in the binary format of an early development version, which "
-            "this bubbleviz does not read; record again"
-        )
+    refuse_binary(path, head)
     if _REPORT.search(head):
         packed = "unpack it with gunzip, and " if path.endswith(".gz") else ""
         raise ProfileError(
@@ -487,6 +482,8 @@ def emptiness(path: str) -> str:
         return "a special file, which its system writes as it is read; name a profile"
     if place.stat().st_size and _is_packed(path):
         return f"cut short: gzip data without any content; {next_step(path)}"
+    if path.endswith(SUFFIX):
+        return f"the file is empty: its process recorded nothing; {next_step(path)}"
     return f"the file is empty; {next_step(path)}"
 
 
@@ -499,6 +496,8 @@ def next_step(path: str) -> str:
     """Return the advice on a file without a profile, by the ending of its name."""
     if any(path.endswith(reader.table_suffixes) for reader in READERS):
         return "write a row for each operation (bubbleviz guide tables)"
+    if path.endswith(SUFFIX):
+        return "record again (bubbleviz guide record)"
     if path.endswith((".json", ".gz", ".pb", ".db", ".rpd")):
         return "give the file that the profiler wrote, or copy it again"
     return EXPORT_AGAIN

@@ -38,6 +38,7 @@ from tests.support.command_line import CommandLine
 from tests.support.hostile_profiles import DIRECTING, HOSTILE
 from tests.support.live_runs import LiveRun
 from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.recorded_runs import written
 
 MS = 1_000_000
 BASE = Planting(
@@ -463,3 +464,54 @@ def test_watching_that_is_ended_has_done_its_work(number: signal.Signals, tmp_pa
         _, err = running.communicate(timeout=60)
 
     assert (running.returncode, err) == (0, "")
+
+
+#: Contents of a recording that cannot be read, and the reason.
+UNREADABLE = {
+    "no recording": (b"no recording\n", "no recording of bubbleviz.annotate"),
+    "binary": (b"bvrec\r\n\x1a\x01\x00", "binary format of an early development version"),
+    "newer": (b'{"schema":"bubbleviz.recording/9"}\n', "of schema bubbleviz.recording/9"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_recordings_that_cannot_be_read_end_in_the_reason(
+    name: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    content, reason = UNREADABLE[name]
+    (tmp_path / "rank-00000.bvrec").write_bytes(content)
+    code, out, err = cli("watch", tmp_path, "--interval", 0.01, "--stop-after", 0.03)
+
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert f"rank-00000.bvrec: {reason}" in err.replace("a recording ", "").replace("in the ", "")
+    assert "no whole iteration yet" not in err
+
+
+def test_recordings_of_damaged_lines_alone_end_in_the_reason(
+    tmp_path: Path, cli: CommandLine
+) -> None:
+    path = written(tmp_path, 3)
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + b"".join(line.replace(b"crc", b"crd") for line in lines))
+    code, out, err = cli("watch", tmp_path, "--interval", 0.01, "--stop-after", 0.03)
+
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "rank-00000.bvrec: a recording of which every line is damaged (line 2: " in err
+
+
+def test_damaged_lines_are_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    folder = whole(planted(), tmp_path / "run", monkeypatch)
+    path = folder / "rank-00001.bvrec"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b"1", b"7", 1)
+    path.write_bytes(b"".join(lines))
+    code, out, err = cli("watch", folder, "--interval", 0.01, "--stop-after", 0.05)
+
+    assert code == 0
+    assert "iteration 2; schedule unknown" in out
+    (line,) = (line for line in err.splitlines() if "damaged" in line)
+    assert "rank-00001.bvrec: damaged lines (line 4: the checksum does not fit)" in line

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import socket
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +21,18 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.phases import Phase
+from bubbleviz.render.json_document import document
+from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.text.report import first_screen
+from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.advice import first_thing
+from bubbleviz.report.view import View
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.recordings.parts import FollowedFolder, PartReader
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
+from tests.support.command_line import CommandLine
 from tests.support.recorded_runs import record_run, recorded, written
 
 BASE = Planting(jitter=0.1, transfer_ns=20_000, communication=False, kernels=1)
@@ -258,9 +265,71 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
 
     assert [iteration.name for iteration in report.iterations] == ["0", "2", "3"]
     assert "1 damaged line (line 3: the checksum does not fit)" in said(report)
+    assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
+    assert [own.code for own in report.restrictions] == ["single-stage"]
     # The iteration in front of the damage has no next one.
     assert ratios(report)["0"]["period"] is None
     assert ratios(report)["2"]["period"] is not None
+
+
+def test_damage_at_the_end_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path, 4)
+    damage(path, line=-1)
+
+    report = bubbleviz.analyze([path])
+
+    assert [iteration.name for iteration in report.iterations] == ["0", "1", "2"]
+    assert "1 damaged line (line 5: the checksum does not fit)" in said(report)
+    assert "process was killed" not in said(report)
+    assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
+
+
+def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
+    path = written(tmp_path, 4)
+    path.write_bytes(path.read_bytes()[:-30])
+
+    report = bubbleviz.analyze([path])
+
+    assert "process was killed" in said(report)
+    assert "Limits:" not in screen(report)
+
+
+def test_operations_whose_names_are_damaged_restrict_the_ratio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_run(planted(tmp_path / "run", replace(BASE, iterations=4)), tmp_path, monkeypatch)
+    path = tmp_path / "rank-00001.bvrec"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    names, operations = lines[1]["names"], lines[1]["operations"]
+    lost = next(number for number, name in names.items() if "Optimizer" in name)
+    row = operations["name"].index(int(lost))
+    # The first iteration does not name the optimizer; the second one does, and is damaged.
+    for column in operations.values():
+        del column[row]
+    lines[2]["names"] = {lost: names.pop(lost)}
+    path.write_bytes(b"".join(map(encoded, lines)))
+    damage(path, line=2)
+
+    report = bubbleviz.analyze(tmp_path)
+    mark = "incomplete: names of recorded operations are damaged"
+    picture = ET.fromstring(render(report, View()))
+
+    assert [restriction.code for restriction in report.restrictions][:1] == ["recorded-names-lost"]
+    assert f"! {mark}" in screen(report)
+    assert mark in " ".join(picture.itertext())
+    assert document(report)["restriction"] == mark
+    assert (report.what_to_do_first or "").startswith("Copy the recordings again")
+
+
+def encoded(line: dict[str, object]) -> bytes:
+    """Return a line with its checksum."""
+    return encode_line({key: value for key, value in line.items() if key != "crc"})
+
+
+def screen(report: bubbleviz.Report) -> str:
+    """Return the first screen, each block on one line."""
+    lines = first_screen(report, View(), Display(width=200))
+    return plain_lines(lines)
 
 
 @pytest.mark.parametrize("position", [1, 40, -20, -2])
@@ -471,3 +540,16 @@ def test_a_folder_is_followed(tmp_path: Path) -> None:
     second.unlink()
     assert list(folder.new()) == []
     assert len(folder.parts) == 2
+
+
+@pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
+@pytest.mark.parametrize("named", [True, False])
+def test_an_empty_recording_says_what_it_is(
+    command: str, named: bool, tmp_path: Path, cli: CommandLine
+) -> None:
+    path = tmp_path / "rank-00000.bvrec"
+    path.touch()
+    sentence = cli.refused(command, path if named else tmp_path, code=1)
+
+    assert "rank-00000.bvrec: the file is empty: its process recorded nothing; record" in sentence
+    assert "nsys" not in sentence

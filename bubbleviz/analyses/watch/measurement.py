@@ -9,7 +9,7 @@ A rank that has written nothing for a while is silent, and iterations are whole 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median, quantiles
@@ -226,6 +226,7 @@ class Sight:
         events: what became of ranks and files since the look before, a sentence each.
         total: how many iterations were measured so far.
         hosts: Names of the ranks' hosts.
+        unreadable: Why files of the folder cannot be read, a sentence each.
     """
 
     iterations: tuple[WatchedIteration, ...]
@@ -235,6 +236,7 @@ class Sight:
     events: tuple[str, ...]
     total: int
     hosts: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 class Watcher:
@@ -278,8 +280,13 @@ class Watcher:
             self._began_s = now_s
         for part, stretch in self._folder.new():
             self._add(part, stretch, now_s)
-        for error in self._folder.unreadable.values():
-            self._complain(str(error))
+        unreadable = tuple(self._unreadable())
+        for reason in unreadable:
+            self._complain(reason)
+        for part in self._folder.parts:
+            if part.n_damaged:
+                what = f"damaged lines ({part.damage}); their iterations are left out"
+                self._complain(f"{part.path}: {what}")
         self._judge(now_s)
         iterations = tuple(map(self._taken, self._new(now_s)))
         missing = set(range(max(self.world_size, 0))) - set(self.ranks)
@@ -292,7 +299,15 @@ class Watcher:
             events=tuple(events),
             total=self._total,
             hosts=tuple(dict.fromkeys(rank.host for rank in self.ranks.values())),
+            unreadable=unreadable,
         )
+
+    def _unreadable(self) -> Iterator[str]:
+        """Yield why files cannot be read, or cannot yet: their lines may still be written."""
+        yield from map(str, self._folder.unreadable.values())
+        for part in self._folder.parts:
+            if part.n_tail_damaged and part.is_without_iterations:
+                yield f"{part.path}: a recording of which every line is damaged ({part.damage})"
 
     def _complain(self, reason: str) -> None:
         """Say once what cannot be read or measured."""

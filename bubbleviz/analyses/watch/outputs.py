@@ -330,7 +330,7 @@ def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Ite
     """
     if sight.trend:
         yield from _lines(folder, sight, width)
-    else:
+    elif not sight.unreadable:
         yield (Span(waiting(folder)),)
     for event in told:
         yield (Span(f"  {event}", "yellow"),)

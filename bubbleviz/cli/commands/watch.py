@@ -86,6 +86,7 @@ def watch(
     exceeded = limit_watch(max_bubble or (), for_)
     start, look_after = _once(run, names)
     watcher = Watcher(folder)
+    sight: Sight | None = None
     label = names.replaced(Path(folder).resolve().name)
     with (
         opened(label, jsonl, listen, tensorboard) as outputs,
@@ -106,6 +107,9 @@ def watch(
                     raise typer.Exit(TOO_LARGE)
                 start(reason)
             look_after()
+        # The reason was printed when the file could not be read.
+        if sight is not None and sight.unreadable and not sight.trend:
+            raise typer.Exit(1)
 
 
 def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Iterator[Sight]:
@@ -134,7 +138,7 @@ def _shown(
     waited: list[str] = []
 
     def lines(sight: Sight) -> None:
-        if not sight.trend and not waited:
+        if not sight.trend and not sight.unreadable and not waited:
             waited.append(waiting(folder))
             complain(waited[0], 0, names)
         for event in sight.events:

@@ -10,6 +10,7 @@ import msgspec
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import ProfileError
 from bubbleviz.recording_layout import NONE
+from bubbleviz.sources.recordings import refuse_binary
 
 #: Numbers of which the sum of two fits into a column of 64 bits.
 _Number: TypeAlias = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
@@ -174,10 +175,11 @@ def decode_header(path: str, line: bytes) -> Header:
         line: Its first line.
 
     Raises:
-        ProfileError: The line is cut or damaged, or has another version, or is no header.
+        ProfileError: The line is cut or damaged, or has another version or format, or is no header.
     """
     if is_cut_header(line):
         raise ProfileError(f"{path}: a recording that ends within its header; record again")
+    refuse_binary(path, line)
     damaged = f"{path}: a recording with a damaged header; copy it again"
     if has_checksum(line) and not _is_intact(line):
         raise ProfileError(damaged)

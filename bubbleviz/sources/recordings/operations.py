@@ -134,9 +134,9 @@ class RecordedSession:
         names: of ranges, by number.
         stretch: its whole iterations.
         parts: how many files it has.
-        n_damaged: Number of damaged lines that whole iterations of their file follow.
+        n_damaged: Number of damaged lines.
         damage: What is wrong with the first damaged line, or "" if none is damaged.
-        tail_bytes: Number of bytes after the last whole iterations of the files.
+        tail_bytes: Number of bytes after the last line of the files.
     """
 
     path: str
@@ -192,9 +192,9 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         parts=len(paths),
         names=names.values,
         stretch=recorded.sorted_stretch(recorded.joined_stretches(stretches)),
-        n_damaged=sum(reader.n_damaged for reader in readers),
+        n_damaged=sum(reader.n_damaged + reader.n_tail_damaged for reader in readers),
         damage=damage,
-        tail_bytes=sum(reader.tail_bytes for reader in readers),
+        tail_bytes=sum(reader.cut_bytes for reader in readers),
     )
 
 
@@ -391,37 +391,43 @@ def _pauses(session: RecordedSession, own: RecordedOperations) -> model.BusyInte
 def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limitation]:
     """Yield what a recording could not tell."""
     path, header, stretch = session.path, session.header, session.stretch
-    for what, count, reason in (
+    kind = limitations.LimitationKind
+    for what, count, note_kind, reason in (
         (
-            "damaged parts of a recording",
+            "lost iterations of a recording (damaged lines)",
             session.n_damaged,
+            kind.RECORDING_DAMAGED,
             f"{counted(session.n_damaged, 'damaged line')} ({session.damage}); their iterations "
             "are left out",
         ),
         (
             "recordings without an end",
             int(session.tail_bytes > 0),
+            kind.OTHER,
             f"{session.tail_bytes:,} bytes after the last whole iteration are left out; the "
             "process was killed or is still writing",
         ),
         (
             "operations that were recorded too late",
             int(stretch.iterations.lost.sum()),
+            kind.OTHER,
             "they ended after the next iteration had begun, or are too many",
         ),
         (
             "ranges with unknown names",
             unknown,
+            kind.RECORDING_NAMES_LOST if session.n_damaged else kind.OTHER,
             "a newer bubbleviz wrote them, or their names are damaged; they are left out",
         ),
         (
             "operations without times of the device",
             int(stretch.operations.times_lost.sum()),
+            kind.OTHER,
             "the GPU had not finished them when the recording ended, or a CUDA graph captured them",
         ),
     ):
         if count:
-            yield limitations.Limitation(what, f"{path}: {reason}", count)
+            yield limitations.Limitation(what, f"{path}: {reason}", count, note_kind)
     if _repeated_numbers(session):
         yield limitations.Limitation(
             "numbers of iterations",

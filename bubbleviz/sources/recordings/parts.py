@@ -269,8 +269,11 @@ class PartReader:
         header: of the file; None as long as it has none.
         n_damaged: Number of damaged lines before the last whole iteration.
         damage: What is wrong with the first damaged line, or "" if none is damaged.
-        tail_bytes: Number of bytes after the last whole iteration, which is still being written or
-            was never completed.
+        n_tail_damaged: Number of damaged lines after the last whole iteration. More may be read of
+            them later, if another machine writes the file.
+        tail_bytes: Number of bytes after the last whole iteration.
+        cut_bytes: Number of bytes after the last line, which are still being written or were never
+            completed.
     """
 
     def __init__(self, path: str, names: Numbering[str]) -> None:
@@ -280,10 +283,15 @@ class PartReader:
     def _forget(self) -> None:
         self.header: Header | None = None
         self.damage = ""
-        self.n_damaged = self.tail_bytes = 0
+        self.n_damaged = self.n_tail_damaged = self.tail_bytes = self.cut_bytes = 0
         self._head = b""
         self._offset = self._n_lines = 0
         self._names: dict[int, int] = {}
+
+    @property
+    def is_without_iterations(self) -> bool:
+        """Whether the file has a header and no whole iteration was read."""
+        return self.header is not None and self._offset == len(self._head)
 
     def read(self) -> Stretch | None:
         """Return the next whole iterations, some megabytes of them; None where there is none yet.
@@ -315,7 +323,7 @@ class PartReader:
         file.seek(0)
         head = file.readline(_MAX_HEADER_BYTES)
         if is_cut_header(head):
-            self.tail_bytes = len(head)
+            self.tail_bytes = self.cut_bytes = len(head)
             return False
         self.header, self._head = decode_header(self.path, head), head
         self._offset, self._n_lines = len(head), 1
@@ -330,12 +338,13 @@ class PartReader:
         iterations: list[Iteration] = []
         after_damage: list[bool] = []
         is_checked = has_checksum(self._head)
-        n_bytes = n_lines = n_pending = self.tail_bytes = 0
+        n_bytes = n_lines = n_pending = self.tail_bytes = self.cut_bytes = 0
         if not self.n_damaged:
             self.damage = ""
         for line in file:
             self.tail_bytes += len(line)
             if not line.endswith(b"\n"):
+                self.cut_bytes = len(line)
                 break
             n_lines += 1
             try:
@@ -353,6 +362,7 @@ class PartReader:
             n_lines = n_pending = self.tail_bytes = 0
             if n_bytes >= CHUNK_BYTES:
                 break
+        self.n_tail_damaged = n_pending
         return iterations, after_damage
 
 
