@@ -3,7 +3,7 @@
 Each file of such a directory is a table of the SQLite export, with the same columns. DuckDB runs
 the queries of ``sql/`` on them: every file is behind a view with the name of its table, in which
 whole numbers have 64 bits, as in SQLite, and rows have numbers. DuckDB reads Parquet files itself;
-Arrow files are mapped into memory by pyarrow.
+Arrow files are read into memory by pyarrow.
 
 Newer versions of nsys write names in place of the ids of ``StringIds``. The views replace them by
 ids that no string has, and the view of ``StringIds`` contains these ids as well.
@@ -371,7 +371,7 @@ def _literal(text: str) -> str:
 def _open_files(
     connection: duckdb.DuckDBPyConnection, path: str
 ) -> tuple[Mapping[str, TableFile], Mapping[str, pa.Table]]:
-    """Return the files of the tables that queries read, and the mapped tables of Arrow files.
+    """Return the files of the tables that queries read, and the tables of Arrow files.
 
     Raises:
         ProfileError: The directory or a file cannot be read.
@@ -392,7 +392,7 @@ def _open_files(
             files[table] = _describe_parquet(connection, path, file)
         else:
             name = f"arrow {table}"
-            arrow[name] = _map_arrow(path, file, QUERIES.columns_read[table])
+            arrow[name] = _read_arrow(path, file, QUERIES.columns_read[table])
             connection.register(name, arrow[name])
             types = _describe(connection, _quoted(name))
             files[table] = TableFile(file, _quoted(name), _quoted(_ROW_NUMBER), types)
@@ -432,8 +432,11 @@ def _describe(connection: duckdb.DuckDBPyConnection, source: str) -> dict[str, s
     return {row[0]: row[1] for row in rows}
 
 
-def _map_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
-    """Map a file of Arrow IPC into memory, and number its rows.
+def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
+    """Read the columns of a file of Arrow IPC that queries need, and number its rows.
+
+    The columns are copied: a file that is mapped into memory would end the process if another
+    program cut it short.
 
     Args:
         path: Path of the export.
@@ -447,13 +450,13 @@ def _map_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
     import pyarrow as pa
 
     try:
-        with pa.memory_map(str(file)) as mapped:
-            names = opened_ipc(mapped).schema.names
+        with pa.OSFile(str(file), "rb") as opened:
+            names = opened_ipc(opened).schema.names
             _refuse_repeated(path, file, names)
             fields = [place for place, name in enumerate(names) if name in read]
-            mapped.seek(0)
+            opened.seek(0)
             options = pa.ipc.IpcReadOptions(included_fields=fields or [0] if names else None)
-            table = opened_ipc(mapped, options).read_all()
+            table = opened_ipc(opened, options).read_all()
         # Arrow checks nothing else before it is used, such as offsets of texts.
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -275,7 +275,8 @@ def _arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
     """Return the same of a file or a stream of Arrow IPC."""
     import pyarrow as pa
 
-    reader = opened_ipc(pa.memory_map(path))
+    # A file that is mapped into memory would end the process if another program cut it short.
+    reader = opened_ipc(pa.OSFile(path, "rb"))
     return reader.schema.names, lambda names: reader.read_all().select(names)
 
 
