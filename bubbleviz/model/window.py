@@ -26,7 +26,7 @@ _TIMES = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FORM = "it is not of the form iteration:5 or iteration:5-8 or time:1.5s-3s (ns, us, ms, s)"
 #: Later than any capture.
-_EVER = 1 << 62
+FOREVER_NS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Window:
             number = [int(name) if name.isdecimal() else -1 for name in names]
             inside = np.array([first <= n <= last for n in number], bool)
         else:
-            since_ns, until_ns = self.times_ns or (0, _EVER)
+            since_ns, until_ns = self.times_ns or (0, FOREVER_NS)
             inside = (start_ns >= since_ns) & (end_ns <= until_ns) & (end_ns > start_ns)
         if not inside.any():
             raise InputError(f"--window {self.text}: {self._nothing(names, start_ns, end_ns)}")
@@ -84,7 +84,7 @@ class Window:
         if self.iterations is not None:
             return f"there is no such iteration; the capture holds {captured}"
         worked = end_ns > start_ns
-        low = int(start_ns[worked].min(initial=_EVER)) / 1e9
+        low = int(start_ns[worked].min(initial=FOREVER_NS)) / 1e9
         high = int(end_ns[worked].max(initial=0)) / 1e9
         return (
             "no iteration begins and ends in it; the capture holds iteration "
@@ -106,7 +106,7 @@ def parse_window(text: str) -> Window:
         window = Window(text, iterations=(first, last))
     elif timed := _TIMES.fullmatch(text):
         first = _nanoseconds(timed[1], timed[2], 0)
-        last = _nanoseconds(timed[3], timed[4], _EVER) - 1
+        last = _nanoseconds(timed[3], timed[4], FOREVER_NS) - 1
         window = Window(text, times_ns=(first, last + 1))
     else:
         raise UsageError(f"--window {shown}: {_FORM}")
@@ -121,4 +121,4 @@ def _nanoseconds(number: str | None, unit: str | None, default: int) -> int:
         return default
     whole, _, part = number.partition(".")
     exact_ns = int(whole) * _UNIT_NS[unit] + int(part.ljust(9, "0")) * _UNIT_NS[unit] // 10**9
-    return min(exact_ns, _EVER)
+    return min(exact_ns, FOREVER_NS)

@@ -6,12 +6,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from bubbleviz.analyses.idle import attribution, host, waits
+from bubbleviz.analyses.idle import attribution, host, start_skew, waits
 from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.copies import totals_of
 from bubbleviz.analyses.idle.gaps import Device, Launches, devices_of, holding, times_of
@@ -31,7 +32,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Calls, Profile, Ranges, pid_of
 from bubbleviz.model.texts import printed_part
-from bubbleviz.model.window import Window, parse_window
+from bubbleviz.model.window import FOREVER_NS, Window, parse_window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
@@ -128,17 +129,28 @@ def idle(
     files = find_profiles([str(path) for path in inputs])
     refuse_same_content(Fleet(jobs), [file.path for file in files])
 
-    def read(path: str, watch: Watch) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
+    def read(path: str, watch: Watch, *, since_utc_ns: int | None = None) -> _ReadProfile:
         with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-            ranks, lost = ranks_of(file.read(OPERATION_GLOBS, partial=True), options)
+            profile = file.read(OPERATION_GLOBS, partial=True)
+            chosen = options
+            utc_ns = profile.source.session_utc_ns
+            if since_utc_ns is not None and utc_ns is not None:
+                chosen = replace(options, window=_window_since(since_utc_ns - utc_ns))
+            ranks, lost, recorded = _measure(profile, chosen)
         # A temporary export goes by its report's name.
         named = tuple(replace(rank, path=path) for rank in ranks)
-        return named, record.renamed_limitations(lost, export, path)
+        return named, record.renamed_limitations(lost, export, path), recorded
 
     profiles, unreadable = read_each(files, read, progress)
-    ranks = _labelled([rank for of_profile, _ in profiles for rank in of_profile])
+    recorded = [device for *_, devices in profiles for device in devices]
+    start_ns = None if window is not None else start_skew.common_start(recorded)
+    skew: tuple[Limitation, ...] = ()
+    if start_ns is not None:
+        profiles, unreadable = read_each(files, partial(read, since_utc_ns=start_ns), progress)
+        skew = (start_skew.skew_limitation(recorded, start_ns),)
+    ranks = _labelled([rank for of_profile, *_ in profiles for rank in of_profile])
     counts: Counter[tuple[str, str, LimitationKind]] = Counter()
-    for limitation in (*unreadable, *(note for _, lost in profiles for note in lost)):
+    for limitation in (*unreadable, *skew, *(note for _, lost, _ in profiles for note in lost)):
         counts[limitation.what, limitation.reason, limitation.kind] += limitation.count
     totals = _summed(ranks)
     named = [a for total in totals if (a := options.activities.named(total.activity))]
@@ -153,6 +165,11 @@ def idle(
         ),
         window=None if window is None else window.text,
     )
+
+
+def _window_since(start_ns: int) -> Window:
+    """Return the window of all time on a profile's clock from an instant on."""
+    return Window(f"time:{max(start_ns, 0)}ns-", times_ns=(start_ns, FOREVER_NS))
 
 
 def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
@@ -239,6 +256,7 @@ class _Evidence:
         unrecorded: When devices may have run work that was launched and not recorded.
         limitations: what is left out.
         copies: What copies moved, or None if nothing of them is recorded.
+        first_call_ns: Start of the first call of the host.
     """
 
     devices: tuple[Device, ...]
@@ -255,6 +273,7 @@ class _Evidence:
     unrecorded: RankIntervals
     limitations: tuple[Limitation, ...]
     copies: Copies | None
+    first_call_ns: int
 
     def launches_of(self, device: Device) -> Launches:
         """Return the calls that launched the work after each gap of a device."""
@@ -271,7 +290,29 @@ def ranks_of(
         NothingToAnalyseError: no work took any time, or none of it is in the window.
         UsageError: no range has the name of a step that the user gave.
     """
+    return _measure(profile, options)[:2]
+
+
+#: Devices of a profile with their idle time, what could not be measured, and when the recording of
+#: each device began.
+_ReadProfile: TypeAlias = tuple[
+    tuple[RankIdle, ...], tuple[Limitation, ...], tuple[start_skew.RecordedDevice, ...]
+]
+
+
+def _measure(profile: Profile, options: IdleOptions) -> _ReadProfile:
+    """Return the devices of a profile with their idle time, and when each was recorded.
+
+    Raises:
+        InputError: no step lies in the window.
+        NothingToAnalyseError: no work took any time, or none of it is in the window.
+        UsageError: no range has the name of a step that the user gave.
+    """
     profile, evidence = _gather_evidence(profile, options)
+    first_call_ns = int(evidence.first_call_ns)
+    recorded = start_skew.recorded_devices(
+        profile.source, evidence.activities, options.kinds, first_call_ns
+    )
     losses = *profile.limitations, *evidence.limitations
     if options.window is not None:
         low_ns, high_ns = _extent(profile, options.window, evidence.steps)
@@ -289,7 +330,7 @@ def ranks_of(
         longest_ns = _longest_queueing_ns(profile.activities, evidence)
         losses = tuple(note.outside(low_ns - longest_ns, high_ns) for note in losses)
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
-    return ranks, (*losses, *_limitations(profile, evidence, ranks))
+    return ranks, (*losses, *_limitations(profile, evidence, ranks)), recorded
 
 
 def _longest_queueing_ns(activities: Activities, evidence: _Evidence) -> int:
@@ -461,6 +502,7 @@ def _evidence_of(
         unrecorded=linked.unrecorded,
         limitations=limitations,
         copies=None if profile.copies is None else profile.copies(),
+        first_call_ns=linked.start_ns,
     )
 
 

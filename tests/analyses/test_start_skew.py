@@ -1,0 +1,89 @@
+"""Profilers that start at different times: a collective waits for the last, which is no fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.idle.start_skew import RecordedDevice, common_start
+from tests.support.nsys_exports import C, K, profile
+
+MS = 1_000_000
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+UTC_NS = 1_700_000_000_000_000_000
+SKEWED = "devices recorded before others"
+
+
+def rank_of(folder: Path, pid: int, begin_ms: int, waits_from_ms: int, *, utc: bool = True) -> Path:
+    """Write a rank that enters an all-reduce, which ends at 905 ms, and then computes for 100 ms.
+
+    Args:
+        folder: Folder to write to.
+        pid: Process of the rank.
+        begin_ms: When its recording begins, and its session.
+        waits_from_ms: When it enters the all-reduce.
+        utc: Whether the profile holds its UTC.
+    """
+    spans = [(waits_from_ms, 905, ALL_REDUCE)]
+    for step in range(10):
+        spans += [(905 + 10 * step, 913 + 10 * step, "gemm")]
+        spans += [(913 + 10 * step, 914 + 10 * step, ALL_REDUCE)]
+    shifted = [((s - begin_ms) * MS, (e - begin_ms) * MS, name) for s, e, name in spans]
+    kernels = [K(s, e, n + 1, name, pid=pid) for n, (s, e, name) in enumerate(shifted)]
+    # The first call shows when the recording begins.
+    calls = [C(0, 1, 0, tid=pid, pid=pid, name="cudaMalloc")]
+    for number, (start, *_) in enumerate(shifted, 1):
+        calls.append(C(max(start - 1000, 1), max(start - 500, 2), number, tid=pid, pid=pid))
+    epoch_ns = UTC_NS + begin_ms * MS if utc else None
+    return profile(folder, kernels, calls, name=f"rank{pid}.sqlite", utc_epoch_ns=epoch_ns)
+
+
+def test_waiting_for_the_last_recording_is_left_out(tmp_path: Path) -> None:
+    rank_of(tmp_path, 1, 0, 10)
+    rank_of(tmp_path, 2, 900, 900)
+    report = bubbleviz.idle(tmp_path)
+
+    early, late = report.ranks
+    # From 900 ms on: 5 ms of waiting, then 10 steps of 8 and 1 ms, less the last gap.
+    assert early.end_ns - early.start_ns == 104 * MS
+    assert early.exposed_communication_ns == 15 * MS
+    assert late.exposed_communication_ns == 15 * MS
+    (note,) = [note for note in report.limitations if note.what == SKEWED]
+    assert "up to 890.0 ms before that are left out" in note.reason
+
+
+def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
+    rank_of(tmp_path, 1, 0, 10)
+    rank_of(tmp_path, 2, 900, 900)
+    report = bubbleviz.idle(tmp_path, window="time:0s-")
+
+    assert report.ranks[0].exposed_communication_ns == 905 * MS
+    assert not [note for note in report.limitations if note.what == SKEWED]
+
+
+@pytest.mark.parametrize(
+    ("waits_from_ms", "begin_ms", "utc"), [(10, 5, True), (900, 900, True), (10, 900, False)]
+)
+def test_ranks_that_were_recorded_in_time_keep_their_time(
+    waits_from_ms: int, begin_ms: int, utc: bool, tmp_path: Path
+) -> None:
+    """A rank that is late although it was recorded is a finding, and unknown UTC shows nothing."""
+    rank_of(tmp_path, 1, 0, waits_from_ms, utc=utc)
+    rank_of(tmp_path, 2, begin_ms, 900, utc=utc)
+    report = bubbleviz.idle(tmp_path)
+
+    assert report.ranks[0].exposed_communication_ns == (915 - waits_from_ms) * MS
+    assert not [note for note in report.limitations if note.what == SKEWED]
+
+
+def test_the_last_recording_that_is_waited_for_counts() -> None:
+    waiting = RecordedDevice(0, (0, 1000), (10, 500))
+    awaited = RecordedDevice(450, (450, 1000), (450, 500))
+    unrelated = RecordedDevice(800, (800, 1000), (0, 0))
+
+    assert common_start([waiting, awaited, unrelated]) == 450
+    assert common_start([waiting, unrelated]) is None
+    assert common_start([waiting]) is None
+    assert common_start([]) is None
