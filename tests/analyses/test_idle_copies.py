@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.support.columnar_exports import ARROW, PARQUET, Form, columnar
 from tests.support.edited_databases import change
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, M, profile
+from tests.support.processes import Process
+from tests.support.rocm_profiles import write_rocpd, write_rpd
 
 #: Ids of kinds of memory in nsys exports.
 PAGEABLE, PINNED, DEVICE, MANAGED = 0, 1, 2, 4
@@ -174,6 +177,24 @@ def test_pytorch_traces_tell_copies_by_name_and_argument(size: object, tmp_path:
     assert totals(report) == [("host to device", "pinned", "device", 1, expected, 60_000)]
     assert "host to device (pinned)" in advice(report)[0]
     assert ("GB/s" in advice(report)[0]) == (size is not None)
+
+
+@pytest.mark.parametrize("write", [write_rocpd, write_rpd])
+def test_rocm_databases_tell_bytes_or_directions(
+    write: Callable[[Path, list[Process]], Path], tmp_path: Path
+) -> None:
+    process = Process(
+        "node",
+        1,
+        calls=[(1_000, 1_001, 1, number, "hipLaunchKernel") for number in range(1, 6)],
+        kernels=[(1_002, 1_010, 0, 1, 1, "gemm"), (1_090, 1_100, 0, 2, 1, "gemm")],
+        copies=[(1_060, 1_070, 0, 4, 1), (1_020, 1_050, 0, 3, 1)],
+        fills=[(1_070, 1_080, 0, 5, 1)],
+    )
+    report = bubbleviz.idle([write(tmp_path / "profile.db", [process])])
+
+    size = 128 if write is write_rocpd else None
+    assert totals(report) == [("host to device", "unknown", "unknown", 2, size, 40)]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.errors import ProfileError
 from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE, Codes, Ints
-from bubbleviz.model.grouping import distinct, in_groups
+from bubbleviz.model.copies import Copies
+from bubbleviz.model.grouping import distinct, in_groups, places_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch
@@ -57,8 +58,8 @@ def _sound(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
 
 def _activities(
     recording: RocmRecording, zero_ns: int, thread: Ints
-) -> tuple[profile.Activities, list[Limitation], Ints]:
-    """Return the work of devices, what is not known of it, and its streams.
+) -> tuple[profile.Activities, list[Limitation], Ints, Copies]:
+    """Return the work of devices, what is not known of it, its streams, and what copies moved.
 
     ``thread`` is that of each call.
     """
@@ -87,7 +88,9 @@ def _activities(
         reason = f"{path} does not record it"
         reason += "; the only process that made calls is taken" if len(processes) == 1 else ""
         notes.append(Limitation("the process of kernels", reason, orphans, LimitationKind.COSTS))
-    return activities, notes, _streams(recording, zero_ns, builder.group)
+    streams = _streams(recording, zero_ns, builder.group)
+    moved = _copies(recording, zero_ns, activities, builder.group)
+    return activities, notes, streams, moved
 
 
 def _streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Ints:
@@ -111,6 +114,30 @@ def _streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Int
     return column
 
 
+def _copies(
+    recording: RocmRecording, zero_ns: int, activities: profile.Activities, group: Codes | None
+) -> Copies:
+    """Return what copies moved, without fills.
+
+    Args:
+        recording: The recording.
+        zero_ns: Time from which the activities count.
+        activities: The activities, kernels first.
+        group: Groups by which they were put in order, or None if they were not.
+    """
+    moved = [np.empty((2, 0), np.int64)]
+    for block, of_block in zip(recording.copies, recording.moved, strict=True):
+        times = _since_start(block[:2], zero_ns)
+        moved.append(of_block.compress(in_memory.has_times(*times), axis=1))
+    size, direction = np.concatenate(moved, axis=1)
+    copies = Copies.unknown(activities.kernels + np.arange(len(size)))
+    copies = copies.changed(size=size, direction=direction).take(direction != NONE)
+    if group is None:
+        return copies
+    (order,) = in_groups(group, (np.arange(len(activities), dtype=np.int32),))
+    return copies.moved(places_in(order))
+
+
 def decoded(recording: RocmRecording) -> in_memory.Decoded:
     """Return the profile that a recording makes.
 
@@ -130,7 +157,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
     start_ns, end_ns, thread, kind, name = _sound(recording.ranges, zero_ns)
     ranges = in_memory.plain_ranges(start_ns, end_ns, thread, name, ())
     ranges = replace(ranges, start_end=kind == Kind.STARTED)
-    work, notes, streams = _activities(recording, zero_ns, calls.calls.thread)
+    work, notes, streams, copies = _activities(recording, zero_ns, calls.calls.thread)
     lacking = unlinked = ""
     if not work.kernels:
         but = f", but {counted(count, 'HIP API call')}" if count else ""
@@ -175,6 +202,7 @@ def decoded(recording: RocmRecording) -> in_memory.Decoded:
                 *profile.impossible_times(path, impossible),
             ),
             streams=lambda: streams,
+            copies=lambda: copies,
         ),
         dict(zip(_WHAT, (*held, calls_held, len(ranges) + recording.nameless), strict=True)),
         # Copies alone are work, too.

@@ -27,6 +27,7 @@ import numpy as np
 from bubbleviz.conventions.globs import PackedNames
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.copies import Direction
 from bubbleviz.model.grouping import Groups, Numbering, distinct, found_in, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PID_MASK, Device, Thread
@@ -43,6 +44,7 @@ _TID_BITS, _PID_BITS = 24, 24
 _MOST_IDS = (1 << 32) - 1
 #: How the runtime (ROCm/clr) names the kernels by which it copies and fills.
 BLIT_KERNELS = "__amd_rocclr_"
+_FILL_KERNELS = f"{BLIT_KERNELS}fill"
 
 
 @dataclass
@@ -55,6 +57,8 @@ class RocmRecording:
         kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``, number
             of the stream.
         copies: the same without a name, of copies and fills.
+        moved: Number of bytes and code of the direction of the rows of each block of ``copies``;
+            -1 for unknown bytes, and for the direction of fills.
         calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
         ranges: start_ns, end_ns, thread, :class:`Kind`, row of ``range_texts``.
         kernel_names: distinct names of kernels.
@@ -75,6 +79,7 @@ class RocmRecording:
     format: str
     kernels: list[Ints] = field(default_factory=list)
     copies: list[Ints] = field(default_factory=list)
+    moved: list[Ints] = field(default_factory=list)
     calls: list[tuple[Ints, ...]] = field(default_factory=list)
     ranges: list[tuple[Ints, ...]] = field(default_factory=list)
     kernel_names: Numbering[str] = field(default_factory=Numbering)
@@ -110,7 +115,20 @@ class RocmRecording:
         number[~blit] = self.kernel_names.numbers(np.array(names, object)[~blit].tolist())
         rows = np.vstack((work, number[name], stream))
         self.kernels.append(rows.compress(~blit[name], axis=1))
-        self.copies.append(work.compress(blit[name], axis=1))
+        fills = flags(names, lambda text: text.startswith(_FILL_KERNELS))[name[blit[name]]]
+        direction = np.where(fills, NONE, Direction.UNKNOWN)
+        moved = np.stack((np.full(len(direction), NONE), direction))
+        self.add_copies(work.compress(blit[name], axis=1), moved)
+
+    def add_copies(self, block: Ints, moved: Ints) -> None:
+        """Add copies and fills.
+
+        Args:
+            block: Columns as of ``copies``.
+            moved: Columns as of ``moved``, of the same rows.
+        """
+        self.copies.append(block)
+        self.moved.append(moved)
 
     def check(self, numbers: Ints, again: str) -> None:
         """Raise ProfileError where processes or threads have numbers that none can have."""
@@ -326,7 +344,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     has_events = part.has("calls/events")
     packed = part.events() if has_events else (np.empty((5, 0), np.int64), b"")
     events = packed[0]
-    work, copies, stream = _work(part, agents, tables[0])
+    work, copies, moved, stream = _work(part, agents, tables[0])
     none = np.empty((6, 0), np.int64)
     calls = part.columns("calls/all") if part.has("calls/all") and has_events else none
     at = found_in(events[0], np.concatenate([columns[-1] for columns in (work, copies, calls)]))
@@ -349,7 +367,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     device, _ = mapped(copies[3], numbers)
     recording.copied += copies.shape[1]
     launcher = correlation[kernels:launched]
-    recording.copies.append(np.stack((*copies[:2], device, above[1], launcher)))
+    recording.add_copies(np.stack((*copies[:2], device, above[1], launcher)), moved)
     tid, unknown = mapped(calls[3, alike.first], {number: tid for number, tid, *_ in threads})
     if threads and unknown.any():
         lost = unknown[alike.of_row]
@@ -408,11 +426,12 @@ def _of_events(column: Ints, at: Ints, missing: int) -> Ints:
     return np.append(column, missing)[at]
 
 
-def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints]:
+def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the kernels, and the copies, by start: start, end, process, agent, ... and event.
 
     A copy is one of the GPU that it goes to, else of that it comes from; those between hosts are
-    none of any. The third result is the stream of each kernel.
+    none of any. The third result is the number of bytes and the direction of each copy, the fourth
+    the stream of each kernel.
     """
     work = part.columns("gpu_work/kernels", table=table)
     order = np.argsort(work[0], kind="stable")
@@ -420,13 +439,47 @@ def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints]:
     # Unlike an index, this gives columns one behind the other.
     work = work.take(order, axis=1)
     if not part.has("gpu_work/copies"):
-        return work, np.empty((5, 0), np.int64), stream
+        return work, np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), stream
     copied = part.columns("gpu_work/copies")
     gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else distinct(work[3])
     into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
     copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
+    moved = _moved(part, copied, into, out_of).compress(into | out_of, axis=1)
     copies = copies.compress(into | out_of, axis=1)
-    return work, copies.take(np.argsort(copies[0], kind="stable"), axis=1), stream
+    order = np.argsort(copies[0], kind="stable")
+    return work, copies.take(order, axis=1), moved.take(order, axis=1), stream
+
+
+def _moved(part: Part, copied: Ints, into: Bools, out_of: Bools) -> Ints:
+    """Return the number of bytes and the direction of copies, shape (2, copies).
+
+    Args:
+        part: Part of a recording.
+        copied: Columns of its copies, with the agents that they go to and come from.
+        into: Whether each copy goes to a GPU.
+        out_of: Whether each copy comes from a GPU.
+    """
+    size = np.full(copied.shape[1], NONE, np.int64)
+    direction = np.zeros(copied.shape[1], np.int64)
+    if part.has("gpu_work/copy_sizes"):
+        columns = part.columns("gpu_work/copy_sizes")
+        if columns.shape[1] == copied.shape[1]:
+            size, direction = columns
+    has_source = copied[4] != NONE
+    is_inside = into & out_of & (copied[3] == copied[4])
+    by_agents = np.select(
+        [~has_source, is_inside, into & out_of, into, out_of],
+        [
+            Direction.UNKNOWN,
+            Direction.DEVICE_TO_DEVICE,
+            Direction.PEER_TO_PEER,
+            Direction.HOST_TO_DEVICE,
+            Direction.DEVICE_TO_HOST,
+        ],
+        Direction.UNKNOWN,
+    )
+    is_told = direction != Direction.UNKNOWN
+    return np.stack((np.maximum(size, NONE), np.where(is_told, direction, by_agents)))
 
 
 def _streams_of_kernels(part: Part, count: int) -> Ints:
