@@ -23,6 +23,7 @@ from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, M, profile
 from tests.support.processes import Process
 from tests.support.rocm_profiles import write_rocpd, write_rpd
+from tests.support.xla_files import E, L, P, space, trace_json
 
 #: Ids of kinds of memory in nsys exports.
 PAGEABLE, PINNED, DEVICE, MANAGED = 0, 1, 2, 4
@@ -195,6 +196,28 @@ def test_rocm_databases_tell_bytes_or_directions(
 
     size = 128 if write is write_rocpd else None
     assert totals(report) == [("host to device", "unknown", "unknown", 2, size, 40)]
+
+
+@pytest.mark.parametrize("suffix", [".xplane.pb", ".trace.json"])
+def test_xla_tells_directions_by_names(suffix: str, tmp_path: Path) -> None:
+    events = [E("gemm", 0, 10), E("MemcpyH2D", 20, 50), E("Memset", 50, 60), E("gemm", 90, 100)]
+    planes = [P("/device:GPU:0", [L("Stream #3(MemcpyH2D,Kernel)", events, 3)])]
+    path = tmp_path / f"profile{suffix}"
+    path.write_bytes(space(planes) if suffix == ".xplane.pb" else trace_json(planes))
+
+    ((direction, *_, count, size, _),) = totals(bubbleviz.idle(path))
+    assert (direction, count, size) == ("host to device", 1, None)
+
+
+def test_copies_of_which_nothing_is_known_are_not_listed(tmp_path: Path) -> None:
+    lines = [
+        L("XLA Ops", [E("dot.2", 1, 9), E("dot.3", 9, 12)], 1),
+        L("Async XLA Ops", [E("copy-start.4", 2, 5)], 2),
+    ]
+    path = tmp_path / "profile.xplane.pb"
+    path.write_bytes(space([P("/device:TPU:0", lines)]))
+
+    assert bubbleviz.idle(path).copies() == ()
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,11 @@ class CopyTotal:
     time_ns: int
 
     @property
+    def is_known(self) -> bool:
+        """Whether anything is known of the copies beside their time."""
+        return self.direction is not Direction.UNKNOWN or self.size is not None
+
+    @property
     def bytes_per_ns(self) -> float | None:
         """Bytes per nanosecond, which is GB/s, or None if bytes are unknown."""
         return None if self.size is None or not self.time_ns else self.size / self.time_ns
@@ -102,7 +107,7 @@ def totals_of(
         )
         for group, row in enumerate(groups.first.tolist())
     ]
-    return add_up(totals)
+    return add_up(totals) if any(total.is_known for total in totals) else ()
 
 
 def add_up(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:

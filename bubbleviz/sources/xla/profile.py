@@ -10,9 +10,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.conventions.copy_names import copies_of_names
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.copies import Copies
 from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost, group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -161,6 +163,7 @@ class DeviceWork:
         work_name = np.full(len(work), NONE, np.int32)
         used, work_name[named] = _renumbered(work.name[named])
         self.streams = work.line
+        self._copy_name = work.name[kernels:]
         self.activities = model.Activities(
             start_ns=work.start_ns,
             end_ns=work.end_ns,
@@ -171,6 +174,13 @@ class DeviceWork:
             names=tuple(self._texts[number] for number in used.tolist()),
             ranks=np.stack((np.full(len(devices), self._process, np.int64), devices), axis=1),
         )
+
+    def copies(self) -> Copies:
+        """Return the directions of copies, as their names tell them."""
+        count = len(self._copy_name)
+        rows = len(self.activities) - count + np.arange(count)
+        size = np.full(count, NONE, np.int64)
+        return copies_of_names(rows, self._copy_name, self._texts, size)
 
     def _threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
         """Return the threads of the host's lines and of devices, as nsys numbers them.
@@ -404,6 +414,7 @@ def profile_of(
         limitations=(*limitations, *_limitations(source.path, planes, work)),
         launches_known=work.launched,
         streams=lambda: work.streams,
+        copies=work.copies,
     )
     counts = {
         "kernels and instructions": activities.kernels,
