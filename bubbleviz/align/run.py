@@ -19,6 +19,7 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, timebase, within_machines
+from bubbleviz.align.waiting_kernels import waiting_kernels
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
@@ -338,6 +339,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         *early,
         *staging.limitations,
         *_left_out(joined),
+        *waiting_kernels(recordings, time.clocks),
         *without_members(collectives, joined.exposed),
     )
     pairing = staging.pairing

@@ -18,10 +18,11 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.conventions import kinds as naming
+from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import places_in
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import one_line
 
@@ -50,6 +51,8 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     return replace(profile, activities=sorted_work, streams=sorted_streams, copies=moved_copies)
 
 
+#: Subject of the limitation for names that look like communication.
+_BY_NAME = "kernels that look like communication"
 #: Names that a limitation lists, and characters of each.
 _LISTED, _NAME = 3, 60
 #: Of a device's kernel time, the least that a name must take to be looked at.
@@ -60,6 +63,9 @@ _MOST_NAMES = 16
 _MOST_KERNELS, _SAMPLE = 200_000, 10_000
 #: Of its own time, the least that other kernels must run beside it.
 _BESIDE = 0.8
+#: Maximum number of unknown names of a rank, and of kernels of each, that are compared with those
+#: of other ranks.
+_MAX_UNKNOWN, _MAX_SAMPLE = 4, 512
 #: So many others run from start to end beside at least half of its kernels.
 _OTHERS = 2
 
@@ -73,9 +79,7 @@ def candidates_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]
     """
     activities, path = profile.activities, profile.source.path
     by_name = naming.communication_candidates(activities.names, kinds)
-    yield from _limitation(
-        "kernels that look like communication", path, activities, by_name, "count as compute"
-    )
+    yield from _limitation(_BY_NAME, path, activities, by_name, "count as compute")
     # Where no host launched the work, it is a host's own, or lies on one line per device.
     if profile.launches_known:
         beside = _beside_compute(activities, kinds, by_name)
@@ -128,12 +132,16 @@ def _limitation(
     names = [activities.names[row] for row in longest.tolist()]
     listed = ", ".join(repr(one_line(name, _NAME)) for name in names[:_LISTED])
     more = f" and {len(rows) - _LISTED:,} more names" if len(rows) > _LISTED else ""
+    # Only much of the kernel time makes bubbles noticeably smaller.
+    is_much = what == _BY_NAME and total_ns[rows].sum() >= _LEAST * total_ns.sum()
+    kind = LimitationKind.COMMUNICATION_COUNTED if is_much else LimitationKind.OTHER
     yield Limitation(
         what,
         f"{path}: {int(total_ns[rows].sum()) / 1e6:,.3f} ms of {listed}{more} {words}; if they "
         "communicate, list their names under communication in a TOML file, and give it with "
         f"--convention: {addition(names[:_LISTED])}",
         int(count[rows].sum()),
+        kind,
     )
 
 
@@ -153,6 +161,53 @@ def _regex_of(name: str) -> str:
         if text is not None and text[0].strip() and text[0] in name:
             return re.escape(text[0])
     return re.escape(name[:1])
+
+
+def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[UnknownKernels]:
+    """Yield the kernels of unknown names that take the most time on each rank of a profile.
+
+    Whether they wait for other ranks shows once the clocks of all profiles are known.
+
+    Args:
+        profile: The profile, with work whose times are possible.
+        kinds: Lists of names of kernels.
+    """
+    activities = profile.activities
+    # Names that look like communication have a limitation already.
+    by_name = naming.communication_candidates(activities.names, kinds)
+    unknown = naming.unknown_names(activities.names, kinds) & ~by_name
+    # Without launches the work is that of a host, or all of a device is on one line.
+    if not unknown.any() or not profile.launches_known:
+        return
+    n_names, rows_of = len(activities.names), activities.rows_by_rank()
+    for rank in range(len(activities.ranks)):
+        rows = rows_of(rank)
+        rows = rows[rows < activities.kernels]
+        name = activities.name_id[rows].astype(np.int64)
+        length_ns = activities.end_ns[rows] - activities.start_ns[rows]
+        total_ns = intervals.group_sum(name, n_names, length_ns)
+        count = np.bincount(name, minlength=n_names)
+        is_long = unknown & (total_ns >= _LEAST * total_ns.sum()) & (total_ns > 0)
+        longest = np.flatnonzero(is_long)
+        longest = longest[np.argsort(-total_ns[longest], kind="stable")][:_MAX_UNKNOWN]
+        for number in longest.tolist():
+            sample = _middle_by_start(rows[name == number], activities.start_ns)
+            yield UnknownKernels(
+                rank=rank,
+                name=activities.names[number],
+                count=int(count[number]),
+                total_ns=int(total_ns[number]),
+                start_ns=activities.start_ns[sample],
+                end_ns=activities.end_ns[sample],
+            )
+
+
+def _middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
+    """Return the rows in order of their start, at most ``_MAX_SAMPLE`` from the middle."""
+    ordered = rows[np.argsort(start_ns[rows], kind="stable")]
+    first = max(len(ordered) - _MAX_SAMPLE, 0) // 2
+    middle: Ints = ordered[first : first + _MAX_SAMPLE]
+    return middle
 
 
 def _beside_compute(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:

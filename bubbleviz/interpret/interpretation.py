@@ -16,7 +16,11 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.collectives import named_as_told, recorded_collectives
-from bubbleviz.interpret.communication import candidates_of, with_added_communication
+from bubbleviz.interpret.communication import (
+    candidates_of,
+    unknown_kernels_of,
+    with_added_communication,
+)
 from bubbleviz.interpret.coverage import OPEN, UNRECORDED, mark_unrecorded, measure_coverage
 from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times
@@ -332,6 +336,7 @@ def interpret(
                 *limitations_of(profile, linked.links, operations, placed),
                 *(() if used is None else limitations_of_memory(profile.source.path, used)),
             ),
+            unknown_kernels=tuple(unknown_kernels_of(profile, kinds)),
             layers=layer_times(LayerRanges(profile.ranges, named), work, linked.links, placed, keys)
             if layers
             else None,

@@ -56,6 +56,27 @@ class LocalRank:
     named: tuple[int, int] = (NONE, NONE)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class UnknownKernels:
+    """Kernels of one name on one rank of a profile that no list of names contains.
+
+    Attributes:
+        rank: Index of the rank in its profile.
+        name: The demangled name.
+        count: Number of these kernels.
+        total_ns: Their total time.
+        start_ns: Start times of a sample of consecutive kernels, in ascending order.
+        end_ns: Their end times.
+    """
+
+    rank: int
+    name: str
+    count: int
+    total_ns: int
+    start_ns: Ints
+    end_ns: Ints
+
+
 @dataclass(frozen=True)
 class Recording:
     """What is not columns of one interpreted profile; times are the profile's own.
@@ -71,6 +92,7 @@ class Recording:
         limitations: what could not be determined.
         layers: how long kernels of layers ran; None where that was not asked for.
         memory: what operations hold; None where that was not asked for, or not recorded.
+        unknown_kernels: kernels of unknown names that take much of a rank's time.
     """
 
     source: Source
@@ -83,6 +105,7 @@ class Recording:
     limitations: tuple[Limitation, ...]
     layers: LayerTimes | None = None
     memory: MemoryUse | None = None
+    unknown_kernels: tuple[UnknownKernels, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -37,6 +37,7 @@ class LimitationKind(Enum):
     STAGES_UNKNOWN = auto()  # though ranks work: nothing shows which they hold
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
     STAGES_COUNTED_FROM_HELD = auto()  # earlier ones have no profile, and nothing tells how many
+    COMMUNICATION_COUNTED = auto()  # kernels that look like it count as compute: bubbles are larger
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     LIMIT_UNUSED = auto()  # nothing is known to hold against a limit that was given
     UTC_CONTRADICTED = auto()  # clocks that dependencies align may be right

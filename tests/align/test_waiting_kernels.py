@@ -1,0 +1,143 @@
+"""Kernels of unknown names that wait for each other on several ranks are pointed out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.align.waiting_kernels import _nearest, waiting_kernels
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.render import json_document
+from bubbleviz.render.picture.legend import picture as svg
+from bubbleviz.render.text.report import first_screen
+from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from tests.planting import Planting, plant
+from tests.support.nsys_exports import C, K, R, profile
+
+WHAT = "kernels that look like waiting count as compute"
+NAME = "acme_xchg"
+#: Two files on one clock, several hosts, tensor parallel copies; transfers and collectives.
+RUNS: dict[str, dict[str, Any]] = {
+    "transfers": {"transfer_ns": 300_000},
+    "files": {"transfer_ns": 100_000, "jitter": 0.1, "files": "rank"},
+    "hosts": {
+        "transfer_ns": 100_000,
+        "jitter": 0.1,
+        "servers": 2,
+        "clock_error_ns": (0, 3_000_000),
+    },
+    "copies": {"transfer_ns": 100_000, "jitter": 0.1, "tensor": 2},
+    "inside": {"nested_receive_ns": 200_000, "transfer_ns": 100_000},
+    "collectives": {"barrier": True, "norm_ns": 500_000},
+}
+
+
+def _renamed(folder: Path, options: dict[str, Any], names: str) -> Report:
+    """Plant a run, give the kernels of some names (an SQL pattern) another name, and analyse it."""
+    plant(Planting(**options), folder)
+    kernels = "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    for file in folder.glob("*.sqlite"):
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(
+                f"UPDATE StringIds SET value = ? WHERE value LIKE ? AND id IN ({kernels})",
+                (NAME, names),
+            )
+    return bubbleviz.analyze(folder)
+
+
+def _found(report: Report) -> list[Limitation]:
+    return [note for note in report.limitations if note.what == WHAT]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
+    tmp_path: Path, run: str
+) -> None:
+    report = _renamed(tmp_path, RUNS[run], "nccl%")
+
+    (note,) = _found(report)
+    assert f"communication = ['{NAME}']" in note.reason
+    screen = plain_lines(first_screen(report, View(), Display()))
+    assert WHAT in " ".join(screen.split())
+    assert WHAT in svg(report, View())
+    document = json.loads(json_document.render(report, View()))
+    assert WHAT in [entry["what"] for entry in document["limitations"]]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_compute_of_an_unknown_name_is_not(tmp_path: Path, run: str) -> None:
+    report = _renamed(tmp_path, RUNS[run], "gemm%")
+
+    assert not _found(report)
+
+
+def test_the_line_of_the_message_removes_it(tmp_path: Path) -> None:
+    (note,) = _found(_renamed(tmp_path, RUNS["inside"], "nccl%"))
+    ours = tmp_path / "ours.toml"
+    ours.write_text(note.reason.partition("--convention: ")[2])
+
+    assert not _found(bubbleviz.analyze(tmp_path, convention=ours))
+
+
+def _two_ranks(folder: Path, begin: int, end: int, *, times: int = 5) -> Report:
+    """Analyse two ranks that run an unknown kernel five times, on the second begin to end us."""
+    kernels, calls, ranges = [], [], []
+    for pid, (first, last) in enumerate([(100, 1000), (begin, end)], 1):
+        for step in range(times):
+            at, number = 10_000 * step, 10 * step
+            kernels += [
+                K((at + a) * 1000, (at + b) * 1000, number + i, name, pid=pid)
+                for i, (a, b, name) in enumerate(
+                    [(0, 90, "gemm"), (first, last, NAME), (1100, 1500, "gemm")]
+                )
+            ]
+            calls += [
+                C(at * 1000 + 10 * i, at * 1000 + 10 * i + 5, number + i, pid=pid) for i in range(3)
+            ]
+            ranges += [
+                R(at * 1000, at * 1000 + 16, f"F{step}.0.0", pid=pid),
+                R(at * 1000 + 18, at * 1000 + 30, f"B{step}.0.0", pid=pid),
+            ]
+    return bubbleviz.analyze(profile(folder, kernels, calls, ranges))
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "is_waiting"),
+    [
+        (900, 1000, True),  # ends with the other, and began much later
+        (900, 1005, True),  # within the clocks' grain
+        (900, 1080, False),  # ends later
+        (100, 1000, False),  # begins with the other, too
+        (400, 1000, False),  # takes two thirds of it
+        (995, 1000, True),  # too short to wait itself: the other waits for it
+    ],
+)
+def test_kernels_wait_if_they_end_together_and_begin_apart(
+    tmp_path: Path, begin: int, end: int, is_waiting: bool
+) -> None:
+    assert bool(_found(_two_ranks(tmp_path, begin, end))) == is_waiting
+
+
+def test_no_recordings_and_no_kernels_wait_for_nothing() -> None:
+    assert list(waiting_kernels([], [])) == []
+
+
+@given(st.lists(st.integers(-50, 50), min_size=1), st.lists(st.integers(-60, 60)))
+def test_nearest_is_the_nearest(elements: list[int], values: list[int]) -> None:
+    ascending = np.sort(np.array(elements, np.int64))
+
+    nearest = _nearest(ascending, np.array(values, np.int64))
+
+    distances = np.abs(ascending[nearest] - np.array(values, np.int64)).tolist()
+    assert distances == [min(abs(element - value) for element in elements) for value in values]
