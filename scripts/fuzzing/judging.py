@@ -27,6 +27,7 @@ class Ended:
     """How a command ended.
 
     Attributes:
+        command: Name of the command, or a path.
         code: Exit code, or None if an exception escaped.
         escaped: The exception and where it was raised, or "".
         out: Standard output.
@@ -34,6 +35,7 @@ class Ended:
         cpu_s: Processor time in seconds.
     """
 
+    command: str
     code: int | None
     escaped: str
     out: bytes
@@ -106,9 +108,9 @@ def _problems_of_messages(ended: Ended) -> list[str]:
         problems.append("refused without a sentence")
     elif len(sentences[-1]) > _MAX_SENTENCE:
         problems.append("refused in a sentence that is too long")
-    # ``bubbleviz PATH`` first names the command that it runs.
+    # ``bubbleviz PATH`` first names the command that it runs; watch reports what happens.
     is_door = len(sentences) == 2 and ", since " in sentences[0]
-    if len(sentences) > 1 and not is_door:
+    if len(sentences) > 1 and not is_door and ended.command != "watch":
         problems.append(f"refused in {len(sentences)} sentences")
     return problems
 

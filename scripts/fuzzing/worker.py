@@ -124,7 +124,7 @@ def _command_line(request: Request, drawn: DrawnInput) -> str:
 def _run_input(request: Request, started: Started, drawn: DrawnInput) -> Answer:
     folder = Path(request.folder)
     before = list_contents(drawn.path.parent)
-    ended = run_captured(lambda: run_bubbleviz([*drawn.words]), folder)
+    ended = run_captured(drawn.words, folder)
     problems = list_problems(ended, drawn.outputs, request.max_cpu_s)
     if list_contents(drawn.path.parent) != before:
         problems.append("changed its input")
@@ -148,12 +148,15 @@ def _unasked_outputs(drawn: DrawnInput, folder: Path) -> list[str]:
     return [f"left a file: {sorted(unasked)[0].suffix}"] if unasked else []
 
 
-def run_captured(command: Callable[[], int], folder: Path) -> Ended:
+def run_captured(
+    words: Sequence[str], folder: Path, run: Callable[[list[str]], int] = run_bubbleviz
+) -> Ended:
     """Run a command with standard output and error in files, and return how it ended.
 
     Args:
-        command: Returns an exit code.
+        words: Arguments of the command line.
         folder: Folder of the files ``stdout`` and ``stderr``.
+        run: Runs the arguments and returns an exit code.
     """
     code, escaped = None, ""
     with (folder / "stdout").open("w+b") as out, (folder / "stderr").open("w+b") as err:
@@ -161,13 +164,14 @@ def run_captured(command: Callable[[], int], folder: Path) -> Ended:
         with _redirected(1, out) as stdout, _redirected(2, err) as stderr:
             try:
                 with redirect_stdout(stdout), redirect_stderr(stderr):
-                    code = command()
+                    code = run([*words])
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1
             except BaseException as error:
                 escaped = _describe(error)
                 traceback.print_exc(file=stderr)
-        return Ended(code, escaped, _read(out), _read(err), time.process_time() - begin_s)
+        cpu_s = time.process_time() - begin_s
+        return Ended(words[0], code, escaped, _read(out), _read(err), cpu_s)
 
 
 @contextmanager

@@ -19,8 +19,10 @@ from scripts.fuzzing.worker import Answer, Request, run_captured
 from tests.support.edited_databases import columns_of
 from tests.support.places import EXAMPLE
 
-DONE = Ended(0, "", b"a table\n", b"bubbleviz: warning: something\n", 0.1)
-REFUSED = Ended(1, "", b"", b"bubbleviz: a.sqlite: the file is empty; copy it again\n", 0.1)
+DONE = Ended("analyze", 0, "", b"a table\n", b"bubbleviz: warning: something\n", 0.1)
+REFUSED = Ended(
+    "analyze", 1, "", b"", b"bubbleviz: a.sqlite: the file is empty; copy it again\n", 0.1
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,7 @@ def test_damaged_databases_can_be_opened(tmp_path: Path) -> None:
 def test_good_outcomes_are_no_problem() -> None:
     assert list_problems(DONE, [], 10.0) == []
     assert list_problems(REFUSED, [], 10.0) == []
+    assert list_problems(replace(REFUSED, command="watch", err=2 * REFUSED.err), [], 10.0) == []
     door = b"bubbleviz: idle, since no range names an operation\n" + REFUSED.err
     assert list_problems(replace(REFUSED, err=door), [], 10.0) == []
 
@@ -182,11 +185,11 @@ def test_an_output_of_a_command_that_refuses_is_a_problem(tmp_path: Path) -> Non
 def test_an_exception_is_named_after_where_it_passed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> int:
+    def fail(_: list[str]) -> int:
         empty: dict[str, int] = {}
         return empty["missing"]
 
-    ended = run_captured(fail, tmp_path)
+    ended = run_captured(["analyze"], tmp_path, fail)
 
     assert ended.code is None
     assert ended.escaped.startswith("KeyError at ")
