@@ -779,6 +779,29 @@ def test_a_frozen_scheduler_is_an_error(many: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@needs_stopping
+@pytest.mark.parametrize("moment", ["check_versions", "_check_version"])
+def test_a_scheduler_that_freezes_before_versions_are_known_is_an_error(
+    moment: str, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "scheduler.json"
+    where: Any = dask_fleet.DaskFleet if moment == "check_versions" else dask_fleet
+    check = getattr(where, moment)
+    with running_scheduler(file) as process, workers(file, last=True):
+
+        def freeze(*arguments: Any) -> None:
+            if not frozen:
+                _stop(process)
+                frozen.append(process.pid)
+            check(*arguments)
+
+        frozen: list[int] = []
+        monkeypatch.setattr(where, moment, freeze)
+        with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
+            bubbleviz.analyze(many, dask=str(file))
+
+
+@pytest.mark.thorough
 def test_a_scheduler_that_dies_prints_one_sentence(many: Path, tmp_path: Path) -> None:
     """In a process of its own, as what Dask logs may come as late as at its end."""
     file, output = tmp_path / "scheduler.json", tmp_path / "r.json"

@@ -287,7 +287,7 @@ class DaskFleet(run_recordings.Fleet):
             )
 
     def _wait_for(self, call: Callable[[], T]) -> T:
-        """Return what a call to all workers returns; silent ones are noticed meanwhile.
+        """Return what a call returns that has no timeout; silence is noticed meanwhile.
 
         Raises:
             InputError: a worker was silent for too long, or the scheduler does not answer.
@@ -322,11 +322,14 @@ class DaskFleet(run_recordings.Fleet):
         for worker, version in sorted(versions.items()):
             if not isinstance(version, OSError):  # it has left
                 _check_version(f"--dask {self._address}: worker {worker}", version)
+        run = partial(self._client.run_on_scheduler, resolve_name, _VERSION)
         try:
-            version = self._client.run_on_scheduler(resolve_name, _VERSION)
+            answer: object = self._wait_for(run)
+        except BubblevizError:  # it does not answer
+            raise
         except Exception as error:  # whatever it raises instead of an answer
-            version = error
-        _check_version(f"--dask {self._address}: the scheduler", version)
+            answer = error
+        _check_version(f"--dask {self._address}: the scheduler", answer)
 
     def _done(self, tasks: Iterable[Task], at_once: int | None = None) -> Iterator[tuple[int, Any]]:
         """Yield (number, result or ProfileError) of each task, in the order that they are done.
