@@ -15,6 +15,7 @@ them again. Exit codes: 0 no input has a problem, 1 some have.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Path(request.folder).mkdir()
         progress = _Progress(options.inputs)
         try:
-            run_campaign(request, options.jobs, progress.show)
+            run_campaign(request, options.jobs, progress.show, 60 * options.minutes)
         finally:
             print("\n".join(progress.counts.lines()), flush=True)
     return 1 if progress.counts.problems else 0
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inputs", type=int, default=1_000, metavar="N", help="inputs [1000]")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed [0]")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no input later")
     parser.add_argument("--kind", action="append", default=[], help="only this kind; repeat")
     parser.add_argument("--failures", type=Path, default=failures, help=f"folder [{failures}]")
     parser.add_argument("--max-seconds", type=float, default=60.0, help="of an input [60]")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,7 @@ from scripts.fuzzing.worker import Answer, Request, Started, keep_failure
 from tests.support.places import CHECKOUT
 
 #: Inputs that one worker process runs. A new process starts without what the last one cached.
-_BATCH = 1_000
+_BATCH = 500
 #: Seeds that are listed for each problem.
 _MAX_SEEDS = 5
 
@@ -62,20 +64,24 @@ class Counts:
             yield f"{count:>9,}  {kind}: {problem} (seeds {seeds})"
 
 
-def run_campaign(request: Request, jobs: int, report: Callable[[Answer], None]) -> None:
+def run_campaign(
+    request: Request, jobs: int, report: Callable[[Answer], None], max_s: float = math.inf
+) -> None:
     """Run all inputs of a request.
 
     Args:
         request: Seeds of all inputs; each worker gets a folder of its own.
         jobs: Number of worker processes at a time.
         report: Called for each input, by one thread at a time.
+        max_s: Time after which no further batch begins, in seconds.
     """
+    end_s = time.monotonic() + max_s
     lock = threading.Lock()
     seeds = iter(request.seeds)
 
     def next_batch() -> tuple[int, ...]:
         with lock:
-            return tuple(islice(seeds, _BATCH))
+            return tuple(islice(seeds, _BATCH if time.monotonic() < end_s else 0))
 
     def take(answer: Answer) -> None:
         with lock:
