@@ -59,7 +59,8 @@ def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
         M(62_000, 64_000, 5, kind=1, size=500, memory=(PAGEABLE, DEVICE)),
         M(64_000, 65_000, 6, kind=2, size=100, memory=(DEVICE, PINNED)),
         M(65_000, 68_000, 7, kind=8, size=MB, memory=(DEVICE, DEVICE)),
-        M(68_000, 69_000, 8, kind=11, size=4096, memory=(MANAGED, MANAGED)),
+        M(68_000, 68_500, 8, kind=11, size=4095, memory=(MANAGED, MANAGED)),
+        M(68_500, 69_000, 8, kind=11, size=1, memory=(7, None)),
         M(69_000, 69_500, 9, kind=99, size=10, memory=(7, 99)),
     )
     report = bubbleviz.idle([path])
@@ -69,7 +70,7 @@ def test_copies_are_summed_by_direction_and_memory(tmp_path: Path) -> None:
         ("device to device", "device", "device", 1, MB, 3_000),
         ("host to device", "pageable", "device", 1, 500, 2_000),
         ("device to host", "device", "pinned", 1, 100, 1_000),
-        ("host to device", "managed", "managed", 1, 4096, 1_000),
+        ("host to device", "managed", "managed", 2, 4096, 1_000),
         ("unknown", "unknown", "unknown", 1, 10, 500),
     ]
     first = json.loads(as_json(report, 1))["copies"][0]

@@ -445,16 +445,27 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
     n_copies = int(has_times(whole[0], whole[1]).sum())
     # Copies come after all kernels, and before all memsets.
     copies = Copies.unknown(activities.kernels + np.arange(n_copies))
-    if export.has("gpu_work/copy_sizes"):
-        start_ns, end_ns, size, kind = export.columns("gpu_work/copy_sizes")
-        timed = has_times(start_ns, end_ns)
-        direction = _codes(kind[timed], _DIRECTIONS)
-        copies = copies.changed(size=np.maximum(size[timed], NONE), direction=direction)
     if export.has("gpu_work/copy_memory"):
         start_ns, end_ns, source, target = export.columns("gpu_work/copy_memory")
         timed = has_times(start_ns, end_ns)
         source, target = (_codes(ids[timed], _MEMORY) for ids in (source, target))
         copies = copies.changed(source=source, target=target)
+    if export.has("gpu_work/copy_sizes"):
+        start_ns, end_ns, size, kind = export.columns("gpu_work/copy_sizes")
+        timed = has_times(start_ns, end_ns)
+        size, kind = size[timed], kind[timed]
+        # The driver moves pages of managed memory alone, of which the kind may be unknown.
+        is_managed = np.isin(kind, _KINDS_OF_MIGRATION)
+        source, target = (
+            np.where(is_managed & (memory == Memory.UNKNOWN), Memory.MANAGED, memory)
+            for memory in (copies.source, copies.target)
+        )
+        copies = copies.changed(
+            size=np.maximum(size, NONE),
+            direction=_codes(kind, _DIRECTIONS),
+            source=source,
+            target=target,
+        )
     if group is None:
         return copies
     (order,) = in_groups(group, (np.arange(len(activities), dtype=np.int32),))
