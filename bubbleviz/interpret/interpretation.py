@@ -329,7 +329,7 @@ def interpret(
             start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
             end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
             limitations=(
-                *linked.limitations,
+                *_limitations_of_work(linked, operations),
                 *profile.limitations,
                 *candidates_of(profile, kinds),
                 *homeless,
@@ -351,6 +351,22 @@ def interpret(
             hosts=hosts,
             pauses=RankIntervals.none(),
         )
+
+
+def _limitations_of_work(linked: LinkedProfile, operations: RankOperations) -> list[Limitation]:
+    """Return the limitations of the work, of which one matters only if operations were delayed.
+
+    Work from before the capture changes no ratio if it ended before the first operation began.
+    """
+    starts_ns = operations.start_ns[operations.has_span == 1]
+    first_ns = int(starts_ns.min(initial=np.iinfo(np.int64).max))
+    if (linked.unrecorded.end_ns > first_ns).any():
+        return list(linked.limitations)
+    before_capture = LimitationKind.WORK_BEFORE_CAPTURE
+    return [
+        replace(note, kind=LimitationKind.OTHER) if note.kind is before_capture else note
+        for note in linked.limitations
+    ]
 
 
 def _overheads(profile: Profile) -> RankIntervals:

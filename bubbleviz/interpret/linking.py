@@ -32,7 +32,13 @@ from bubbleviz.interpret.damaged_work import (
 )
 from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.overruns import clip_overruns
-from bubbleviz.interpret.unrecorded_work import find_lost_graphs, unknown_times
+from bubbleviz.interpret.unrecorded_work import (
+    find_lost_graphs,
+    join_intervals,
+    limitation_before_capture,
+    times_before_first_work,
+    unknown_times,
+)
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
@@ -484,6 +490,12 @@ def link(
         activities, overruns = clip_overruns(profile.source.path, activities, streams)
         profile = replace(profile, activities=activities, streams=lambda: streams)
         notes = (*notes, *overruns)
+        if profile.launches_known:
+            early = times_before_first_work(
+                activities, streams, links.call, links.launched_ns, profile.calls, linker.start_ns
+            )
+            notes = (*notes, *limitation_before_capture(profile.source.path, early))
+            unrecorded = join_intervals((unrecorded, early), len(activities.ranks))
     return LinkedProfile(
         profile=profile,
         named=named,

@@ -20,13 +20,21 @@ from bubbleviz.interpret.damaged_work import launched_before, recorded_until
 from bubbleviz.interpret.late_launches import Launches
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Codes, Ints
-from bubbleviz.model.grouping import distinct, rows_by_value
+from bubbleviz.model.columns import NONE, Codes, Ints, joined
+from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 
-#: Minimum part of the graph launches of a file that is lost if ratios are off.
+#: Minimum part of the graph launches of a file, or of a device's span, that makes ratios wrong.
 _NOTICEABLE = 0.01
+#: Maximum time from the start of the capture to a launch that work from before it may hold up.
+_EARLY_NS = 10_000_000
+#: Minimum unexplained waits of first work: if they take a large part of the span, and in general.
+_MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
+#: Part of the span of a device that is large.
+_LARGE = 0.1
+#: Maximum number of streams whose first work is looked at.
+_MAX_STREAMS = 64
 
 
 @dataclass(frozen=True)
@@ -118,8 +126,15 @@ def unknown_times(
             ranks.append(np.full(len(start_ns), rank, np.int64))
             starts.append(start_ns)
             ends.append(end_ns)
-    of_rank, begin_ns, until_ns = (np.concatenate(column) for column in (ranks, starts, ends))
-    return RankIntervals(*intervals.group_union(of_rank, len(activities.ranks), begin_ns, until_ns))
+    columns = (np.concatenate(column) for column in (ranks, starts, ends))
+    return join_intervals([RankIntervals(*columns)], len(activities.ranks))
+
+
+def join_intervals(tables: Sequence[RankIntervals], n_ranks: int) -> RankIntervals:
+    """Return the union of intervals, which may overlap, rank by rank in order of time."""
+    every_table = joined(tables)
+    times = every_table.start_ns, every_table.end_ns
+    return RankIntervals(*intervals.group_union(every_table.rank, n_ranks, *times))
 
 
 def _between_kernels(
@@ -150,3 +165,107 @@ def _between_kernels(
     end_ns = earliest_start_ns[n_up_to]
     is_open = end_ns > start_ns
     return start_ns[is_open], end_ns[is_open]
+
+
+# Work from before the capture: it kept a stream busy until the first recorded work on it began.
+#
+# ::
+#
+#     capture               │
+#     launches       x      │  a    b
+#     recorded              │  ├ a ┤                ├──── b ────┤     the first on its stream
+#     device         ├──────── x ────────────────────┤                 launched earlier: unknown
+#     unknown               │      ├─────────────────┤
+
+
+def times_before_first_work(
+    activities: model.Activities,
+    streams: Codes,
+    call: Codes,
+    launched_ns: Ints,
+    calls: model.CallLog,
+    capture_start_ns: int,
+) -> RankIntervals:
+    """Return when ranks may have run work that was launched before the capture.
+
+    The first work on a stream begins as soon as it was launched. If it was launched early in the
+    capture, begins much later, and nothing was recorded meanwhile, earlier work held it up.
+
+    Args:
+        activities: Kernels, then copies.
+        streams: Stream of each activity within its rank, or -1 if unknown.
+        call: Row of the call that launched each activity, or -1 if unknown.
+        launched_ns: Start of that call, undefined if the call is unknown.
+        calls: All calls of the profile.
+        capture_start_ns: Start of the capture.
+    """
+    first = _first_on_streams(activities, streams)
+    first = first[call[first] != NONE]
+    waited_ns = activities.start_ns[first] - launched_ns[first]
+    launched_after_ns = launched_ns[first] - capture_start_ns
+    is_early = launched_after_ns <= _EARLY_NS
+    first = first[is_early & (waited_ns > _MIN_WAIT_NS)]
+    ranks, starts, ends = [], [], []
+    # Streams whose first work waited are few.
+    for row in first[np.argsort(activities.start_ns[first], kind="stable")][:_MAX_STREAMS].tolist():
+        rank, start_ns = int(activities.rank[row]), int(activities.start_ns[row])
+        has_started = activities.start_ns < start_ns
+        is_of_rank = activities.rank == rank
+        earlier_ns = activities.end_ns[has_started & is_of_rank]
+        elsewhere_ns = activities.end_ns[has_started & ~is_of_rank]
+        ended_elsewhere = (elsewhere_ns > start_ns - _MIN_WAIT_NS) & (elsewhere_ns <= start_ns)
+        if len(earlier_ns) == 0 or ended_elsewhere.any():
+            continue
+        returned_ns = int(calls.at(np.array([call[row]], np.int64)).end_ns[0])
+        begin_ns = max(returned_ns, int(launched_ns[row]), int(earlier_ns.max()))
+        rank_start_ns = int(activities.start_ns[is_of_rank].min())
+        rank_end_ns = int(activities.end_ns[is_of_rank].max())
+        share = (start_ns - begin_ns) / (rank_end_ns - rank_start_ns)
+        if _is_long(start_ns - begin_ns, share):
+            ranks.append(rank)
+            starts.append(begin_ns)
+            ends.append(start_ns)
+    columns = (np.array(column, np.int64) for column in (ranks, starts, ends))
+    return join_intervals([RankIntervals(*columns)], len(activities.ranks))
+
+
+def _first_on_streams(activities: model.Activities, streams: Codes) -> Ints:
+    """Return the row of the first work on each stream of each rank, of several the first row."""
+    rows = np.flatnonzero(streams != NONE)
+    if len(rows) == 0:
+        return rows
+    groups = groups_of(activities.rank[rows].astype(np.int64), streams[rows].astype(np.int64))
+    earliest_ns, _ = intervals.group_extents(
+        groups.of_row, len(groups), activities.start_ns[rows], activities.start_ns[rows]
+    )
+    is_first = activities.start_ns[rows] == earliest_ns[groups.of_row]
+    candidates = np.flatnonzero(is_first)
+    return rows[candidates[groups_of(groups.of_row[candidates]).first]]
+
+
+def _is_long(time_ns: int, share: float) -> bool:
+    """Tell whether an unexplained time is so long that ratios are off.
+
+    Args:
+        time_ns: The time.
+        share: The part of the device's span that it takes.
+    """
+    return (time_ns > _MIN_WAIT_NS and share >= _LARGE) or (
+        time_ns > _LONG_WAIT_NS and share >= _NOTICEABLE
+    )
+
+
+def limitation_before_capture(path: str, times: RankIntervals) -> tuple[Limitation, ...]:
+    """Return the limitation for work from before the capture, if there is any."""
+    if len(times) == 0:
+        return ()
+    longest_ms = (times.end_ns - times.start_ns).max() / 1e6
+    reason = (
+        f"{path}: the first work on a stream was launched as the capture began, and started up to "
+        f"{longest_ms:,.3f} ms later with nothing recorded in between, so the device was busy with "
+        "work that was launched before; this idle time is unknown; start the capture while the "
+        "devices are idle (torch.cuda.synchronize() before it)"
+    )
+    what = "devices that ran work from before the capture"
+    kind = LimitationKind.WORK_BEFORE_CAPTURE
+    return (Limitation(what, reason, len(distinct(times.rank)), kind),)

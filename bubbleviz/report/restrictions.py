@@ -83,6 +83,14 @@ RESTRICTIONS = (
     KERNELS_LOST,
     GRAPHS_LOST,
     Restriction(
+        "work-before-capture",
+        "incomplete: work launched before the capture is not recorded",
+        "it is incomplete, since work launched before the capture is not recorded",
+        kind=LimitationKind.WORK_BEFORE_CAPTURE,
+        advice="Start the capture while the devices are idle: they ran work that was launched "
+        "before it and is not recorded, so their idle time is unknown (-v coverage says how long)",
+    ),
+    Restriction(
         "kernels-left-out",
         "incomplete: kernels have invalid timestamps",
         "it is incomplete, since kernels with invalid timestamps were left out",

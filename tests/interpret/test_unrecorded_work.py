@@ -24,7 +24,7 @@ from tests.interpret.test_graphs import CALLS, LAUNCH, NODES, RANGES
 from tests.support.columnar_exports import columnar
 from tests.support.idle_runs import spent
 from tests.support.needs import real_file
-from tests.support.nsys_exports import C, K, profile
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.processes import Process, processes_of
 from tests.support.rocm_profiles import write_rocpd, write_rpd
 from tests.support.torch_traces import traces_of
@@ -130,6 +130,90 @@ def test_idle_time_around_a_lost_kernel_is_unknown(tmp_path: Path) -> None:
     report = bubbleviz.idle(profile(tmp_path, kernels, calls))
     assert [restriction.code for restriction in report.restrictions] == ["kernels-lost"]
     assert spent(report.ranks[0])[UNRECORDED] == pytest.approx(1_000, abs=1)
+
+
+# Work from before the capture.
+
+BEFORE = "incomplete: work launched before the capture is not recorded"
+MS = 1_000 * US
+
+
+def captured_late(folder: Path, *kernels: K, first: tuple[int, int] = (463 * MS, 464 * MS)) -> Path:
+    """Return a capture that begins while the device works: its first kernel has to wait."""
+    # A kernel on another stream begins at once.
+    rows = [K(150 * US, 160 * US, 1, stream=20), K(*first, 2), *kernels]
+    rows.append(K(464 * MS, 473 * MS, 3))
+    calls = [C(100 * US, 105 * US, 1), C(120 * US, 125 * US, 2), C(130 * US, 135 * US, 3)]
+    return profile(folder, rows, calls)
+
+
+@pytest.mark.parametrize("form", ["nsys", "parquet", "torch", "rocpd", "rpd"])
+def test_work_from_before_the_capture_makes_idle_time_unknown(tmp_path: Path, form: str) -> None:
+    export = captured_late(tmp_path)
+    writers = WRITERS | {
+        "rocpd": lambda export, folder: write_rocpd(folder / "a.db", processes_of(export)),
+        "rpd": lambda export, folder: write_rpd(folder / "a.rpd", processes_of(export)),
+    }
+    report = bubbleviz.idle(writers[form](export, tmp_path))
+    assert marked(report) == [BEFORE]
+    assert spent(report.ranks[0])[UNRECORDED] == 463_000 - 160
+    assert "stream or rank dependency" not in spent(report.ranks[0])
+    assert f"unknown), {BEFORE}" in title_of(report)
+    assert "start while the devices are idle" in advice(report)[0]
+
+
+@pytest.mark.parametrize(
+    "case",
+    {
+        # Recorded work on the stream, or on another one, explains the wait.
+        "its stream worked": (K(200 * US, 300 * US, 9),),
+        "another stream worked until then": (K(200 * US, 463 * MS, 9, stream=21),),
+        "another device worked until then": (K(200 * US, 462_990 * US, 9, device=1),),
+    }.items(),
+    ids=lambda case: case[0],
+)
+def test_waits_that_recorded_work_explains_are_not_unknown(
+    tmp_path: Path, case: tuple[str, tuple[K, ...]]
+) -> None:
+    report = bubbleviz.idle(captured_late(tmp_path, *case[1]))
+    assert not marked(report)
+
+
+def test_short_waits_of_first_work_are_not_unknown(tmp_path: Path) -> None:
+    assert not marked(bubbleviz.idle(captured_late(tmp_path, first=(180 * US, 200 * US))))
+
+
+def test_first_work_that_is_launched_late_may_wait(tmp_path: Path) -> None:
+    rows = [K(0, 10 * US, 1, stream=20), K(900 * MS, 901 * MS, 2), K(901 * MS, 902 * MS, 3)]
+    calls = [C(-10, -5, 1), C(300 * MS, 300 * MS + 5, 2), C(301 * MS, 301 * MS + 5, 3)]
+    assert not marked(bubbleviz.idle(profile(tmp_path, rows, calls)))
+
+
+def test_the_launching_call_may_take_long(tmp_path: Path) -> None:
+    rows = [K(0, 10 * US, 1, stream=20), K(400 * MS, 401 * MS, 2)]
+    calls = [C(-10, -5, 1), C(20 * US, 400 * MS - 10, 2)]
+    assert not marked(bubbleviz.idle(profile(tmp_path, rows, calls)))
+
+
+@pytest.mark.parametrize("is_delayed", [True, False])
+def test_a_pipeline_is_marked_if_operations_were_delayed(tmp_path: Path, is_delayed: bool) -> None:
+    kernels, calls, ranges = [], [], []
+    for device, tid in ((0, 11), (1, 12)):
+        begin = 150 * US if is_delayed and device == 0 else 463 * MS
+        kernels.append(K(140 * US, 145 * US, 100 * tid, device=device, stream=20))
+        calls.append(C(110 * US, 111 * US, 100 * tid, tid=tid))
+        for i, name in enumerate(("F0.0.0", "B0.0.0", "F1.0.0", "B1.0.0")):
+            opened = (120 + 5 * i) * US if device == 1 or not is_delayed else (140 + 5 * i) * US
+            start, number = begin + i * MS, 100 * tid + 1 + i
+            kernels.append(K(start, start + MS - 10 * US, number, device=device))
+            calls.append(C(opened + US, opened + 2 * US, number, tid=tid))
+            ranges.append(R(opened, opened + 3 * US, name, tid=tid))
+    report = bubbleviz.analyze(
+        [profile(tmp_path, sorted(kernels, key=lambda k: k.start), calls, ranges)]
+    )
+    assert any("before the capture" in note.what for note in report.limitations)
+    codes = [restriction.code for restriction in report.restrictions]
+    assert ("work-before-capture" in codes) == is_delayed
 
 
 TIMES = st.lists(

@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.analyses.idle import copies
 from bubbleviz.analyses.idle.copies import CopyTotal
 from bubbleviz.analyses.idle.gaps import Gaps
-from bubbleviz.conventions.host_activities import UNTRACED
+from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.columns import Codes, Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation, LimitationKind, Restriction
@@ -19,7 +19,12 @@ from bubbleviz.report.restrictions import restrictions_of
 
 #: Kinds of limitations that make busy and idle times uncertain.
 _RESTRICTING = frozenset(
-    (LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST, LimitationKind.KERNELS_OVERRUN)
+    (
+        LimitationKind.KERNELS_LOST,
+        LimitationKind.GRAPHS_LOST,
+        LimitationKind.WORK_BEFORE_CAPTURE,
+        LimitationKind.KERNELS_OVERRUN,
+    )
 )
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {
@@ -395,6 +400,12 @@ class IdleReport:
         return self.summed("idle_ns")
 
     @property
+    def unknown_ns(self) -> int:
+        """Idle time of all devices in which they may have run work that was not recorded."""
+        unrecorded = (a.idle_ns for a in self.activities if a.activity == UNRECORDED)
+        return sum(unrecorded)
+
+    @property
     def proved_idle_ns(self) -> int:
         """Idle time of all devices in which a stream or a host is proved to have waited."""
         return sum(wait.idle_ns for rank in self.ranks if rank.measured for wait in rank.waits)
@@ -465,6 +476,8 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
     devices = counted(len(report.devices), "device")
     if report.span_ns:
         devices += f", idle for {written(report.idle_ns / report.span_ns)} of the time"
+        if unknown_ns := report.unknown_ns:
+            devices += f" ({written(unknown_ns / report.span_ns)} unknown)"
         compute_ns = report.summed("compute_ns")
         # Busy is not computing: what only communicates or copies is said apart.
         if report.span_ns - report.idle_ns - compute_ns >= SHARE * report.span_ns:
