@@ -29,9 +29,11 @@ from bubbleviz.conventions.kinds import (
     unknown_names,
 )
 from bubbleviz.errors import UsageError
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.texts import MATCHED_CHARACTERS
-from bubbleviz.render.text.report import sections
+from bubbleviz.render.text.report import first_screen, sections
+from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.idle_runs import c, k
@@ -267,6 +269,23 @@ def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> No
     assert int(communication.exposed_ns[0, 0]) == collective == 80
     assert list(sections(after, View()))
     assert bubbleviz.inspect(file, convention=ours).analysable
+
+
+@pytest.mark.parametrize(("length", "is_mentioned"), [(900, True), (11, True), (9, False)])
+def test_the_first_screen_mentions_names_that_take_a_percent_of_the_kernel_time(
+    tmp_path: Path, length: int, is_mentioned: bool
+) -> None:
+    kernels = [K(0, 1000 - length, 1), K(1000 - length, 1000, 2, "acme::all_reduce")]
+    kernels.append(K(1000, 1001, 3))
+    calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
+    ranges = [R(0, 9, "F0.0.0"), R(10, 15, "B0.0.0")]
+
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    (note,) = (n for n in report.limitations if n.what == "kernels that look like communication")
+    assert (note.kind is LimitationKind.COMMUNICATION_COUNTED) == is_mentioned
+    screen = " ".join(plain_lines(first_screen(report, View(), Display())).split())
+    assert (note.what in screen) == is_mentioned
 
 
 @pytest.mark.parametrize("text", ["", "communication = []", 'name = "ours"', "communication = 3"])
