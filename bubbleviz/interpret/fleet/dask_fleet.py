@@ -248,8 +248,8 @@ class DaskFleet(run_recordings.Fleet):
         Raises:
             InputError: the scheduler does not answer, or a worker was silent for too long.
         """
-        known = self._ask_scheduler(self._client.scheduler.identity)["workers"]
-        stamps = {worker: float(facts["last_seen"]) for worker, facts in known.items()}
+        workers = self._ask_scheduler(self._client.scheduler.identity)["workers"]
+        stamps = {worker: float(facts["last_seen"]) for worker, facts in workers.items()}
         silent = self._patience.note_heartbeats(stamps, time.monotonic())
         if silent:
             self._report_silent(silent)
