@@ -257,7 +257,7 @@ def damage(path: Path, line: int, position: int = -20) -> None:
     path.write_bytes(b"".join(lines))
 
 
-def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: CommandLine) -> None:
     path = written(tmp_path, 4)
     damage(path, line=2)
 
@@ -267,6 +267,7 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
     assert "1 damaged line (line 3: the checksum does not fit)" in said(report)
     assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
     assert [own.code for own in report.restrictions] == ["single-stage"]
+    assert "damaged      1 line (line 3: the checksum does not fit)" in cli.printed("inspect", path)
     # The iteration in front of the damage has no next one.
     assert ratios(report)["0"]["period"] is None
     assert ratios(report)["2"]["period"] is not None

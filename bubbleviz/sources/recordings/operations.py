@@ -487,5 +487,7 @@ def _facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
         yield "run", header.run
     if session.parts > 1:
         yield "files", f"{session.parts}"
+    if session.n_damaged:
+        yield "damaged", f"{counted(session.n_damaged, 'line')} ({session.damage})"
     if header.every:
         yield "sampled", f"{header.iterations} of every {header.every} iterations"
