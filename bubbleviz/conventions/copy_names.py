@@ -22,6 +22,8 @@ _ENDS = re.compile(
 )
 #: Two kinds of memory: ``(Pinned -> Device)``.
 _MEMORY = re.compile(r"\((\w+)[\w ]* -> (\w+)[\w ]*\)")
+#: Details of a copy in XLA's profiles, as pairs of a key and a value.
+_DETAIL = re.compile(r"\b(?:(kind_src|kind_dst):([a-z]+)|(size):([0-9]{1,18}))\b")
 #: Longest part of a name that is looked at.
 _MAX_LENGTH = 200
 _DIRECTIONS = {
@@ -67,6 +69,20 @@ def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
         source, target = (_KINDS.get(word.lower(), Memory.UNKNOWN) for word in memory.groups())
         kinds = source, target
     return direction, *kinds
+
+
+def read_copy_details(text: str) -> tuple[int, Memory, Memory]:
+    """Return the number of bytes of a copy, or -1, and the memory that it reads and writes.
+
+    Args:
+        text: Details that XLA records of a copy, such as
+            ``kind_src:pinned kind_dst:device size:4 dest:0 async:1``, or "" for none.
+    """
+    found = _DETAIL.findall(text[:_MAX_LENGTH])
+    words = {kind or size: memory or number for kind, memory, size, number in found}
+    kinds = (_KINDS.get(words.get(f"kind_{end}", ""), Memory.UNKNOWN) for end in ("src", "dst"))
+    source, target = kinds
+    return int(words.get("size", NONE)), source, target
 
 
 def copies_of_names(activity: Ints, name: Ints, names: Sequence[str], size: Ints) -> Copies:

@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz.analyses.idle.copies import CopyTotal, add_up, hint, written_size
 from bubbleviz.analyses.idle.outputs import as_json, sections
 from bubbleviz.analyses.idle.report import IdleReport, advice
-from bubbleviz.conventions.copy_names import read_copy_name
+from bubbleviz.conventions.copy_names import read_copy_details, read_copy_name
 from bubbleviz.model.copies import Direction, Memory
 from bubbleviz.render.text.terminal import plain_text
 from tests.support.columnar_exports import ARROW, PARQUET, Form, columnar
@@ -201,13 +201,21 @@ def test_rocm_databases_tell_bytes_or_directions(
 
 @pytest.mark.parametrize("suffix", [".xplane.pb", ".trace.json"])
 def test_xla_tells_directions_by_names(suffix: str, tmp_path: Path) -> None:
-    events = [E("gemm", 0, 10), E("MemcpyH2D", 20, 50), E("Memset", 50, 60), E("gemm", 90, 100)]
+    details = {"memcpy_details": "kind_src:pinned kind_dst:device size:3000 dest:0 async:1"}
+    events = [
+        E("gemm", 0, 10),
+        E("MemcpyH2D", 20, 50, stats=details),
+        E("Memset", 50, 60),
+        E("MemcpyD2H", 60, 61),
+        E("gemm", 90, 100),
+    ]
     planes = [P("/device:GPU:0", [L("Stream #3(MemcpyH2D,Kernel)", events, 3)])]
     path = tmp_path / f"profile{suffix}"
     path.write_bytes(space(planes) if suffix == ".xplane.pb" else trace_json(planes))
 
-    ((direction, *_, count, size, _),) = totals(bubbleviz.idle(path))
-    assert (direction, count, size) == ("host to device", 1, None)
+    first, second = totals(bubbleviz.idle(path))
+    assert first[:5] == ("host to device", "pinned", "device", 1, 3000)
+    assert second[:5] == ("device to host", "unknown", "unknown", 1, None)
 
 
 def test_copies_of_which_nothing_is_known_are_not_listed(tmp_path: Path) -> None:
@@ -243,6 +251,20 @@ def test_copies_of_which_nothing_is_known_are_not_listed(tmp_path: Path) -> None
 )
 def test_names_tell_direction_and_memory(name: str, told: object) -> None:
     assert read_copy_name(name) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", (-1, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("kind:Unknown size:0 dest:512 async:1", (0, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("kind_src:pageable kind_dst:managed size:12", (12, Memory.PAGEABLE, Memory.MANAGED)),
+        ("size:99999999999999999999999", (-1, Memory.UNKNOWN, Memory.UNKNOWN)),
+        ("size:abc kind_src:7", (-1, Memory.UNKNOWN, Memory.UNKNOWN)),
+    ],
+)
+def test_details_of_xla_tell_bytes_and_memory(text: str, told: object) -> None:
+    assert read_copy_details(text) == told
 
 
 def total(ns: int, size: int | None = 0, direction: Direction = Direction.UNKNOWN) -> CopyTotal:

@@ -47,7 +47,10 @@ _LINES = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
 #: What statistics tell of an event: texts of the instruction, its path and its module, by number;
 #: and numbers.
-STAT_COLUMNS = ("op", "path", "module", "program", "run", "correlation", "device", "step")
+STAT_COLUMNS = (
+    *("op", "path", "module", "program", "run", "correlation", "device", "step"),
+    "copy",
+)
 #: Numbers of devices are below this.
 _MOST_DEVICES = 10_000
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
@@ -128,6 +131,7 @@ class PlaneEvents(Table):
         run: number of the module's execution.
         correlation: pairs a launch with the work that it launched.
         step: number of the training step that the event is.
+        copy: Text that says what a copy moved, as ``kind_src:pinned kind_dst:device size:4``.
     """
 
     start_ns: Ints
@@ -139,6 +143,7 @@ class PlaneEvents(Table):
     run: Codes
     correlation: Codes
     step: Codes
+    copy: Codes
 
 
 class Planes:
@@ -205,7 +210,7 @@ class Planes:
         if role != HOST:
             device = np.full(count, device_of(plane), np.int64)
         label = self._labels(op, *(stats[column] for column in ("path", "module", "program")))
-        others = (stats[column] for column in ("run", "correlation", "step"))
+        others = (stats[column] for column in ("run", "correlation", "step", "copy"))
         columns = (name, label, np.full(count, line, np.int64), device, *others)
         events = PlaneEvents(*times_ns, *columns)
         keep = possible(*times_ns)
@@ -228,7 +233,7 @@ class Planes:
         # Launches are calls, and no ranges.
         spans = events.take((events.end_ns > events.start_ns) & (events.correlation == NONE))
         none = constant(NONE, len(spans))
-        others = ("label", "device", "run", "correlation", "step")
+        others = ("label", "device", "run", "correlation", "step", "copy")
         self._append(SPANS, spans.changed(**dict.fromkeys(others, none)))
         known = (events.device >= 0) & (events.device < _MOST_DEVICES)
         self.strange_devices += int((~known & (events.device != NONE)).sum())
@@ -260,7 +265,7 @@ class Planes:
         """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
-        events = joined([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 7)])
+        events = joined([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 8)])
         by = (events.line.astype(np.int64), events.device.astype(np.int64), events.start_ns)
         order = sorted_rows(*by)
         starts = begins(*(column[order] for column in by))

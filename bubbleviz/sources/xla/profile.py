@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.conventions.copy_names import copies_of_names
+from bubbleviz.conventions.copy_names import copies_of_names, read_copy_details
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
@@ -163,7 +163,7 @@ class DeviceWork:
         work_name = np.full(len(work), NONE, np.int32)
         used, work_name[named] = _renumbered(work.name[named])
         self.streams = work.line
-        self._copy_name = work.name[kernels:]
+        self._copied = work.take(slice(kernels, None))
         self.activities = model.Activities(
             start_ns=work.start_ns,
             end_ns=work.end_ns,
@@ -176,11 +176,16 @@ class DeviceWork:
         )
 
     def copies(self) -> Copies:
-        """Return the directions of copies, as their names tell them."""
-        count = len(self._copy_name)
-        rows = len(self.activities) - count + np.arange(count)
-        size = np.full(count, NONE, np.int64)
-        return copies_of_names(rows, self._copy_name, self._texts, size)
+        """Return what copies moved, as their names and statistics tell."""
+        name, details = self._copied.name, self._copied.copy
+        rows = len(self.activities) - len(name) + np.arange(len(name))
+        used, of_row = np.unique(details, return_inverse=True)
+        texts = ("" if number == NONE else self._texts[number] for number in used.tolist())
+        told = np.array([read_copy_details(text) for text in texts], np.int64).reshape(-1, 3)
+        size, source, target = told[of_row.reshape(-1)].T
+        copies = copies_of_names(rows, name, self._texts, size)
+        place = copies.activity - (len(self.activities) - len(name))
+        return copies.changed(source=source[place], target=target[place])
 
     def _threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
         """Return the threads of the host's lines and of devices, as nsys numbers them.

@@ -48,6 +48,7 @@ class XlaArgs(msgspec.Struct, gc=False):
     tf_op: str | None = None
     hlo_op: str | None = None
     hlo_module: str | None = None
+    memcpy_details: str | None = None
     # Numbers have the names of the planes' columns.
     program: int | None = msgspec.field(default=None, name="program_id")
     run: int | None = msgspec.field(default=None, name="run_id")
@@ -175,6 +176,7 @@ class TraceJsonPlanes:
                 self._numbers(planes, events["args.tf_op"], path_of),
             ),
             "module": self._numbers(planes, events["args.hlo_module"]),
+            "copy": self._numbers(planes, events["args.memcpy_details"]),
         }
         for column in STAT_COLUMNS:
             if column not in stats:

@@ -74,8 +74,9 @@ _STATS = {
     "correlation_id": "correlation",
     "device_ordinal": "device",
     "step_num": "step",
+    "memcpy_details": "copy",
 }
-_TEXTS = frozenset(("op", "path", "module"))
+_TEXTS = frozenset(("op", "path", "module", "copy"))
 #: Timestamps from here on (1973) are UTC, others count from the profile's start.
 _UTC_NS = 10**17
 _AGAIN = "copy it again, or record again with jax.profiler.trace"
