@@ -6,11 +6,12 @@ import gzip
 import random
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import TypeAlias
+from unittest import mock
 
 from bubbleviz.cli.app import main
 from bubbleviz.model.texts import csv_text
@@ -242,13 +243,18 @@ def _write_megascan(folder: Path) -> None:
 
 
 def _write_recordings(folder: Path) -> None:
-    for rank in range(2):
-        names = [
-            f"{phase} mb={microbatch} stage={rank}"
-            for phase in ("F", "BW")
-            for microbatch in (0, 1)
-        ]
-        recorded(folder / "run", [*names, "Optimizer"], 3, place=(rank, 2))
+    with (
+        mock.patch("socket.gethostname", return_value="node0"),
+        mock.patch("os.getpid", return_value=4_321),
+        mock.patch.dict("os.environ", {"SLURM_JOB_ID": "7"}),
+    ):
+        for rank in range(2):
+            names = [
+                f"{phase} mb={microbatch} stage={rank}"
+                for phase in ("F", "BW")
+                for microbatch in (0, 1)
+            ]
+            recorded(folder / "run", [*names, "Optimizer"], 3, place=(rank, 2))
 
 
 def _run_command(*words: object) -> None:
@@ -262,8 +268,9 @@ def _run_command(*words: object) -> None:
 def _write_reports(folder: Path) -> None:
     for name, planting in {"small": _SMALL, "full": _FULL}.items():
         export = _export(folder / "export", planting)
-        report = folder / f"{name}.json"
-        _run_command("analyze", export, "-q", "-j", 1, "-o", report)
+        # A report contains the command line, and so the paths that are given.
+        with chdir(folder):
+            _run_command("analyze", "export", "-q", "-j", 1, "-o", f"{name}.json")
         export.unlink()
     (folder / "export").rmdir()
 
@@ -376,7 +383,7 @@ def folder_of(kind: InputKind, inputs: Path) -> Path:
 
 
 def write_inputs(inputs: Path) -> None:
-    """Write the good inputs of all kinds into a new folder."""
+    """Write the good inputs of all kinds into a new folder; they are the same each time."""
     for kind in KINDS.values():
         folder = folder_of(kind, inputs)
         folder.mkdir(parents=True)

@@ -195,3 +195,10 @@ def test_an_exception_is_named_after_where_it_passed(
     assert ended.escaped.startswith("KeyError at ")
     assert b"KeyError: 'missing'" in ended.err
     assert capfd.readouterr() == ("", "")
+
+
+def test_good_inputs_are_the_same_each_time(inputs: Path, tmp_path: Path) -> None:
+    again = tmp_path / "another folder" / "inputs"
+    write_inputs(again)
+
+    assert list_contents(again) == list_contents(inputs)
