@@ -96,10 +96,10 @@ def overheads_of(export: Export) -> tuple[profile.Overheads, tuple[Limitation, .
     """Return when the profiler paused processes, and what of it was left out."""
     start_ns, end_ns, thread = export.columns("target/overheads")
     overheads = profile.Overheads(profile.process_of(thread), start_ns, end_ns)
-    # The session begins before any overhead does: CUPTI writes 0 for a time that it lacks.
-    timed = start_ns > 0
-    sane = profile.possible(start_ns, end_ns)
-    keep = timed if sane is None else timed & sane
+    # CUPTI writes 0 for a time that it lacks. Times below 0 are those before the session's start.
+    is_timed = start_ns != 0
+    is_possible = profile.possible(start_ns, end_ns)
+    keep = is_timed if is_possible is None else is_timed & is_possible
     left_out = {"overheads of the profiler": int((~keep).sum())}
     return overheads.take(keep), profile.impossible_times(export.path, left_out)
 
