@@ -487,7 +487,11 @@ def link(
     if profile.streams is not None:
         recorded = profile.streams()
         streams = recorded if sound is None else recorded[sound]
-        activities, overruns = clip_overruns(profile.source.path, activities, streams)
+        source = profile.source
+        are_queues = source.api == "HIP"
+        activities, overruns = clip_overruns(
+            source.path, activities, streams, are_queues=are_queues
+        )
         profile = replace(profile, activities=activities, streams=lambda: streams)
         notes = (*notes, *overruns)
         if profile.launches_known:

@@ -29,7 +29,7 @@ _CLOCK_GRAIN_NS = 5_000
 _MIN_MANY = 10
 #: Part of all work from which kernels that begin early are launched that way.
 _MANY_EARLY_STARTS = 0.01
-#: Part of all work from which a stream does not run one thing after the other.
+#: Part of all work from which a queue does not run one thing after the other.
 _MANY_CONTAINED = 0.2
 
 
@@ -49,7 +49,7 @@ class _Overruns(Table):
 
 
 def clip_overruns(
-    path: str, activities: Activities, streams: Codes
+    path: str, activities: Activities, streams: Codes, *, are_queues: bool = False
 ) -> tuple[Activities, tuple[Limitation, ...]]:
     """End work before the next work on its stream begins.
 
@@ -60,6 +60,8 @@ def clip_overruns(
         path: Path of the profile.
         activities: Kernels, then copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
+        are_queues: Whether the streams may be hardware queues, which several streams share. If
+            much work on them runs at once, its times count as recorded.
 
     Returns:
         The activities with corrected ends, and limitations that count them.
@@ -70,7 +72,7 @@ def clip_overruns(
     count = len(activities)
     end_ns = activities.end_ns[overruns.row]
     is_contained = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
-    if _are_many(is_contained, _MANY_CONTAINED, count):
+    if are_queues and _are_many(is_contained, _MANY_CONTAINED, count):
         return activities, (_not_serial(path, int(is_contained.sum())),)
     if _are_many(~is_contained, _MANY_EARLY_STARTS, count):
         overruns, is_contained = overruns.take(is_contained), is_contained[is_contained]

@@ -20,8 +20,8 @@ from bubbleviz.interpret.damaged_work import launched_before, recorded_until
 from bubbleviz.interpret.late_launches import Launches
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Codes, Ints, joined
-from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.grouping import begins, distinct, groups_of, rows_by_value, sorted_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 
@@ -86,7 +86,7 @@ def find_lost_graphs(
     every_launch = calls.at(calls.named(GRAPH_LAUNCHES))
     if len(every_launch) == 0:
         return LostGraphs(every_launch, 0)
-    has_work = launches.have_work(every_launch)
+    every_launch, has_work = _outermost(every_launch, launches.have_work(every_launch))
     process = model.process_of(every_launch.thread)
     is_recorded = np.isin(process, distinct(process[has_work]))
     without_work = every_launch.take(is_recorded & ~has_work)
@@ -95,6 +95,25 @@ def find_lost_graphs(
         until_ns = recorded_until(launches, activities, of_launch)
         without_work = launched_before(without_work, until_ns, of_launch[1])
     return LostGraphs(without_work, int(is_recorded.sum()))
+
+
+def _outermost(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]:
+    """Return the calls that lie in no other one of their thread, and which of them have work.
+
+    A profile may hold the call of the runtime API and that of the driver API inside it. They are
+    one launch, and only one of them has its correlation id on the work.
+
+    Args:
+        calls: Graph launches, at least one.
+        has_work: Mask of those that share their id with work.
+    """
+    order = sorted_rows(calls.thread, calls.start_ns, -calls.end_ns)
+    calls = calls.take(order)
+    is_outermost = begins(calls.thread)
+    is_outermost[1:] |= calls.start_ns[1:] >= calls.end_ns[:-1]
+    launch = np.cumsum(is_outermost) - 1
+    works = np.bincount(launch, has_work[order]) > 0
+    return calls.take(is_outermost), works
 
 
 def unknown_times(

@@ -87,6 +87,18 @@ def test_graphs_that_are_all_recorded_have_no_mark(tmp_path: Path, form: str) ->
     assert UNRECORDED not in spent(report.ranks[0])
 
 
+def test_calls_inside_a_launch_are_no_launches(tmp_path: Path) -> None:
+    # The driver's call has another id than the runtime's, which the kernels have.
+    kernels = [K(1_000 * US * i, 1_000 * US * i + 500 * US, i) for i in range(1, 9)]
+    calls = [C(k.start - 90 * US, k.start - 80 * US, k.correlation, name=LAUNCH) for k in kernels]
+    inside = [C(c.start + US, c.end - US, (c.correlation or 0) + 50) for c in calls]
+    nested = [replace(call, name="cuGraphLaunch") for call in inside]
+    assert not marked(bubbleviz.idle(profile(tmp_path, kernels, [*calls, *nested])))
+
+    report = bubbleviz.idle(profile(tmp_path, [*kernels[:3], *kernels[5:]], [*calls, *nested]))
+    assert marked(report) == ["incomplete: 2 of 8 graph launches have no recorded kernels"]
+
+
 def test_launches_that_may_not_have_run_are_not_lost(tmp_path: Path) -> None:
     # The capture ends before the last three begin.
     assert not marked(bubbleviz.idle(graphs(tmp_path, (7, 8, 9))))
