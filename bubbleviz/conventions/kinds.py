@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,13 @@ def _file() -> Mapping[str, Any]:
 def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     """Return for each name whether any of the regexes is found in its matched part."""
     any_of = any_regex(regexes)
-    return np.array([any_of.search(matched_part(name)) is not None for name in names], bool)
+    return np.array([_is_found(any_of, matched_part(name)) for name in names], bool)
+
+
+@lru_cache(maxsize=1 << 15)
+def _is_found(regex: re.Pattern[str], text: str) -> bool:
+    """Tell whether a regex is found in a text; an analysis asks several times for each name."""
+    return regex.search(text) is not None
 
 
 def any_regex(regexes: Sequence[str]) -> re.Pattern[str]:
@@ -101,12 +107,15 @@ def _any_kind(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
 
 def kernel_classes(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
     """Return what kernels of each name do: communication, or a class of compute; else "other"."""
-    deciding = [_deciding_name(name) for name in names]
     classes = np.full(len(names), "other", object)
-    # Templates' arguments tell what their own names leave open.
-    for texts in (names, deciding):
-        for own, regex in reversed(_file()["kernel_classes"].items()):
-            classes[matching(texts, [regex])] = own
+    is_classed = np.zeros(len(names), bool)
+    # Template arguments tell what the deciding part leaves open, and are long.
+    for part_of in (_deciding_name, str):
+        for kernel_class, regex in _file()["kernel_classes"].items():
+            rows = np.flatnonzero(~is_classed)
+            rows = rows[matching([part_of(names[row]) for row in rows.tolist()], [regex])]
+            classes[rows] = kernel_class
+            is_classed[rows] = True
     classes[matching(names, kinds.communication)] = "communication"
     return tuple(classes.tolist())
 
