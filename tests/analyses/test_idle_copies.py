@@ -199,6 +199,25 @@ def test_rocm_databases_tell_bytes_or_directions(
     assert totals(report) == [("host to device", "unknown", "unknown", 2, size, 40)]
 
 
+def test_calls_of_rocm_profile_data_tell_bytes(tmp_path: Path) -> None:
+    process = Process(
+        "node",
+        1,
+        calls=[(1_000, 1_001, 1, number, "hipLaunchKernel") for number in range(1, 4)],
+        kernels=[(1_002, 1_010, 0, 1, 1, "gemm"), (1_090, 1_100, 0, 2, 1, "gemm")],
+        copies=[(1_020, 1_050, 0, 3, 1)],
+    )
+    path = write_rpd(tmp_path / "profile.rpd", [process])
+    change(
+        path,
+        "CREATE TABLE rocpd_copyapi (api_ptr_id INTEGER PRIMARY KEY, size INTEGER NOT NULL)",
+        "INSERT INTO rocpd_copyapi SELECT id, 100 * id FROM rocpd_api",
+    )
+
+    ((*_, count, size, _),) = totals(bubbleviz.idle(path))
+    assert (count, size) == (1, 300)
+
+
 @pytest.mark.parametrize("suffix", [".xplane.pb", ".trace.json"])
 def test_xla_tells_directions_by_names(suffix: str, tmp_path: Path) -> None:
     details = {"memcpy_details": "kind_src:pinned kind_dst:device size:3000 dest:0 async:1"}

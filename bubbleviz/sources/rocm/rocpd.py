@@ -45,6 +45,8 @@ _MOST_IDS = (1 << 32) - 1
 #: How the runtime (ROCm/clr) names the kernels by which it copies and fills.
 BLIT_KERNELS = "__amd_rocclr_"
 _FILL_KERNELS = f"{BLIT_KERNELS}fill"
+#: Column of gpu_work/copies from which on some formats tell bytes and direction.
+_TOLD_COLUMN = 6
 
 
 @dataclass
@@ -461,10 +463,11 @@ def _moved(part: Part, copied: Ints, into: Bools, out_of: Bools) -> Ints:
     """
     size = np.full(copied.shape[1], NONE, np.int64)
     direction = np.zeros(copied.shape[1], np.int64)
-    if part.has("gpu_work/copy_sizes"):
-        columns = part.columns("gpu_work/copy_sizes")
-        if columns.shape[1] == copied.shape[1]:
-            size, direction = columns
+    if len(copied) > _TOLD_COLUMN:
+        size, direction = copied[_TOLD_COLUMN:]
+    elif part.has("gpu_work/copy_sizes"):
+        (column,) = part.columns("gpu_work/copy_sizes")
+        size = column if len(column) == len(size) else size
     has_source = copied[4] != NONE
     is_inside = into & out_of & (copied[3] == copied[4])
     by_agents = np.select(

@@ -1,8 +1,6 @@
 -- How many bytes every copy moved, in the order of copies.sql.
 --
 -- requires: rocpd_memory_copy(id, size)
-SELECT
-    COALESCE(copied.size, -1) AS size,  -- number of bytes
-    0 AS direction  -- the agents of copies.sql tell it
+SELECT COALESCE(copied.size, -1) AS size  -- number of bytes
 FROM rocpd_memory_copy AS copied
 ORDER BY copied.id

@@ -21,6 +21,7 @@ SELECT
     op.gpuId AS agent_id,  -- number of the GPU
     op.description_id AS kernel_id,  -- rocpd_string.id of a kernel's name
     launches.api_id AS call_id,  -- rocpd_api.id of the launching call
+    kind.string AS kind,  -- type of the work, as CopyHostToDevice
     COALESCE(named.string, '') != ''
     OR kind.string GLOB '*Kernel*'
     OR kind.string GLOB '*Task*' AS is_kernel  -- or else it is a copy or a fill
