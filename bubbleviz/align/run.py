@@ -16,9 +16,10 @@ from bubbleviz.align.meetings import met, without_members
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.shared_names import separate_machines, shared_name_limitations
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
-from bubbleviz.align.timebase import Timebase, timebase, within_machines
+from bubbleviz.align.timebase import Timebase, rank_precedences, timebase, within_machines
 from bubbleviz.align.waiting_kernels import waiting_kernels
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
@@ -323,12 +324,12 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
             ),
             numbered=None not in numbers and len(set(numbers)) == len(numbers),
         )
-    joined = on_clocks(join(parts, machines), [ProfileClock(0, 0)] * len(sources), sessions)
-    clocks.refuse_other_runs(recordings, machines, joined)
-    joined = as_stream(joined)
-    staging, place = _staged(joined, hints)
-    time = timebase(joined, staging, sessions, captures, hints.method or "causal")
-    early = within_machines(joined, staging)
+    aligned = _aligned(parts, machines, captures, hints)
+    if (hints.method or "causal") == "causal":
+        aligned, shared = _with_machines_apart(aligned, parts, captures, hints)
+        wrong = (*wrong, *shared)
+    joined, staging, place, time = aligned.joined, aligned.staging, aligned.place, aligned.time
+    early, sessions, machines = aligned.early, aligned.sessions, aligned.machines
     joined = on_clocks(joined, sessions, time.clocks)
     ranks = ranks_of(joined, place, staging)
     collectives = met(joined, staging, time, hints.parallel)
@@ -397,6 +398,94 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         recorded_start_ns=joined.recorded_start_ns[np.argsort(place)],
     )
     return replace(run, layers=layers_of_stages(recordings, run))
+
+
+@dataclass(frozen=True)
+class _Aligned:
+    """Recordings with the machines that are assumed, and what follows from these.
+
+    Attributes:
+        machines: Machine of each profile.
+        sessions: Clock of each profile by its session.
+        joined: The recordings, on these clocks.
+        staging: Their stages, pipelines and iterations.
+        place: Place of each rank in the report.
+        time: The clock of all profiles.
+        early: Limitation for ranks of one machine that contradict each other, if any.
+    """
+
+    machines: tuple[str, ...]
+    sessions: tuple[ProfileClock, ...]
+    joined: JoinedRecordings
+    staging: Staging
+    place: Ints
+    time: Timebase
+    early: tuple[Limitation, ...]
+
+
+def _aligned(
+    parts: Recordings,
+    machines: tuple[str, ...],
+    captures: Sequence[tuple[int, int]],
+    hints: RunHints,
+) -> _Aligned:
+    """Return the stages and clocks of recordings that were made on some machines.
+
+    Args:
+        parts: One recording per clock of a profile.
+        machines: Machine of each profile.
+        captures: First and last time of each profile on its own clock.
+        hints: What the user states about the run.
+
+    Raises:
+        MismatchError: The profiles are not from a single run.
+        UsageError: ``hints.order`` does not name every rank once.
+    """
+    sources = [recording.source for recording in parts.recordings]
+    sessions = clocks.session_clocks(sources, machines)
+    joined = on_clocks(join(parts, machines), [ProfileClock(0, 0)] * len(sources), sessions)
+    clocks.refuse_other_runs(parts.recordings, machines, joined)
+    joined = as_stream(joined)
+    staging, place = _staged(joined, hints)
+    time = timebase(joined, staging, sessions, captures, hints.method or "causal")
+    early = within_machines(joined, staging)
+    return _Aligned(machines, sessions, joined, staging, place, time, early)
+
+
+def _with_machines_apart(
+    aligned: _Aligned,
+    parts: Recordings,
+    captures: Sequence[tuple[int, int]],
+    hints: RunHints,
+) -> tuple[_Aligned, tuple[Limitation, ...]]:
+    """Return recordings with profiles of one hostname apart if their clocks contradict each other.
+
+    They stay together if that resolves nothing: then times of operations, or stages, are wrong.
+
+    Args:
+        aligned: The recordings with one machine per hostname.
+        parts: One recording per clock of a profile.
+        captures: First and last time of each profile on its own clock.
+        hints: What the user states about the run.
+
+    Returns:
+        The recordings, and limitations for hostnames of several machines.
+    """
+    joined, staging = aligned.joined, aligned.staging
+    told_hosts = {host for group in hints.same_clock for host in group}
+    told = any(recording.source.host in told_hosts for recording in parts.recordings)
+    told = told or any(clock is not None and clock.aligned for clock in joined.told_clocks)
+    several = len(aligned.machines) > len(set(aligned.machines))
+    if told or not several or not staging.pairing.known:
+        return aligned, ()
+    precedences = rank_precedences(joined, staging)
+    machines = separate_machines(joined, staging, precedences)
+    if machines is None:
+        return aligned, ()
+    apart = _aligned(parts, machines, captures, hints)
+    if not apart.staging.pairing.known or apart.time.contradicted or apart.early:
+        return aligned, ()
+    return apart, shared_name_limitations(aligned.machines, machines)
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:

@@ -152,6 +152,11 @@ def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitat
     return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 
 
+def rank_precedences(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
+    """Return the data dependencies between all ranks; their clocks are numbers of ranks."""
+    return _causal(staging, np.arange(len(joined.ranks)))
+
+
 def _solved(
     joined: JoinedRecordings, staging: Staging, extents: tuple[Ints, Ints]
 ) -> tuple[

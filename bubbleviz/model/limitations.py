@@ -41,6 +41,7 @@ class LimitationKind(Enum):
     COMMUNICATION_COUNTED = auto()  # kernels that look like it count as compute: bubbles are larger
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     LIMIT_UNUSED = auto()  # nothing is known to hold against a limit that was given
+    HOST_NAME_SHARED = auto()  # profiles of one hostname are of several machines
     UTC_CONTRADICTED = auto()  # clocks that dependencies align may be right
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds
 

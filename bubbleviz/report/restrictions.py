@@ -145,6 +145,13 @@ RESTRICTIONS = (
     ),
     ITERATIONS_UNDIVIDED,
     ITERATIONS_UNMARKED,
+    Restriction(
+        "host-name-shared",
+        "one host name stands for several machines",
+        "profiles of one host name were recorded on several machines, by their clocks",
+        of_part=True,
+        kind=LimitationKind.HOST_NAME_SHARED,
+    ),
 )
 _CODES = {own.code for own in RESTRICTIONS}
 #: Characters of the words of a restriction that this version does not know.

@@ -1,0 +1,99 @@
+"""One hostname of several machines, as containers with a fixed name have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.render.json_document import document
+from bubbleviz.report.report import Report
+from tests.planting import Planting, Truth, plant
+from tests.support.edited_databases import change, columns_of
+from tests.support.report_texts import text_of
+
+TWO = Planting(servers=2, jitter=0.05, iterations=4, transfer_ns=20_000)
+SHARED = "one host name of several machines"
+CONTRADICTED = "ranks of one host contradict each other"
+
+
+def planted(planting: Planting, folder: Path) -> Truth:
+    """Plant a run whose hosts have one name, processes of their own, and no steady clock."""
+    truth = plant(planting, folder)
+    for number, path in enumerate(sorted(folder.glob("*.sqlite"))):
+        statements = [
+            "UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'worker' WHERE name = 'Hostname'",
+            "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL",
+        ]
+        for table, columns in columns_of(path).items():
+            for column in {"globalTid", "globalPid"} & set(columns):
+                statements.append(f"UPDATE {table} SET {column} = {column} + ({number} << 32)")
+        change(path, *statements)
+    return truth
+
+
+def notes(report: Report, what: str) -> list[str]:
+    return [note.reason for note in report.limitations if note.what == what]
+
+
+def mean_of(truth: Truth) -> float:
+    ratios = [i.bubble_ratio["schedule"] or 0.0 for i in truth.iterations]
+    return sum(ratios) / len(ratios)
+
+
+@pytest.mark.parametrize("files", ["server", "rank"])
+@pytest.mark.parametrize(
+    ("error_ns", "communication"),
+    [
+        (27_900_000, True),
+        (-3_000_000, True),
+        (300_000, True),
+        # Without receives, work may begin before its input is there, so only its end counts.
+        (27_900_000, False),
+        (-3_000_000, False),
+    ],
+)
+def test_contradicting_clocks_of_one_name_are_two_machines(
+    error_ns: int, files: str, communication: bool, tmp_path: Path
+) -> None:
+    planting = replace(TWO, clock_error_ns=(0, error_ns), files=files, communication=communication)
+    truth = planted(planting, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-3)
+    low, high = report.summary.bubble_interval["schedule"] or (1.0, 0.0)
+    assert low <= mean_of(truth) <= high
+    assert notes(report, CONTRADICTED) == []
+    (reason,) = notes(report, SHARED)
+    assert "taken for 2 machines" in reason
+    assert [restriction.code for restriction in report.restrictions] == ["host-name-shared"]
+    assert "one host name stands for several machines" in text_of(report)
+    assert document(report)["restriction"] == "one host name stands for several machines"
+
+
+def test_profiles_that_agree_stay_on_one_machine(tmp_path: Path) -> None:
+    planting = replace(TWO, files="rank", clock_error_ns=(0, 5_000_000))
+    planted(planting, tmp_path)
+    uncertainties = [p.clock_uncertainty_ns for p in bubbleviz.analyze(tmp_path).profiles]
+
+    assert uncertainties[:2] == [0, 0]
+    assert uncertainties[2] == uncertainties[3] != 0
+
+
+def test_one_name_of_one_machine_is_no_limitation(tmp_path: Path) -> None:
+    truth = planted(TWO, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.restrictions == ()
+    assert notes(report, SHARED) == []
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-9)
+
+
+def test_the_user_can_keep_one_clock(tmp_path: Path) -> None:
+    planted(replace(TWO, clock_error_ns=(0, 300_000)), tmp_path)
+    report = bubbleviz.analyze(tmp_path, same_clock=[["worker"]])
+
+    assert notes(report, SHARED) == []
+    assert notes(report, CONTRADICTED) != []
