@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.damaged_work import (
     check_places,
     check_rows,
@@ -40,7 +41,7 @@ from bubbleviz.interpret.unrecorded_work import (
     unknown_times,
 )
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked, widened
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, marked, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -485,7 +486,7 @@ def link(
         profile = replace(profile, copies=lambda: copies().among(sound))
     profile = replace(profile, activities=activities)
     if profile.streams is not None:
-        recorded = profile.streams()
+        recorded, unread = _read_streams(profile)
         streams = recorded if sound is None else recorded[sound]
         source = profile.source
         are_queues = source.api == "HIP"
@@ -493,7 +494,7 @@ def link(
             source.path, activities, streams, are_queues=are_queues
         )
         profile = replace(profile, activities=activities, streams=lambda: streams)
-        notes = (*notes, *overruns)
+        notes = (*notes, *unread, *overruns)
         if profile.launches_known:
             early = times_before_first_work(
                 activities, streams, links.call, links.launched_ns, profile.calls, linker.start_ns
@@ -512,6 +513,24 @@ def link(
         unrecorded=unrecorded,
         limitations=notes,
     )
+
+
+def _read_streams(recorded: model.Profile) -> tuple[Codes, tuple[Limitation, ...]]:
+    """Return the stream of each recorded activity, or -1 if unknown, and what cannot be read.
+
+    Streams only show whether ends of work are possible, so a profile is analysed without them.
+    """
+    unknown = constant(NONE, len(recorded.activities))
+    if recorded.streams is None:
+        return unknown, ()
+    try:
+        return recorded.streams(), ()
+    except ProfileError:
+        reason = (
+            f"{recorded.source.path}: they are damaged, so nothing shows which ends of kernels are "
+            "wrong"
+        )
+        return unknown, (Limitation("streams of kernels and copies", reason),)
 
 
 def _checked(

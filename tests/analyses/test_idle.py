@@ -25,6 +25,7 @@ from bubbleviz.conventions.kinds import default_kinds, kernel_classes
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.texts import PRINTED_CHARACTERS
 from bubbleviz.render.text.terminal import plain_text
+from tests.support import xla_profiles
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
 from tests.support.idle_runs import US, World, add_up, c, k, only, planted, r, spent, write_world
@@ -494,6 +495,11 @@ def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
     (row,) = device_table(report, 1).rows
     assert (row["queued"], row["empty %"]) == ("-", "-")
     assert json.loads(as_json(report, 1))["ranks"][0]["launch_queue"] is None
+
+
+def test_work_that_no_host_launched_is_not_queued(tmp_path: Path) -> None:
+    report = bubbleviz.idle(xla_profiles.written(tmp_path, xla_profiles.tpu()))
+    assert {rank.queued for rank in report.ranks} == {None}
 
 
 def test_page_migrations_are_never_queued(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from bubbleviz.render.json_document import render
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.view import View
 from tests.support.columnar_exports import FORMS, columnar
+from tests.support.edited_databases import change
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, M, profile
 from tests.support.places import FIXTURES
@@ -319,6 +320,14 @@ def test_the_ratio_of_a_pipeline_is_kept_and_marked(tmp_path: Path) -> None:
     assert "kernels-overrun" in render(report, View())
     ratios = [of.summary.bubble_ratio["schedule"].mean for of in (sound, report)]
     assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)
+
+
+def test_a_profile_with_damaged_streams_is_analysed_without_them(tmp_path: Path) -> None:
+    file = run(tmp_path, damaged=True)
+    change(file, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 'seven' WHERE rowid = 5")
+    report = idle(file)
+    assert "streams of kernels and copies" in [note.what for note in report.limitations]
+    assert not report.restrictions
 
 
 def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:

@@ -558,7 +558,9 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     """Return a device with its idle time attributed and summed."""
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
     steps, gaps = evidence.steps[device.process], device.gaps
-    queue = _queue(activities, device, evidence.call, evidence.launched_ns)
+    # Where no host launched the work, its calls stand for the work itself.
+    call = evidence.call if profile.launches_known else constant(NONE, len(activities))
+    queue = _queue(activities, device, call, evidence.launched_ns)
     lead = evidence.lead[device.rank], host.main_thread(device.process, profile.threads)
     others = list(dict.fromkeys(lead))
     launches = evidence.launches_of(device)
