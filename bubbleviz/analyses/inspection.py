@@ -18,7 +18,7 @@ from bubbleviz.model.texts import shell_word
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
-from bubbleviz.sources.nsys.files import REPORT_SUFFIXES, bytes_of
+from bubbleviz.sources.nsys.files import bytes_of, is_report
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import OpenOperations, reader_of
 
@@ -133,7 +133,7 @@ def _by_names(
     looked_at, globs = [], globs_of(tuple(convention_file.built_in().values()))
     progress.files({file.path: bytes_of(file.path) for file in files[:_MOST]})
     for file in files[:_MOST]:
-        if file.path.endswith(REPORT_SUFFIXES):
+        if is_report(file.path):
             return "analyze", "nsys has yet to export the names of ranges"
         try:
             if noun := reader_of(file.path).operations:

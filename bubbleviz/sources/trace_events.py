@@ -235,30 +235,37 @@ def _parse_plain_times(texts: bytes) -> Ints | None:
 
 #: JSON that cannot be read so near the end of a text may be cut: a number, a word, an escape.
 _ENDING = 16
+#: Characters at the end of a text in which an event, and what comes before it, may begin.
+_BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
 #: Real files hold no object that is nested as deeply as Python's stack is; garbage holds many, each
 #: of which takes as long as a thousand others.
 _MOST_TOO_DEEP = 100
-#: Where an object cannot be read, those inside it are tried; a text is read so many times at most.
+#: A text with objects that cannot be read is read so many times at most.
 _MOST_PASSES = 8
 #: So many characters are read at a time, or twice as many while an object does not end there.
 _PIECE = 1 << 16
-#: Where an event begins, in files whose events are not all JSON.
-_BEGINS = re.compile(r'(?<=[},\]\s])\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:)')
+#: Where an event begins, in files whose events are not all JSON. Objects inside an event follow a
+#: colon, or a name if that is missing.
+_BEGINS = re.compile(
+    r'(?:[},\]]|[^:"\s](?=\s))\s*(?P<event>\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:))'
+)
 
 
 def one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
     """Return the events of a piece of a list, which begins at an event.
 
-    It is read piece by piece, so that an error takes as long as its piece.
+    It is read piece by piece, so that an error takes as long as its piece. After an event that
+    cannot be read, the text up to the next event is passed over: objects inside the broken event
+    are none.
 
     Args:
         content: the piece.
         args: struct of the arguments of an event.
 
     Returns:
-        The events; how many objects are none; the bytes from the end of the list on, or from an
-        event that seems cut; and whether the list ends there.
+        The events; the number of events that cannot be read; the bytes from the end of the list on,
+        or from an event that seems cut; and whether the list ends there.
 
     Raises:
         ValueError: it is garbage rather than a damaged list.
@@ -268,12 +275,15 @@ def one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
     decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
     events: list[Any] = []
     begin, length, malformed, too_deep = 0, _PIECE, 0, 0
+    is_inside_broken = False
     #: How many characters may be read in vain.
     patience = _MOST_PASSES * len(text)
     while True:
         piece = text[begin : begin + length]
-        at = _behind_space(piece, 0)
-        while at < len(piece) and piece[at] != "]":
+        at, goes_on = _behind_space(piece, 0), False
+        if is_inside_broken:
+            at, is_inside_broken = _find_event(piece, at)
+        while at < len(piece) and piece[at] != "]" and not is_inside_broken:
             try:
                 value, at = decoder.raw_decode(piece, at)
             except (ValueError, RecursionError) as error:
@@ -283,25 +293,39 @@ def one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
                 ):
                     # It could be read if the text went on.
                     break
-                malformed += 1
+                # A brace too many is no event.
+                malformed += piece[at] != "}"
                 too_deep += isinstance(error, RecursionError)
                 patience -= 0 if damage is None else damage - at
                 if too_deep > _MOST_TOO_DEEP or patience < 0:
                     raise ValueError("no list of events") from error
-                begins = _BEGINS.search(piece, at + 1)
-                at = begins.start() if begins else max(at + 1, len(piece) - _ENDING)
+                at, is_inside_broken = _find_event(piece, at + 1)
                 if len(piece) > _PIECE:
+                    # The rest is read in small pieces again.
+                    goes_on = True
                     break
             else:
                 event = _as_struct(value, exact[args])
                 malformed += event is None
                 events += () if event is None else (event,)
             at = _behind_space(piece, at)
-        ended = piece[at : at + 1] == "]"
+        ended = piece[at : at + 1] == "]" and not is_inside_broken
         begin += at
-        if ended or begin + len(piece) - at >= len(text):
+        is_last = begin + len(piece) - at >= len(text)
+        if ended or (is_last and not goes_on):
             return events, malformed, text[begin:].encode("utf-8", errors="surrogateescape"), ended
         length = _PIECE if at else 2 * length
+
+
+def _find_event(piece: str, at: int) -> tuple[int, bool]:
+    """Return where the next event begins after a broken one, and whether none begins in the piece.
+
+    If none does, it is the place from which on an event may begin that the piece cuts.
+    """
+    begins = _BEGINS.search(piece, at)
+    if begins is not None:
+        return begins.start("event"), False
+    return max(at, len(piece) - _BEFORE_EVENT), True
 
 
 def _behind_space(text: str, at: int) -> int:

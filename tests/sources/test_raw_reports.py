@@ -208,3 +208,14 @@ def test_names_are_quoted_and_never_options(
     assert "'two words; rm x.nsys-rep'\n" in cli.refused(
         "analyze", "two words; rm x.nsys-rep", code=1
     )
+
+
+@pytest.mark.parametrize("suffix", [".nsys-rep", ".qdrep"])
+def test_an_export_with_the_name_of_a_report_is_read_as_it_is(
+    suffix: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    path = tmp_path / f"node0{suffix}"
+    path.write_bytes(FIXTURE.read_bytes())
+
+    assert cli.printed("analyze", str(path)) == cli.printed("analyze", str(FIXTURE))
+    assert cli.printed("idle", str(path)) == cli.printed("idle", str(FIXTURE))

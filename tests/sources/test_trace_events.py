@@ -217,6 +217,41 @@ def test_an_event_that_cannot_be_read_costs_no_other(
     assert (file._malformed, file.cut) == (malformed, False)
 
 
+@pytest.mark.parametrize("n_fields", [1, 3000])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"ph":"X","name":"b" "ts":1, "args": {"name": "x", "ts": 1}}',
+        '{"ph":"X","name":"b\\x","args": {}, "cat": "kernel"}',
+        '{"ph":"X","name":b,"args": {"id": 1, "s": {"name": 2}}, "ts": 1}',
+        '{"ph":"X","args": {"name": "x"}, "ts": 1, "dur": }',
+        '{"ph" "X","args": {"cat": {}, "name": [{"ph": 1}, 2]}, "ts": 1}',
+        '{"ph":"X","name":"b","args": {"name": "x"}, "ts": 1',
+        '{"ph":"X","name":"b","args" {"name": "x"}, "ts": 1}',
+        '{"ph":"X","name":"b" lost\n',
+    ],
+)
+def test_events_that_cannot_be_read_are_counted_once_each(
+    broken: str, n_fields: int, tmp_path: Path
+) -> None:
+    """Objects inside a broken event are neither events nor further damage."""
+    fields = ", ".join(f'"f{number}": {{"name": "x"}}' for number in range(n_fields))
+    broken = broken.replace('"ph"', f'{fields}, "ph"', 1) if n_fields > 1 else broken
+    whole = '{"ph":"X","name":"a","ts":1.5,"args": {"name": "y"}}'
+    texts = [text for _ in range(5) for text in (whole, broken)]
+
+    events, file = _of(tmp_path, ("[" + ",\n".join([*texts, whole]) + "]").encode())
+
+    assert [event.name for event in events] == ["a"] * 6
+    assert file._malformed == 5
+
+
+def test_a_brace_too_many_costs_no_event(tmp_path: Path) -> None:
+    events, file = _of(tmp_path, b'[{"ph":"X","name":"a"}},{"ph":"X","name":"b"}]')
+
+    assert ["".join(event.name for event in events), file._malformed] == ["ab", 0]
+
+
 def test_times_that_a_double_would_round_are_exact(tmp_path: Path) -> None:
     events, _ = _of(tmp_path, b'[{"ph":"X","ts":1712195495519695.812,"dur":0.001},{}]')
 

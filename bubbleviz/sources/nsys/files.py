@@ -19,6 +19,7 @@ from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.texts import not_option, one_line, shell_word
 from bubbleviz.sources.gzip_files import unwinding
+from bubbleviz.sources.sqlite.queries import SQLITE
 
 #: Endings of the directories, as nsys names them.
 ENDINGS = ("_pqtdir", "_arwdir")
@@ -98,6 +99,20 @@ _LONGEST = 200
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 
+def is_report(path: str) -> bool:
+    """Return whether a file is a report of Nsight Systems.
+
+    An export that was given the name of a report is none: its content is SQLite's.
+    """
+    if not path.endswith(REPORT_SUFFIXES):
+        return False
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(SQLITE)) != SQLITE
+    except OSError:
+        return True
+
+
 @contextmanager
 def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     """Yield an export of a report, or the path itself where it is no such report.
@@ -114,7 +129,7 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
         ProfileError: there is no nsys to export with, or it fails.
         OutputError: the export is to be kept, and a file of that name exists.
     """
-    if not path.endswith(REPORT_SUFFIXES):
+    if not is_report(path):
         yield path
         return
     beside = Path(path).with_suffix(".sqlite")
