@@ -480,9 +480,15 @@ def test_recordings_that_cannot_be_read_end_in_the_reason(
 ) -> None:
     content, reason = UNREADABLE[name]
     (tmp_path / "rank-00000.bvrec").write_bytes(content)
-    code, out, err = cli("watch", tmp_path, "--interval", 0.01, "--stop-after", 0.03)
+    output = tmp_path / "o.jsonl"
+    options = ("--interval", 0.01, "--stop-after", 0.03, "--jsonl", output)
+    code, out, err = cli("watch", tmp_path, *options)
 
     assert (code, out) == (1, "")
+    assert not output.exists()
+    output.write_text("earlier\n")
+    assert cli("watch", tmp_path, *options)[0] == 1
+    assert output.read_text() == "earlier\n"
     assert err.count("\n") == 1
     assert f"rank-00000.bvrec: {reason}" in err.replace("a recording ", "").replace("in the ", "")
     assert "no whole iteration yet" not in err

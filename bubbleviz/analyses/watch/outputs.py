@@ -82,6 +82,7 @@ def _json_lines(path: str) -> Iterator[Take]:
             ) from error
 
     with refusals():
+        is_new = not Path(path).exists()
         file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
 
     def take(sight: Sight) -> None:
@@ -107,6 +108,11 @@ def _json_lines(path: str) -> Iterator[Take]:
 
     try:
         yield take
+    except BaseException:
+        # A run that ends with an error leaves no output without content.
+        if is_new and file.tell() == 0:
+            Path(path).unlink(missing_ok=True)
+        raise
     finally:
         with refusals():
             file.close()
