@@ -25,7 +25,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, PASSED_ON, WORK, Phase
-from bubbleviz.model.texts import counted, listed
+from bubbleviz.model.texts import counted, listed, natural_key
 
 #: Machines that a limitation names; it counts all.
 _NAMED = 4
@@ -88,10 +88,15 @@ def timebase(
         np.array([min(times) for times in bounds.values()], np.int64),
         np.array([max(times) for times in bounds.values()], np.int64),
     )
-    precedences, corrections, contradiction, dropped = _solved(joined, staging, extents)
+    reference = _reference_machine(joined, staging)
+    solution = _solved(joined, staging, extents, reference)
+    if reference and not _is_constant(solution[1]):
+        # Clocks that drift, or that nothing bounds, are known only on the clock they are solved on.
+        solution = _solved(joined, staging, extents, 0)
+    precedences, corrections, contradiction, dropped = solution
     steps, stepped = clock_steps(precedences, len(joined.machines), extents)
     corrections = stepped if steps else corrections
-    by_machine = dict(zip(joined.machines, corrections, strict=True))
+    by_machine = dict(zip(joined.machines, _against_first(corrections), strict=True))
     found = _timebase(
         joined,
         tuple(
@@ -152,17 +157,68 @@ def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitat
     return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 
 
+def _reference_machine(joined: JoinedRecordings, staging: Staging) -> int:
+    """Return the machine on whose clock all others are solved, whatever the order of files.
+
+    It is the machine of the first stage, of several machines the one of the smallest rank number,
+    or else of the first name.
+    """
+    largest = np.iinfo(np.int64).max
+    keys = [
+        (
+            stage if stage >= 0 else largest,
+            largest if rank.local.global_rank is None else rank.local.global_rank,
+            natural_key(rank.machine),
+        )
+        for rank, stage in zip(joined.ranks, staging.stage_of_rank.tolist(), strict=True)
+    ]
+    first = min(range(len(keys)), key=lambda rank: keys[rank])
+    return joined.machines.index(joined.ranks[first].machine)
+
+
+def _is_constant(corrections: Sequence[offsets.ProfileClock]) -> bool:
+    """Return whether all corrections are bounded, and none drifts."""
+    return all(c.uncertainty_ns is not None and not c.drift_ppm for c in corrections)
+
+
+def _against_first(
+    corrections: Sequence[offsets.ProfileClock],
+) -> tuple[offsets.ProfileClock, ...]:
+    """Return corrections against the first machine's clock, instead of against another one.
+
+    Args:
+        corrections: Constant corrections, or any corrections against the first clock.
+    """
+    first = corrections[0]
+    if (first.offset_ns, first.uncertainty_ns) == (0, 0):
+        return tuple(corrections)
+    others = (
+        offsets.ProfileClock(
+            own.offset_ns - first.offset_ns, (own.uncertainty_ns or 0) + (first.uncertainty_ns or 0)
+        )
+        for own in corrections[1:]
+    )
+    return (offsets.ProfileClock(0, 0), *others)
+
+
 def rank_precedences(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
     """Return the data dependencies between all ranks; their clocks are numbers of ranks."""
     return _causal(staging, np.arange(len(joined.ranks)))
 
 
 def _solved(
-    joined: JoinedRecordings, staging: Staging, extents: tuple[Ints, Ints]
+    joined: JoinedRecordings, staging: Staging, extents: tuple[Ints, Ints], reference: int
 ) -> tuple[
     offsets.Precedences, tuple[offsets.ProfileClock, ...], offsets.Contradiction | None, bool
 ]:
-    """Return the precedences, what they allow, and whether those of collectives do not fit."""
+    """Return the precedences, what they allow, and whether those of collectives do not fit.
+
+    Args:
+        joined: The recordings, on the clocks of their sessions.
+        staging: Their stages, pipelines and iterations.
+        extents: Start and end of each machine's captures.
+        reference: Number of the machine whose correction is 0.
+    """
     causal = _causal(staging, joined.machine_of_rank)
     reduced = offsets.together()
     if staging.pairing.known:
@@ -171,10 +227,10 @@ def _solved(
         table = table.changed(iteration=iteration)
         reduced = overlaps(table, staging.reducing, joined.machine_of_rank)
     both = offsets.together(causal, reduced)
-    found = offsets.solve(both, *extents)
+    found = offsets.solve(both, *extents, reference)
     if found[1] is None or len(reduced) == 0:
         return both, *found, False
-    alone = offsets.solve(causal, *extents)
+    alone = offsets.solve(causal, *extents, reference)
     # What contradicts itself without them is not their fault.
     return (both, *found, False) if alone[1] is not None else (causal, *alone, True)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 
-from tests.planting.options import Planting
+import bubbleviz
+from tests.planting import Planting, plant
 from tests.support.host_clocks import MS, Job, grid, outcome_of
 
 #: ``python -m scripts.measure_pairing`` runs more of them.
@@ -86,3 +89,25 @@ _SLOW = Planting(stages=3, servers=2, iterations=8, slow_iteration=3)
 )
 def test_one_slow_iteration_among_equal_ones_shows_which_are_the_same(planting: Planting) -> None:
     assert outcome_of(Job(planting)).kind == "right"
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_bounds_do_not_depend_on_the_order_of_files(schedule: str, tmp_path: Path) -> None:
+    planting = Planting(
+        schedule=schedule,
+        stages=6,
+        servers=3,
+        jitter=0.05,
+        iterations=3,
+        transfer_ns=20_000,
+        transfer_jitter=0.5,
+        clock_error_ns=(0, 1_000_000, -500_000),
+    )
+    plant(planting, tmp_path)
+    bounds = set()
+    for files in permutations(sorted(tmp_path.glob("*.sqlite"))):
+        summary = bubbleviz.analyze(list(files)).summary
+        ratios = (summary.bubble_ratio["schedule"].mean, summary.bubble_ratio["step"].mean)
+        bounds.add((*ratios, summary.bubble_interval["schedule"], summary.bubble_interval["step"]))
+
+    assert len(bounds) == 1
