@@ -70,6 +70,7 @@ def find_lost_graphs(
     launches: Launches,
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
+    capture_end_ns: int,
 ) -> LostGraphs:
     """Return the graph launches without work in processes that recorded the work of others.
 
@@ -82,6 +83,7 @@ def find_lost_graphs(
         activities: Kernels, then copies.
         of_launch: For each activity the row of its launch's thread, undefined if its launch is
             unknown, and the threads that made calls.
+        capture_end_ns: End of the last call.
     """
     every_launch = calls.at(calls.named(GRAPH_LAUNCHES))
     if len(every_launch) == 0:
@@ -93,8 +95,24 @@ def find_lost_graphs(
     if len(without_work):
         without_work = without_work.take(~calls.failed(without_work.row))
         until_ns = recorded_until(launches, activities, of_launch)
+        until_ns = np.maximum(until_ns, _run_before_end(launches, activities, capture_end_ns))
         without_work = launched_before(without_work, until_ns, of_launch[1])
     return LostGraphs(without_work, int(is_recorded.sum()))
+
+
+def _run_before_end(launches: Launches, activities: model.Activities, capture_end_ns: int) -> int:
+    """Return before when launched work must have run in the capture, or the earliest time.
+
+    If nothing is recorded at the end of the capture for longer than any work waited for its start,
+    recording had stopped.
+    """
+    is_known = launches.call != NONE
+    waits_ns = activities.start_ns[is_known] - launches.start_ns[is_known]
+    longest_wait_ns = int(waits_ns.max(initial=0))
+    last_end_ns = int(activities.end_ns.max())
+    if capture_end_ns - last_end_ns <= longest_wait_ns:
+        return int(np.iinfo(np.int64).min)
+    return capture_end_ns - longest_wait_ns
 
 
 def _outermost(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]:

@@ -99,9 +99,23 @@ def test_calls_inside_a_launch_are_no_launches(tmp_path: Path) -> None:
     assert marked(report) == ["incomplete: 2 of 8 graph launches have no recorded kernels"]
 
 
+def queued(folder: Path, n_recorded: int, capture_end: int) -> Path:
+    """Return an export of ten graph launches at once, of which only the first are recorded."""
+    kernels = [K((1 + i) * 1_000 * US, (2 + i) * 1_000 * US, 10 + i) for i in range(n_recorded)]
+    calls = [C(100 * US * i, 100 * US * i + 5, 10 + i, name=LAUNCH) for i in range(COUNT)]
+    calls.append(C(capture_end - 5, capture_end, 99, name="cudaDeviceSynchronize"))
+    return profile(folder, kernels, calls)
+
+
 def test_launches_that_may_not_have_run_are_not_lost(tmp_path: Path) -> None:
-    # The capture ends before the last three begin.
-    assert not marked(bubbleviz.idle(graphs(tmp_path, (7, 8, 9))))
+    # The last launch has no time to run, and of three that were queued none has.
+    assert not marked(bubbleviz.idle(graphs(tmp_path, (9,))))
+    assert not marked(bubbleviz.idle(queued(tmp_path, 7, 8_000 * US)))
+
+
+def test_launches_after_recording_stopped_are_lost(tmp_path: Path) -> None:
+    report = bubbleviz.idle(queued(tmp_path, 7, 30_000 * US))
+    assert marked(report) == [MARK]
 
 
 def test_a_process_without_any_recorded_graph_needs_another_option(tmp_path: Path) -> None:
