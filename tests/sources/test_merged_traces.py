@@ -181,6 +181,30 @@ def test_ranks_that_were_only_concatenated_are_told_apart_by_their_devices(tmp_p
     assert _busy_us(_write(tmp_path / "merged.json", events)) == [(100, 150), (150, 440)]
 
 
+def test_few_shared_ids_link_no_kernel_to_another_rank(tmp_path: Path) -> None:
+    """Ranks count their launches differently, so most of their ids are unique in the file."""
+    starts_us = [100.0 * number for number in range(1, 201)]
+    later = [
+        {**event, "args": {**event["args"], "correlation": event["args"]["correlation"] + 199}}
+        for event in _rank(5084, 1, [start_us + 30 for start_us in starts_us])
+    ]
+    unlaunched = _kernel(1, 1000, 30_000, 1)
+    path = _write(tmp_path / "a.json", [*_rank(5083, 0, starts_us), *later, unlaunched])
+
+    ranks = bubbleviz.idle(path).ranks
+
+    assert [(rank.pid, rank.device_id) for rank in ranks] == [(5083, 0), (5084, 1)]
+    assert [rank.compute_ns for rank in ranks] == [200 * 50_000, 201 * 50_000]
+
+
+def test_processes_may_share_a_device(tmp_path: Path) -> None:
+    events = [_launch(5083, 1, 5), _kernel(0, 1, 10), _launch(5084, 2, 106), _kernel(0, 2, 110)]
+    path = _write(tmp_path / "a.json", events)
+
+    assert [rank.pid for rank in bubbleviz.idle(path).ranks] == [5083, 5084]
+    assert _merged_recordings(path) == []
+
+
 def test_a_rank_without_recorded_launches_keeps_its_device(tmp_path: Path) -> None:
     alone = [e for e in _rank(5084, 0, [60, 160]) if e["cat"] == "kernel"]
     events = [*_rank(5083, 0, [10, 110, 400]), *_rename(alone, _offset(1))]
@@ -190,6 +214,10 @@ def test_a_rank_without_recorded_launches_keeps_its_device(tmp_path: Path) -> No
 
 REFUSED = {
     "two ranks on one device": [*_rank(5083, 0, [10, 110]), *_rank(5084, 0, [60, 160])],
+    "two ranks on one device, which launch far ahead": [
+        *_rank(5083, 0, [100, 210], launch_us=90),
+        *_rank(5084, 0, [160, 260], launch_us=140),
+    ],
     "two runs of one process": [*_rank(5083, 0, [10, 110]), *_rank(5083, 0, [60, 160])],
     "two runs on two threads": [
         *_rank(5083, 0, [10, 110]),

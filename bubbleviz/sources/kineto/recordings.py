@@ -92,11 +92,12 @@ def find_recordings(
         return None
     by_device = len(keys) < 2
     if by_device:
-        if not finder.hosts_collide():
-            _refuse_collisions(path, finder)
-            return None
         keys = finder.keys_of_devices()
-    key_of_host = finder.assign_hosts(keys)
+    key_of_host = finder.assign_hosts(keys, has_hints=not by_device)
+    if key_of_host is None and by_device and not finder.hosts_collide():
+        # Ids alone show which process launched what, even if processes share devices.
+        _refuse_collisions(path, finder)
+        return None
     if key_of_host is None:
         raise ProfileError(
             f"{path}: recordings of {max(len(keys), len(finder.hosts))} processes were merged, and "
@@ -206,10 +207,15 @@ class _Finder:
         id_number: Ints = np.cumsum(is_first)
         return len(distinct(id_number[np.flatnonzero(is_second)])), int(is_first.sum())
 
-    def assign_hosts(self, keys: Sequence[_Key]) -> Mapping[int, _Key] | None:
-        """Return the recording of each process that launched work, or None if it is unknown."""
+    def assign_hosts(self, keys: Sequence[_Key], *, has_hints: bool) -> Mapping[int, _Key] | None:
+        """Return the recording of each process that launched work, or None if it is unknown.
+
+        Args:
+            keys: Recordings.
+            has_hints: Whether process ids may show which recording they belong to.
+        """
         n_kernels, misfits = self._count_misfits(keys)
-        hinted = self._hinted(keys)
+        hinted = self._hinted(keys) if has_hints else None
         if hinted is not None:
             key_number = {key: number for number, key in enumerate(keys)}
             fitting = [
