@@ -28,7 +28,7 @@ from bubbleviz.interpret.late_launches import Launches, WorklessRows
 from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
-from bubbleviz.model.intervals import group_latest
+from bubbleviz.model.intervals import group_extents, group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, listed, percent
 
@@ -275,6 +275,8 @@ class ProcessLoss:
         seen: of these, in the sample.
         kernels: that the profile holds, of the time in which kernels count as lost.
         launched_ns: When the lost kernels that were seen were launched.
+        first_launch_ns: When the first recorded work of the process was launched, or the smallest
+            number if that is unknown.
     """
 
     process: int
@@ -282,6 +284,12 @@ class ProcessLoss:
     seen: int
     kernels: int
     launched_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
+    first_launch_ns: int = _NEVER
+
+    @property
+    def before_span(self) -> int:
+        """How many of the lost kernels that were seen were launched before all recorded work."""
+        return int((self.launched_ns < self.first_launch_ns).sum())
 
 
 def lost_kernels(
@@ -329,9 +337,15 @@ def lost_kernels(
     process = profile.process_of(threads)
     seen = dict(rows_by_value(profile.process_of(some.thread)))
     none = np.empty(0, np.int64)
+    first_ns, _ = group_extents(thread.astype(np.int64), len(threads), launched_ns, launched_ns)
     losses = tuple(
         ProcessLoss(
-            number, step * len(rows), len(rows), total, np.asarray(some.start_ns[rows], np.int64)
+            process=number,
+            count=step * len(rows),
+            seen=len(rows),
+            kernels=total,
+            launched_ns=np.asarray(some.start_ns[rows], np.int64),
+            first_launch_ns=int(first_ns[process == number].min()) if total else _NEVER,
         )
         for number in distinct(process).tolist()
         if (total := int(kernels[process == number].sum())) + len(rows := seen.get(number, none))
@@ -471,13 +485,28 @@ def limitations_of_lost(
     yield Limitation(
         "kernels that were launched and not recorded",
         f"{path}: {in_words} of the launched kernels are not in the profile, "
-        f"{' and '.join(where)}: their time counts as idle; profile with larger buffers, or export "
-        "again",
+        f"{' and '.join(where)}: {_effect_on_idle(processes)}; profile with larger buffers, or "
+        "export again",
         count,
         LimitationKind.KERNELS_LOST if noticeable else LimitationKind.COSTS,
         # A sample does not show where nothing is lost.
         times_ns=None if sampled else np.concatenate([p.launched_ns for p in processes]),
     )
+
+
+def _effect_on_idle(processes: Sequence[ProcessLoss]) -> str:
+    """Return what lost kernels do to idle time.
+
+    A kernel that was launched before all recorded work of its process ran before the time that is
+    measured.
+    """
+    before, seen = (sum(getattr(p, name) for p in processes) for name in ("before_span", "seen"))
+    if not before:
+        return "their time counts as idle"
+    outside = "launched before the first recorded work, so they lie before the measured time"
+    if before == seen:
+        return f"they were {outside}"
+    return f"their time counts as idle, but for {before:,} of {seen:,} that were {outside}"
 
 
 def _share(lost: float, kernels: int) -> float:

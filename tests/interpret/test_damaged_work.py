@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bubbleviz import analyze
@@ -27,6 +28,8 @@ from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.readers import reader_of
+from tests.planting import Planting, plant
+from tests.support.edited_databases import change
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -508,3 +511,38 @@ def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:
     assert together.reason.startswith("a.sqlite: 0.03 % of the launched kernels")
     helper = ProcessLoss(9, 1, 1, 0)
     assert _loss(helper, ProcessLoss(1, 0, 0, 10_000)).kind is LimitationKind.COSTS
+
+
+@pytest.mark.parametrize(
+    ("launched_ns", "effect"),
+    [
+        ([], ": their time counts as idle;"),
+        ([100, 120], ": their time counts as idle;"),
+        (
+            [10, 20],
+            ": they were launched before the first recorded work, so they lie before the measured "
+            "time;",
+        ),
+        ([10, 120], ": their time counts as idle, but for 1 of 2 that were launched before"),
+    ],
+)
+def test_kernels_lost_before_the_span_count_as_no_idle_time(
+    launched_ns: list[int], effect: str
+) -> None:
+    count = max(len(launched_ns), 1)
+    times_ns = np.array(launched_ns, np.int64)
+    loss = ProcessLoss(1, count, count, 10, launched_ns=times_ns, first_launch_ns=50)
+
+    assert effect in _loss(loss).reason
+
+
+def test_kernels_that_are_lost_first_are_said_to_lie_before_the_span(tmp_path: Path) -> None:
+    plant(Planting(iterations=2), tmp_path)
+    first = "SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY start LIMIT 1"
+    path = tmp_path / "node0.sqlite"
+    report = analyze(
+        change(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid IN ({first})")
+    )
+    (note,) = [n for n in report.limitations if n.what.startswith("kernels that were launched and")]
+
+    assert "they were launched before the first recorded work" in note.reason
