@@ -28,6 +28,7 @@ from scripts.fuzzing.text_damage import damage_csv, damage_toml
 from tests.planting import Planting, plant
 from tests.support.columnar_exports import FORMS, columnar
 from tests.support.flight_dumps import dump, entry
+from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import proxy_file
 from tests.support.nccl_runs import ring
 from tests.support.operation_tables import stream_of, traced
@@ -156,16 +157,18 @@ def _write_columnar(folder: Path) -> None:
 
 
 def _write_kineto(folder: Path) -> None:
-    export = _export(folder / "export", replace(_FULL, devices="zero"))
-    for name in ("gzipped", "plain"):
+    runs = {"gzipped": _FULL, "plain": _FULL, "memory": _SMALL}
+    for name, planting in runs.items():
         (folder / name).mkdir()
-        traces = with_world(traces_of(export, folder / name), 2)
-        if name == "plain":
-            for trace in traces:
+        export = _export(folder / "export", replace(planting, devices="zero"))
+        for trace in with_world(traces_of(export, folder / name), 2):
+            if name == "memory":
+                plant_memory(trace, Allocations(5_000, 2_000, 300, 800, 40_000))
+            elif name == "plain":
                 trace.with_suffix("").write_bytes(gzip.decompress(trace.read_bytes()))
                 trace.unlink()
-    export.unlink()
-    export.parent.rmdir()
+        export.unlink()
+    (folder / "export").rmdir()
 
 
 def _write_rocm(folder: Path) -> None:
