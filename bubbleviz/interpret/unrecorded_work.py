@@ -212,7 +212,7 @@ def _between_kernels(
 #     launches       x      │  a    b
 #     recorded              │  ├ a ┤                ├──── b ────┤     the first on its stream
 #     device         ├──────── x ────────────────────┤                 launched earlier: unknown
-#     unknown               │      ├─────────────────┤
+#     unknown               │   ├────────────────────┤
 
 
 def times_before_first_work(
@@ -226,7 +226,7 @@ def times_before_first_work(
     """Return when ranks may have run work that was launched before the capture.
 
     The first work on a stream begins as soon as it was launched. If it was launched early in the
-    capture, begins much later, and nothing was recorded meanwhile, earlier work held it up.
+    capture, begins much later, and no recorded work explains that, earlier work held it up.
 
     Args:
         activities: Kernels, then copies.
@@ -245,25 +245,40 @@ def times_before_first_work(
     ranks, starts, ends = [], [], []
     # Streams whose first work waited are few.
     for row in first[np.argsort(activities.start_ns[first], kind="stable")][:_MAX_STREAMS].tolist():
-        rank, start_ns = int(activities.rank[row]), int(activities.start_ns[row])
-        has_started = activities.start_ns < start_ns
-        is_of_rank = activities.rank == rank
-        earlier_ns = activities.end_ns[has_started & is_of_rank]
-        elsewhere_ns = activities.end_ns[has_started & ~is_of_rank]
-        ended_elsewhere = (elsewhere_ns > start_ns - _MIN_WAIT_NS) & (elsewhere_ns <= start_ns)
-        if len(earlier_ns) == 0 or ended_elsewhere.any():
-            continue
         returned_ns = int(calls.at(np.array([call[row]], np.int64)).end_ns[0])
-        begin_ns = max(returned_ns, int(launched_ns[row]), int(earlier_ns.max()))
-        rank_start_ns = int(activities.start_ns[is_of_rank].min())
-        rank_end_ns = int(activities.end_ns[is_of_rank].max())
-        share = (start_ns - begin_ns) / (rank_end_ns - rank_start_ns)
-        if _is_long(start_ns - begin_ns, share):
-            ranks.append(rank)
-            starts.append(begin_ns)
-            ends.append(start_ns)
+        due_ns = max(returned_ns, int(launched_ns[row]))
+        if _is_unexplained(activities, row, due_ns):
+            ranks.append(int(activities.rank[row]))
+            starts.append(due_ns)
+            ends.append(int(activities.start_ns[row]))
     columns = (np.array(column, np.int64) for column in (ranks, starts, ends))
     return join_intervals([RankIntervals(*columns)], len(activities.ranks))
+
+
+def _is_unexplained(activities: model.Activities, row: int, due_ns: int) -> bool:
+    """Tell whether no recorded work explains why the first work on a stream began late.
+
+    Work on any device that ended just before it may have held it up. Otherwise the device must have
+    been idle for long, after it had run something.
+
+    Args:
+        activities: Kernels, then copies.
+        row: Row of the work.
+        due_ns: Time from which it could have begun.
+    """
+    start_ns = int(activities.start_ns[row])
+    ended_ns = activities.end_ns[activities.start_ns < start_ns]
+    if ((ended_ns > start_ns - _MIN_WAIT_NS) & (ended_ns <= start_ns + _MIN_WAIT_NS)).any():
+        return False
+    is_of_rank = activities.rank == activities.rank[row]
+    starts_ns, ends_ns = activities.start_ns[is_of_rank], activities.end_ns[is_of_rank]
+    span_start_ns, span_end_ns = int(starts_ns.min()), int(ends_ns.max())
+    begin_ns = max(due_ns, span_start_ns)
+    if begin_ns >= start_ns:
+        return False
+    busy = intervals.within(intervals.union(starts_ns, ends_ns), begin_ns, start_ns)
+    idle_ns = start_ns - begin_ns - intervals.measure(busy)
+    return _is_long(idle_ns, idle_ns / (span_end_ns - span_start_ns))
 
 
 def _first_on_streams(activities: model.Activities, streams: Codes) -> Ints:

@@ -205,6 +205,14 @@ def test_waits_that_recorded_work_explains_are_not_unknown(
     assert not marked(report)
 
 
+def test_little_work_on_other_streams_explains_no_wait(tmp_path: Path) -> None:
+    copies = [K(at * MS, at * MS + 20 * US, 50 + at, stream=21) for at in range(20, 460, 40)]
+    report = bubbleviz.idle(captured_late(tmp_path, *copies))
+    assert marked(report) == [BEFORE]
+    unknown = 463_000 - 160 - 20 * len(copies)
+    assert spent(report.ranks[0])[UNRECORDED] == unknown
+
+
 def test_short_waits_of_first_work_are_not_unknown(tmp_path: Path) -> None:
     assert not marked(bubbleviz.idle(captured_late(tmp_path, first=(180 * US, 200 * US))))
 
