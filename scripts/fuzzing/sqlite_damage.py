@@ -58,6 +58,8 @@ def _damage_table(database: sqlite3.Connection, chance: Random) -> None:
     tables = _list_tables(database)
     table = chance.choice(tables)
     columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
+    if not columns:  # an earlier step damaged the schema
+        return
     column = chance.choice(columns)
     drawn = chance.randrange(20)
     if drawn < 8:

@@ -98,7 +98,13 @@ def main() -> None:
     faulthandler.enable(stacks)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for seed in request.seeds:
-        drawn = _draw_seed(request, seed)
+        try:
+            drawn = _draw_seed(request, seed)
+        except Exception as error:  # a mistake of the fuzzer must not end the run
+            problems = (f"not drawn: {_describe(error)}",)
+            failed = Answer(seed, "fuzzer", "", code=None, problems=problems, cpu_s=0.0)
+            print(json.dumps(asdict(failed)), file=answers, flush=True)
+            continue
         started = Started(seed, drawn.kind, _command_line(request, drawn))
         print(json.dumps(asdict(started)), file=answers, flush=True)
         faulthandler.dump_traceback_later(request.max_s, exit=True, file=stacks)

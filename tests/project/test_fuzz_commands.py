@@ -82,6 +82,14 @@ def test_a_command_without_an_end_is_a_problem(inputs: Path, tmp_path: Path) -> 
     assert any((tmp_path / "failures" / "seed-0" / "in").iterdir())
 
 
+def test_a_mistake_of_the_fuzzer_is_a_problem_and_ends_no_run(inputs: Path, tmp_path: Path) -> None:
+    request = replace(request_of(inputs, tmp_path, 2), inputs=str(tmp_path / "missing"))
+    _, answers = run(request)
+
+    assert [answer.seed for answer in answers] == [0, 1]
+    assert all(answer.problems[0].startswith("not drawn: File") for answer in answers)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_draws_the_same_input_again(kind: str, inputs: Path, tmp_path: Path) -> None:
     drawn = []
