@@ -167,9 +167,12 @@ def true_rows(
 
 
 def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
-    """Return the operations that compute as the report has them."""
+    """Return the operations with compute kernels as the report has them.
+
+    An Optimizer range whose only kernels communicate has a span, but no true operation.
+    """
     ran = report.operations
-    own = ran.take((ran.has_span == 1) & np.isin(ran.phase, COMPUTE))
+    own = ran.take((ran.has_span == 1) & (ran.kernels > 0) & np.isin(ran.phase, COMPUTE))
     numbers = own.microbatch if microbatch else np.full(len(own), -1)
     columns = (
         *(own.rank, own.start_ns, own.end_ns, own.phase),
