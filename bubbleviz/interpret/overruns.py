@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, marked
+from bubbleviz.model.columns import Bools, Codes, Ints, Table, joined, marked
 from bubbleviz.model.grouping import begins, sorted_rows
 from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -98,30 +98,40 @@ def _find_overruns(activities: Activities, streams: Codes) -> _Overruns:
 
     Work without a duration, and work whose stream is unknown, does not count.
     """
-    rows = np.flatnonzero((streams != NONE) & (activities.end_ns > activities.start_ns))
-    rank, stream = activities.rank[rows], streams[rows]
-    order = sorted_rows(rank, stream, activities.start_ns[rows])
-    rows, rank, stream = rows[order], rank[order], stream[order]
-    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
-    is_stream_start = begins(rank, stream)
-    candidate = np.flatnonzero(
-        ~is_stream_start[1:] & (end_ns[:-1] - start_ns[1:] > _CLOCK_GRAIN_NS)
-    )
+    overruns = [_find_on_stream(activities, rows) for rows in activities.rows_by_stream(streams)]
+    return joined(overruns) if overruns else _Overruns.none()
+
+
+def _find_on_stream(activities: Activities, rows: Codes) -> _Overruns:
+    """Return the work of one stream that ends after the next work on it begins.
+
+    Args:
+        activities: Kernels, then copies.
+        rows: Rows of the work on the stream, ascending.
+    """
+    start_ns = activities.start_ns[rows]
+    is_in_order = bool((start_ns[1:] >= start_ns[:-1]).all())
+    if not is_in_order:
+        order = sorted_rows(start_ns)
+        rows, start_ns = rows[order], start_ns[order]
+    end_ns = activities.end_ns[rows]
+    has_duration = end_ns > start_ns
+    if not has_duration.all():
+        rows, start_ns, end_ns = rows[has_duration], start_ns[has_duration], end_ns[has_duration]
+    candidate = np.flatnonzero(end_ns[:-1] - start_ns[1:] > _CLOCK_GRAIN_NS)
     if len(candidate) == 0:
         return _Overruns.none()
 
     # Of work that was launched at once, or that starts at the same time, none is the next.
     launch = activities.correlation_id[rows]
     is_next = (begins(launch) | (launch == UNCORRELATED)) & begins(start_ns)
-    next_rows = np.flatnonzero(is_next | is_stream_start)
-    stream_number = np.cumsum(is_stream_start)
+    next_rows = np.flatnonzero(is_next)
     position = np.searchsorted(next_rows, candidate, side="right")
     exists = position < len(next_rows)
     candidate, following = candidate[exists], next_rows[position[exists]]
-    is_overrun = stream_number[following] == stream_number[candidate]
-    is_overrun &= end_ns[candidate] - start_ns[following] > _CLOCK_GRAIN_NS
+    is_overrun = end_ns[candidate] - start_ns[following] > _CLOCK_GRAIN_NS
     candidate, following = candidate[is_overrun], following[is_overrun]
-    return _Overruns(rows[candidate], start_ns[following], end_ns[following])
+    return _Overruns(rows[candidate].astype(np.int64), start_ns[following], end_ns[following])
 
 
 def _are_many(chosen: Bools, part: float, count: int) -> bool:

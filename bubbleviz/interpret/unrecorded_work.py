@@ -21,7 +21,7 @@ from bubbleviz.interpret.late_launches import Launches
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
-from bubbleviz.model.grouping import begins, distinct, groups_of, rows_by_value, sorted_rows
+from bubbleviz.model.grouping import begins, distinct, rows_by_value, sorted_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 
@@ -283,16 +283,10 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int) -> bool
 
 def _first_on_streams(activities: model.Activities, streams: Codes) -> Ints:
     """Return the row of the first work on each stream of each rank, of several the first row."""
-    rows = np.flatnonzero(streams != NONE)
-    if len(rows) == 0:
-        return rows
-    groups = groups_of(activities.rank[rows].astype(np.int64), streams[rows].astype(np.int64))
-    earliest_ns, _ = intervals.group_extents(
-        groups.of_row, len(groups), activities.start_ns[rows], activities.start_ns[rows]
-    )
-    is_first = activities.start_ns[rows] == earliest_ns[groups.of_row]
-    candidates = np.flatnonzero(is_first)
-    return rows[candidates[groups_of(groups.of_row[candidates]).first]]
+    first = [
+        rows[np.argmin(activities.start_ns[rows])] for rows in activities.rows_by_stream(streams)
+    ]
+    return np.array(first, np.int64)
 
 
 def _is_long(time_ns: int, share: float) -> bool:

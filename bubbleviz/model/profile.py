@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.collectives import Collectives, Payloads, Synchronisation
-from bubbleviz.model.columns import Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.copies import Copies
-from bubbleviz.model.grouping import expanded, heads
+from bubbleviz.model.grouping import expanded, heads, rows_by_value
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
@@ -162,6 +162,21 @@ class Activities(Table):
             return expanded(low, high)[1].astype(np.int32)
 
         return rows
+
+    def rows_by_stream(self, streams: Codes) -> Iterator[Codes]:
+        """Yield the rows of each stream of each rank, ascending.
+
+        One stream comes after the other, so that little memory is used.
+
+        Args:
+            streams: Stream of each row within its rank, or -1 if unknown.
+        """
+        rows_of_rank = self.rows_by_rank()
+        for rank in range(len(self.ranks)):
+            rows = rows_of_rank(rank)
+            for stream, positions in rows_by_value(streams[rows]):
+                if stream != NONE:
+                    yield rows[positions]
 
     def counts_by_rank(self) -> Ints:
         """Return how many rows each rank has."""
