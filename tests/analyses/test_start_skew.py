@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.start_skew import RecordedDevice, common_start
+from bubbleviz.analyses.nccl.analysis import measure_communication
+from bubbleviz.interpret.start_skew import RecordedDevice, common_start
 from tests.support.nsys_exports import C, K, profile
 
 MS = 1_000_000
@@ -52,6 +53,22 @@ def test_waiting_for_the_last_recording_is_left_out(tmp_path: Path) -> None:
     assert late.exposed_communication_ns == 15 * MS
     (note,) = [note for note in report.limitations if note.what == SKEWED]
     assert "up to 890.0 ms before that are left out" in note.reason
+
+
+def test_waiting_for_the_last_recording_is_marked_in_communication(tmp_path: Path) -> None:
+    rank_of(tmp_path, 1, 0, 10)
+    rank_of(tmp_path, 2, 900, 900)
+    measured = measure_communication(tmp_path)
+
+    (note,) = [note for note in measured.limitations if note.what == SKEWED]
+    assert "up to 890.0 ms of its waiting are no fault of that device" in note.reason
+
+
+def test_recordings_that_begin_together_have_no_mark(tmp_path: Path) -> None:
+    rank_of(tmp_path, 1, 0, 10)
+    rank_of(tmp_path, 2, 0, 900)
+
+    assert SKEWED not in {note.what for note in measure_communication(tmp_path).limitations}
 
 
 def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:

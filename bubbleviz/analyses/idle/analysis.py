@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bubbleviz.analyses.idle import attribution, host, start_skew, waits
+from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.copies import totals_of
 from bubbleviz.analyses.idle.gaps import Device, Launches, devices_of, holding, times_of
@@ -21,7 +21,7 @@ from bubbleviz.conventions import convention_file, kinds
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
-from bubbleviz.interpret import communication, iterations, linking, record
+from bubbleviz.interpret import communication, iterations, linking, record, start_skew
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model import choices, collectives, intervals
@@ -147,7 +147,7 @@ def idle(
     skew: tuple[Limitation, ...] = ()
     if start_ns is not None:
         profiles, unreadable = read_each(files, partial(read, since_utc_ns=start_ns), progress)
-        skew = (start_skew.skew_limitation(recorded, start_ns),)
+        skew = (start_skew.skew_limitation(recorded, start_ns, "{} before that are left out"),)
     ranks = _labelled([rank for of_profile, *_ in profiles for rank in of_profile])
     counts: Counter[tuple[str, str, LimitationKind]] = Counter()
     for limitation in (*unreadable, *skew, *(note for _, lost, _ in profiles for note in lost)):

@@ -15,6 +15,7 @@ from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.interpret.start_skew import common_start, skew_limitation
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE, Ints, constant
 from bubbleviz.model.grouping import distinct, groups_of, numbered_together
@@ -312,6 +313,10 @@ def _sizes(
     )
 
 
+#: What recordings that begin at different times mean for waiting.
+_SKEW = "{} of its waiting are no fault of that device; leave them out with --window"
+
+
 def _limitations(
     recorded: Sequence[EventFile],
     profiles: Sequence[NcclProfile],
@@ -348,6 +353,10 @@ def _limitations(
                 yield Limitation(what, f"{file.path}: {reason}", count)
     for profile in profiles:
         yield from profile.limitations
+    recorded_devices = [device for profile in profiles for device in profile.recorded]
+    start_ns = common_start(recorded_devices)
+    if start_ns is not None:
+        yield skew_limitation(recorded_devices, start_ns, _SKEW)
     table, clocks = communication.operations, communication.clocks
     alignments = [clock.aligned_by for clock in clocks]
     of_files = clocks[len(profiles) :] if profiles else ()

@@ -18,6 +18,7 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import collectives as interpreted
 from bubbleviz.interpret import communication, iterations, linking, record
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
+from bubbleviz.interpret.start_skew import RecordedDevice, recorded_devices
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Collectives, Payloads
 from bubbleviz.model.columns import NONE, Ints, Table
@@ -354,6 +355,7 @@ class NcclProfile:
         limitations: what could not be read, and why.
         others: a clause on the commands that tell something of it without communication.
         window_ns: start and end (exclusive) of the window of iterations to analyse; None for none.
+        recorded: When the recording of each device began.
     """
 
     source: Source
@@ -363,6 +365,7 @@ class NcclProfile:
     limitations: tuple[Limitation, ...]
     others: str
     window_ns: tuple[int, int] | None = None
+    recorded: tuple[RecordedDevice, ...] = ()
 
 
 def read_profile(
@@ -468,6 +471,7 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
             *(note for note in unknown if note.count),
         ),
         others="",
+        recorded=recorded_devices(profile.source, activities, kinds, linked.start_ns),
     )
 
 

@@ -1,11 +1,11 @@
 """Start skew: the time before all processes were recorded, in which collectives only wait.
 
 A profiler may start later on one rank than on others. A collective of the others then waits until
-the late rank enters it, and that time would count as exposed communication::
+the late rank enters it, which is no fault of the run::
 
     rank 0   ├──────── all-reduce ────────┤├ kernels ...
     rank 1   not recorded yet         ├────┤├ kernels ...
-             ├──── left out ──────────┤
+             ├──── skew ──────────────┤
 """
 
 from __future__ import annotations
@@ -105,12 +105,20 @@ def common_start(devices: Sequence[RecordedDevice]) -> int | None:
     return None
 
 
-def skew_limitation(devices: Sequence[RecordedDevice], start_ns: int) -> Limitation:
-    """Return the limitation for the time that is left out before all devices were recorded."""
+def skew_limitation(
+    devices: Sequence[RecordedDevice], start_ns: int, consequence: str
+) -> Limitation:
+    """Return the limitation for the time before all devices were recorded.
+
+    Args:
+        devices: The devices of all profiles.
+        start_ns: When the recording of the last of them began, on UTC.
+        consequence: What that means for the numbers, a clause with a place for milliseconds.
+    """
     early = [start_ns - d.span_ns[0] for d in devices if d.span_ns[0] < start_ns]
+    skew = f"up to {max(early) / 1e6:,.1f} ms"
     reason = (
-        f"a collective waited until the recording of the last device began, so up to "
-        f"{max(early) / 1e6:,.1f} ms before that are left out; start all profilers before the "
-        "first collective"
+        f"a collective waited until the recording of the last device began, so "
+        f"{consequence.format(skew)}; start all profilers before the first collective"
     )
     return Limitation("devices recorded before others", reason, len(early))
