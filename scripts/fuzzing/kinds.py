@@ -48,7 +48,7 @@ Damage: TypeAlias = Callable[[Path, random.Random], None]
 #: The smallest runs that have every number: on one clock, and with all that an export may contain.
 _SMALL = Planting(stages=2, microbatches=2, iterations=2)
 _FULL = replace(
-    *(_SMALL,),
+    _SMALL,
     schedule="zb-h1",
     autograd="named",
     library_depth=1,
@@ -337,12 +337,16 @@ def _kinds() -> list[InputKind]:
             "nccl events", _write_nccl_events, (damage_event_text, damage_json), _NCCL_COMMANDS
         ),
         InputKind(
-            *("flight recorder", lambda folder: _write_flight_dumps(folder, "")),
-            *((damage_pickle,), _NCCL_COMMANDS),
+            "flight recorder",
+            lambda folder: _write_flight_dumps(folder, ""),
+            (damage_pickle,),
+            _NCCL_COMMANDS,
         ),
         InputKind(
-            *("flight json", lambda folder: _write_flight_dumps(folder, ".json")),
-            *((damage_json,), _NCCL_COMMANDS),
+            "flight json",
+            lambda folder: _write_flight_dumps(folder, ".json"),
+            (damage_json,),
+            _NCCL_COMMANDS,
         ),
         InputKind("csv", _write_csv, (damage_csv,), _TABLE_COMMANDS),
         InputKind("arrow tables", _write_arrow_tables, (damage_arrow,), _TABLE_COMMANDS),
@@ -350,7 +354,9 @@ def _kinds() -> list[InputKind]:
         InputKind("recordings", _write_recordings, (damage_json_lines,), _RECORDING_COMMANDS),
         InputKind("reports", _write_reports, (damage_json,), _REPORT_COMMANDS),
         InputKind(
-            *("conventions", _write_conventions, (damage_toml,)),
+            "conventions",
+            _write_conventions,
+            (damage_toml,),
             (
                 f"analyze {_RUN} {convention}",
                 f"inspect {_RUN} --convention {{in}}",
@@ -359,16 +365,22 @@ def _kinds() -> list[InputKind]:
             ),
         ),
         InputKind(
-            *("activities", _write_activities, (damage_toml,)),
+            "activities",
+            _write_activities,
+            (damage_toml,),
             (f"idle {_RUN} -j 1 -v --activities {{in}}",),
         ),
         InputKind(
-            *("orders", _write_orders, (damage_csv,)),
+            "orders",
+            _write_orders,
+            (damage_csv,),
             (order, f"analyze {_RUN} -j 1 --plan {{in}}"),
         ),
         InputKind("layers", _write_layers, (damage_csv,), (layout, f"{layout} --memory-limit 9")),
         InputKind(
-            *("costs", _write_costs, (damage_event_text,)),
+            "costs",
+            _write_costs,
+            (damage_event_text,),
             (
                 f"pgle {_JAX_RUN} -j 1 --against {{in}} -o {{out}}/e.csv",
                 f"pgle {_JAX_RUN} -j 1 --against {{in}}",

@@ -13,31 +13,28 @@ from tests.support.edited_databases import rebuilt
 
 #: Expressions that change all values of a column; {0} is the column.
 _EXPRESSIONS = (
-    *(
-        "NULL",
-        "0",
-        "-1",
-        "'x'",
-        "''",
-        "x'00ff'",
-        "-{0}",
-        "{0} + 1000000000",
-        "{0} * 1000",
-        "{0} / 2",
-    ),
-    *("CAST({0} AS TEXT)", "CAST({0} AS BLOB)", "CAST({0} AS REAL)", "{0} || char(27, 10)"),
-    *(
-        "9223372036854775807",
-        "-9223372036854775808",
-        "1e300",
-        "rowid",
-        "-rowid",
-        "rowid * 7919 % 1000",
-    ),
-    *(
-        "CASE rowid % 3 WHEN 0 THEN NULL ELSE {0} END",
-        "CASE rowid % 2 WHEN 0 THEN 'x' ELSE {0} END",
-    ),
+    "NULL",
+    "0",
+    "-1",
+    "'x'",
+    "''",
+    "x'00ff'",
+    "-{0}",
+    "{0} + 1000000000",
+    "{0} * 1000",
+    "{0} / 2",
+    "CAST({0} AS TEXT)",
+    "CAST({0} AS BLOB)",
+    "CAST({0} AS REAL)",
+    "{0} || char(27, 10)",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "1e300",
+    "rowid",
+    "-rowid",
+    "rowid * 7919 % 1000",
+    "CASE rowid % 3 WHEN 0 THEN NULL ELSE {0} END",
+    "CASE rowid % 2 WHEN 0 THEN 'x' ELSE {0} END",
 )
 
 

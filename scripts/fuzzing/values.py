@@ -11,23 +11,50 @@ Random: TypeAlias = random.Random
 NASTY_BYTES = (0, 1, 2, 5, 9, 10, 11, 12, 13, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 #: Whole numbers at the limits of types, and times that cannot be.
 INTEGERS = (
-    *(0, 1, -1, 2, 7, 255, 256, 1 << 16, 1 << 31, -(1 << 31), 1 << 32, 10**12, 1 << 53),
-    *(-(10**15), 10**18, (1 << 63) - 1, -(1 << 63)),
+    0,
+    1,
+    -1,
+    2,
+    7,
+    255,
+    256,
+    1 << 16,
+    1 << 31,
+    -(1 << 31),
+    1 << 32,
+    10**12,
+    1 << 53,
+    -(10**15),
+    10**18,
+    (1 << 63) - 1,
+    -(1 << 63),
 )
 #: Whole numbers that 64 bits do not hold.
 HUGE_INTEGERS = (1 << 63, (1 << 64) - 1, -(1 << 63) - 1, 10**30, 10**400)
 FLOATS = (0.0, -0.0, 0.5, -1.5, 1e-300, 1e18, 1e300, -1e300, float("inf"), float("nan"))
 TEXTS = (
-    *("", " ", "0", "-1", "12.5", "1e999", "NaN", "None", "true", "x" * 5_000, "F0.0.0", "nccl"),
-    *("one\ntwo\r\nthree\x85\u2028four", "\x1b[31mred\x1b]0;title\x07\x9b2J", "\x00", "\u202eleft"),
-    *(
-        "<script>alert(1)</script>",
-        "=1+1",
-        "\uff1d1+1",
-        "%s {0} [red]bold[/red]",
-        "日本 😀 é",
-        "../../x",
-    ),
+    "",
+    " ",
+    "0",
+    "-1",
+    "12.5",
+    "1e999",
+    "NaN",
+    "None",
+    "true",
+    "x" * 5_000,
+    "F0.0.0",
+    "nccl",
+    "one\ntwo\r\nthree\x85\u2028four",
+    "\x1b[31mred\x1b]0;title\x07\x9b2J",
+    "\x00",
+    "\u202eleft",
+    "<script>alert(1)</script>",
+    "=1+1",
+    "\uff1d1+1",
+    "%s {0} [red]bold[/red]",
+    "日本 😀 é",
+    "../../x",
 )
 
 

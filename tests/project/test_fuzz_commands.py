@@ -77,7 +77,9 @@ def test_a_command_without_an_end_is_a_problem(inputs: Path, tmp_path: Path) -> 
     assert [answer.problems for answer in answers] == [("no end within 0.001 s",)] * 3
     assert sum(counts.problems.values()) == 3
     assert sorted(path.name for path in (tmp_path / "failures").iterdir()) == [
-        *("seed-0", "seed-1", "seed-2"),
+        "seed-0",
+        "seed-1",
+        "seed-2",
     ]
     assert any((tmp_path / "failures" / "seed-0" / "in").iterdir())
 
