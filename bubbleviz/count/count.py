@@ -15,6 +15,7 @@ from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.count.rank_iterations import RankSlice
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
 from bubbleviz.count.window_bounds import window_bounds
+from bubbleviz.errors import ProfileError
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Floats, Ints, marked, scattered
 from bubbleviz.model.grouping import distinct
@@ -22,6 +23,9 @@ from bubbleviz.model.operations import RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.window import Window
+
+#: A year, in nanoseconds.
+_YEAR_NS = 365 * 86_400 * 10**9
 
 # Student's t: the quantiles that confidence intervals of means take.
 #
@@ -372,7 +376,9 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
 
     Raises:
         InputError: no iteration lies in the window.
+        ProfileError: times of a rank lie more than a year apart.
     """
+    _refuse_far_times(run)
     iterations, extents, windows, one_clock, alike = _measured(run)
     inside = np.ones(len(iterations), bool)
     if window is not None:
@@ -401,6 +407,30 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     summary = summarize(iterations)
     measured = extents, windows, one_clock, inside, alike
     return Counts(iterations, summary, headline, reason, *measured)
+
+
+def _refuse_far_times(run: Run) -> None:
+    """Refuse a run with damaged times: sums over ranks of such lengths exceed 64 bits.
+
+    Raises:
+        ProfileError: times of a rank lie more than a year apart.
+    """
+    operations = run.operations
+    spanned = operations.has_span == 1
+    if not spanned.any():
+        return
+    columns = (operations.rank, operations.start_ns, operations.end_ns)
+    rank_of, start_ns, end_ns = (column[spanned] for column in columns)
+    low_ns, high_ns = intervals.group_extents(rank_of, len(run.ranks), start_ns, end_ns)
+    span_ns = high_ns.astype(float) - low_ns.astype(float)
+    rank = int(span_ns.argmax())
+    if span_ns[rank] > _YEAR_NS:
+        years = span_ns[rank] / _YEAR_NS
+        raise ProfileError(
+            f"times of {run.ranks[rank].label} lie {years:,.1f} years apart, so some are damaged; "
+            "copy the profiles again, or record again",
+            hosts=[run.ranks[rank].host],
+        )
 
 
 def _measured(

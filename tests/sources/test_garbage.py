@@ -19,6 +19,7 @@ from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.queries import Query
 from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change, columns_of
+from tests.support.operation_tables import tables_in
 from tests.support.places import CHECKOUT
 
 ONE = CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite"
@@ -181,3 +182,23 @@ def ask_without_end() -> None:
     asked = Query(QUERIES, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
     with opened_database(str(ONE), QUERIES) as database:
         database.rows(asked)
+
+
+# Times that are far apart
+
+
+@pytest.mark.parametrize("far_ns", [2**61, 2 * 365 * 86_400 * 10**9])
+def test_times_that_lie_years_apart_are_refused(
+    far_ns: int, tmp_path: Path, cli: CommandLine
+) -> None:
+    rows = [
+        (rank, phase, 1_000 * number, 1_000 * number + 900)
+        for rank in range(4)
+        for number, phase in enumerate(("F", "F", "BW", "BW", "Optimizer"))
+    ]
+    rows[0] = (0, "F", -far_ns, 900 - far_ns)
+    path = tables_in(tmp_path, rows)["csv"]
+
+    for command in ("analyze", "plan"):
+        sentence = cli.refused(command, path, code=1)
+        assert "years apart, so some are damaged; copy" in sentence
