@@ -17,7 +17,7 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, phase_of_label
-from bubbleviz.model.texts import MATCHED_CHARACTERS
+from bubbleviz.model.texts import MAX_RANGE_NAME
 
 #: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
 _MOST_DIGITS = 15
@@ -138,7 +138,7 @@ def match_of(text: str, convention: Convention) -> NameMatch | None:
     if text in convention.known:
         return convention.known[text]
     bare = bare_name(text, convention.domain)
-    if len(bare) > MATCHED_CHARACTERS:
+    if len(bare) > MAX_RANGE_NAME:
         # No framework writes one, and its end, which patterns look at, would be cut off.
         return None
     matches = ((pattern, pattern.match.search(bare)) for pattern in convention.patterns)

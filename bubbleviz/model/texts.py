@@ -46,6 +46,10 @@ def capitalised(text: str) -> str:
 MATCHED_CHARACTERS = 2_048
 
 
+#: Maximum number of characters of a range name that patterns match as a whole.
+MAX_RANGE_NAME = 16_384
+
+
 def matched_part(name: str) -> str:
     """Return the front of a name: the part that regular expressions are matched against."""
     return name[:MATCHED_CHARACTERS]
@@ -61,8 +65,8 @@ def printed_part(name: str) -> str:
 
 
 def matches_whole(pattern: re.Pattern[str], name: str) -> bool:
-    """Tell whether a pattern matches a whole name; none matches one beyond the matched part."""
-    return len(name) <= MATCHED_CHARACTERS and pattern.fullmatch(name) is not None
+    """Tell whether a pattern matches a whole name; no pattern matches a name that is too long."""
+    return len(name) <= MAX_RANGE_NAME and pattern.fullmatch(name) is not None
 
 
 def one_line(text: str, longest: int | None = None) -> str:

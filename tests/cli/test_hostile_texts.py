@@ -94,9 +94,13 @@ def test_hostile_fields(kind: str, inputs: Path, tmp_path: Path, cli: CommandLin
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle", "watch", "gate"])
-def test_hostile_paths(command: str, inputs: Path, tmp_path: Path, cli: CommandLine) -> None:
+def test_hostile_paths(
+    command: str, inputs: Path, tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / f"run{HOSTILE_TEXT.replace('/', '')}"
     shutil.copytree(inputs / "recordings" / "run", path)
+    # A narrow line may break before any word of the path.
+    monkeypatch.setenv("COLUMNS", "10000")
     options = ["--plain", "--stop-after", 0.01, "--interval", 0.01] if command == "watch" else []
     _, out, err = cli(command, path, *options)
 

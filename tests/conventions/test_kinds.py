@@ -31,7 +31,7 @@ from bubbleviz.conventions.kinds import (
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phases import COMMUNICATION
-from bubbleviz.model.texts import MATCHED_CHARACTERS
+from bubbleviz.model.texts import MATCHED_CHARACTERS, MAX_RANGE_NAME
 from bubbleviz.render.text.report import first_screen, sections
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.view import View
@@ -239,7 +239,7 @@ def test_a_range_name_of_megabytes_is_no_operation() -> None:
     convention = built_in()["zero-bubble"]
     tail = ", sizes = " + "[1], " * (1 << 18)
 
-    assert range_names.match_of("F" + "1" * MATCHED_CHARACTERS + ".0.0", convention) is None
+    assert range_names.match_of("F" + "1" * MAX_RANGE_NAME + ".0.0", convention) is None
     # What PyTorch writes behind a name does not count.
     assert range_names.match_of("F1.0.0" + tail, convention) is not None
 
