@@ -19,6 +19,7 @@ class LimitationKind(Enum):
     WRONG_COSTS = auto()  # costs of instructions are wrong
     KERNELS_LEFT_OUT = auto()  # for their times; likewise a limit of costs
     PROFILE_UNREADABLE = auto()  # a file of a directory is left out
+    FILE_DAMAGED = auto()  # cut short or damaged, so that any event may be missing
     RECORDING_DAMAGED = auto()  # iterations of ranks are left out
     RECORDING_NAMES_LOST = auto()  # operations of averaged iterations may be left out
     KERNELS_OVERRUN = auto()  # ends that contradict the next kernel on a stream were corrected

@@ -80,6 +80,14 @@ RESTRICTIONS = (
     RANKS_MISSING,
     _none("other-stages-missing", reasons.OTHER_STAGES_MISSING, "it is of one stage of a pipeline"),
     WITHOUT_GPU_WORK,
+    Restriction(
+        "file-damaged",
+        "incomplete: events are missing, as a file is cut short or damaged",
+        "it is incomplete, since events of a file that is cut short or damaged are missing",
+        kind=LimitationKind.FILE_DAMAGED,
+        advice="Copy the files again, or record again: a file is cut short or damaged and lacks "
+        "events, so idle time may be work",
+    ),
     KERNELS_LOST,
     GRAPHS_LOST,
     Restriction(

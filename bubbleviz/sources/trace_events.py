@@ -32,7 +32,7 @@ import numpy as np
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import thread_numbers
@@ -377,6 +377,9 @@ _SMALL = 1 << 16
 #: A boundary is looked for so near the end of the bytes read.
 _NEAR = 1 << 20
 
+#: Kernels may be among events that cannot be read if these are such a share of all events.
+_NOTICEABLE = 0.01
+
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
@@ -413,7 +416,8 @@ class TraceFile(Generic[ArgsT]):
         self._chunks = iter(self._unpacked)
         self._rest, self._ended = b"", False
         self._head = self._tail = b""
-        self._malformed, self._too_deep = 0, False
+        self._n_events = self._malformed = 0
+        self._too_deep = False
 
     def blocks(self, described: Described[ArgsT] | None = None) -> Iterator[TraceEvents[ArgsT]]:
         """Yield the events, in the order of the file.
@@ -470,13 +474,16 @@ class TraceFile(Generic[ArgsT]):
             yield Limitation("the values beside the events", reason)
         if self._unpacked.damaged:
             reason = f"{self.path}: gzip data is damaged; copy the file again"
-            yield Limitation("the trace from its damaged part on", reason)
+            what = "the trace from its damaged part on"
+            yield Limitation(what, reason, kind=LimitationKind.FILE_DAMAGED)
         elif self.cut:
             reason = f"{self.path}: the file's end is missing, as when a job was killed"
-            yield Limitation("the end of the trace", reason)
+            yield Limitation("the end of the trace", reason, kind=LimitationKind.FILE_DAMAGED)
         if self._malformed:
             reason = f"{self.path}: they are not JSON, or not events"
-            yield Limitation("events that cannot be read", reason, self._malformed)
+            is_noticeable = self._malformed >= _NOTICEABLE * (self._n_events + self._malformed)
+            kind = LimitationKind.FILE_DAMAGED if is_noticeable else LimitationKind.OTHER
+            yield Limitation("events that cannot be read", reason, self._malformed, kind)
 
     def _read_more(self) -> bool:
         """Read a block; tell whether there was one."""
@@ -557,6 +564,7 @@ class TraceFile(Generic[ArgsT]):
             start_ns: Start of each event, MISSING if it has none.
             duration_ns: Duration of each event, MISSING if it has none.
         """
+        self._n_events += len(events)
         no_args = self._args()
         all_args = [event.args or no_args for event in events]
         arguments = {

@@ -20,6 +20,7 @@ from bubbleviz.report.restrictions import restrictions_of
 #: Kinds of limitations that make busy and idle times uncertain.
 _RESTRICTING = frozenset(
     (
+        LimitationKind.FILE_DAMAGED,
         LimitationKind.KERNELS_LOST,
         LimitationKind.GRAPHS_LOST,
         LimitationKind.WORK_BEFORE_CAPTURE,
@@ -504,6 +505,11 @@ def advice(report: IdleReport) -> tuple[str, ...]:
             "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
             "the run",
         )
+    damaged = LimitationKind.FILE_DAMAGED
+    again = tuple(own.advice for own in report.restrictions if own.kind is damaged)
+    if again:
+        # What devices waited for is unknown while events are missing.
+        return again
     # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
     nccl = any(is_nccl(name) for rank in report.devices for name in rank.gaps.works)
     late = "; bubbleviz nccl names who is late" if nccl else ""

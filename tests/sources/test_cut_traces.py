@@ -1,0 +1,111 @@
+"""Traces that were cut short or damaged are marked, as any event may be missing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.idle import outputs, page, picture
+from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
+from bubbleviz.render.json_document import render
+from bubbleviz.render.text.report import headline_lines
+from bubbleviz.report.view import View
+from bubbleviz.sources import gzip_files
+from tests.planting import Planting, plant
+from tests.support.nsys_exports import C, K, profile
+from tests.support.torch_traces import traces_of
+from tests.support.xla_files import trace_json
+from tests.support.xla_profiles import tpu
+
+US = 1_000
+MARK = "incomplete: events are missing, as a file is cut short or damaged"
+#: Kernels of a planted run.
+COUNT = 200
+
+
+def whole_trace(folder: Path) -> Path:
+    """Return a PyTorch trace, not gzipped."""
+    kernels = [K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i + 1) for i in range(COUNT)]
+    calls = [C(1_000 * US * i, 1_000 * US * i + 5, i + 1) for i in range(COUNT)]
+    packed = traces_of(profile(folder, kernels, calls), folder)[0]
+    path = folder / "whole.json"
+    content = packed.read_bytes()
+    path.write_bytes(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    return path
+
+
+def codes(report: IdleReport | bubbleviz.Report) -> list[str]:
+    """Return the codes of the restrictions of a report."""
+    return [restriction.code for restriction in report.restrictions]
+
+
+def cut(path: Path, share: float, name: str) -> Path:
+    """Return a copy of the first share of a file."""
+    content = path.read_bytes()
+    written = path.with_name(name)
+    written.write_bytes(content[: int(share * len(content))])
+    return written
+
+
+def test_a_whole_trace_has_no_mark(tmp_path: Path) -> None:
+    assert codes(bubbleviz.idle(whole_trace(tmp_path))) == []
+
+
+@pytest.mark.parametrize("share", [0.8, 0.95])
+def test_a_cut_trace_is_marked_in_every_output(tmp_path: Path, share: float) -> None:
+    report = bubbleviz.idle(cut(whole_trace(tmp_path), share, "cut.json"))
+    assert codes(report)[0] == "file-damaged"
+    assert MARK in title_of(report)
+    assert MARK in picture.draw_idle(report)
+    assert MARK in page.render(report)
+    document = json.loads(outputs.as_json(report, 1))
+    assert document["restrictions"][0] == {"code": "file-damaged", "text": MARK}
+    assert advice(report)[0].startswith("Copy the files again")
+
+
+def test_a_flipped_byte_of_gzip_data_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gzip_files, "_PACKED", 256)
+    content = bytearray(gzip.compress(whole_trace(tmp_path).read_bytes()))
+    content[int(0.9 * len(content))] ^= 0xFF
+    path = tmp_path / "flipped.json.gz"
+    path.write_bytes(content)
+    assert codes(bubbleviz.idle(path))[0] == "file-damaged"
+
+
+@pytest.mark.parametrize("is_noticeable", [True, False])
+def test_unreadable_events_are_marked_if_they_are_many(tmp_path: Path, is_noticeable: bool) -> None:
+    path = whole_trace(tmp_path)
+    beginning, *events = path.read_text().split('"ph": "X"')
+    distance = 20 if is_noticeable else 300
+    joints = ['"ph" "X"' if i % distance == 0 else '"ph": "X"' for i in range(len(events))]
+    pieces = (joint + event for joint, event in zip(joints, events, strict=True))
+    path.write_text(beginning + "".join(pieces))
+    report = bubbleviz.idle(path)
+    assert "events that cannot be read" in [note.what for note in report.limitations]
+    assert ("file-damaged" in codes(report)) is is_noticeable
+
+
+def test_a_cut_xla_trace_is_marked(tmp_path: Path) -> None:
+    path = tmp_path / "whole.trace.json"
+    path.write_bytes(trace_json(tpu(1)))
+    assert "file-damaged" not in codes(bubbleviz.idle(path))
+    assert codes(bubbleviz.idle(cut(path, 0.9, "cut.trace.json"))) == ["file-damaged"]
+
+
+def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
+    plant(Planting(stages=2, microbatches=4, iterations=3), tmp_path)
+    exports = sorted(tmp_path.glob("*.sqlite"))
+    traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
+    assert codes(bubbleviz.analyze(traces)) == []
+    content = traces[-1].read_bytes()
+    traces[-1].write_bytes(content[: int(0.95 * len(content))])
+    report = bubbleviz.analyze(traces)
+    assert "file-damaged" in codes(report)
+    assert any(MARK in line for line in headline_lines(report))
+    assert MARK in render(report, View())
