@@ -8,7 +8,9 @@ A stream runs one thing after the other, so such an end is wrong, and hides idle
                 ├ a ┤   ├ b ┤    ├ c ┤      at the longest time of the others, if they are shorter
 
 Kernels of one CUDA graph launch may run at the same time, and so may a kernel and the next one that
-was launched with programmatic stream serialization: it begins early and ends later.
+was launched with programmatic stream serialization: it begins early and ends later. A hardware
+queue may run several streams at the same time. Neither makes a kernel take several times as long as
+the others of its name.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ _MIN_MANY = 10
 _MANY_EARLY_STARTS = 0.01
 #: Part of all work from which a queue does not run one thing after the other.
 _MANY_CONTAINED = 0.2
+#: Factor by which work must exceed the longest other work of its name so that its end is damaged,
+#: however many ends are.
+_FAR_LONGER = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,14 +59,17 @@ def clip_overruns(
     """End work before the next work on its stream begins.
 
     Work that contains the next work on its stream, or takes longer than all other work of its name,
-    is damaged. Other work only overlaps the next; its time is cut, and no idle time changes.
+    is damaged. Other work only overlaps the next; its time is cut, and no idle time changes. Where
+    so much work overlaps the next that no damage explains it, only the ends of work are wrong that
+    takes several times as long as the others of its name, or contains the next work of a stream.
 
     Args:
         path: Path of the profile.
         activities: Kernels, then copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
         are_queues: Whether the streams may be hardware queues, which several streams share. If
-            much work on them runs at once, its times count as recorded.
+            much work on them runs at once, its times count as recorded, but for that which takes
+            several times as long as others of its name.
 
     Returns:
         The activities with corrected ends, and limitations that count them.
@@ -69,18 +77,49 @@ def clip_overruns(
     overruns = _find_overruns(activities, streams)
     if len(overruns) == 0:
         return activities, ()
-    count = len(activities)
-    end_ns = activities.end_ns[overruns.row]
+    start_ns, end_ns = activities.start_ns[overruns.row], activities.end_ns[overruns.row]
+    longest_ns = _longest_of_others(activities, overruns.row)
     is_contained = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
-    if are_queues and _are_many(is_contained, _MANY_CONTAINED, count):
-        return activities, (_not_serial(path, int(is_contained.sum())),)
-    if _are_many(~is_contained, _MANY_EARLY_STARTS, count):
-        overruns, is_contained = overruns.take(is_contained), is_contained[is_contained]
+    is_far_longer = (longest_ns > 0) & (end_ns - start_ns > _FAR_LONGER * longest_ns)
+    is_damaged = is_far_longer & _are_few_of_name(activities, overruns.row, is_far_longer)
+    # However many ends are damaged, they do not show that work may overlap.
+    is_shared_queue = are_queues and _are_many(
+        is_contained & ~is_damaged, _MANY_CONTAINED, len(activities)
+    )
+    notes: tuple[Limitation, ...] = ()
+    is_wrong = np.ones(len(overruns), bool)
+    if is_shared_queue:
+        is_wrong = is_damaged
+        is_left = is_contained & ~is_damaged
+        notes = (_not_serial(path, is_left, is_far_longer),)
+    elif _are_many(~is_contained & ~is_damaged, _MANY_EARLY_STARTS, len(activities)):
+        is_wrong = is_contained | is_damaged
+    if not is_wrong.any():
+        return activities, notes
+    corrected, limitations = _correct(
+        path, activities, overruns.take(is_wrong), longest_ns[is_wrong], is_contained[is_wrong]
+    )
+    return corrected, (*limitations, *notes)
 
+
+def _correct(
+    path: str, activities: Activities, overruns: _Overruns, longest_ns: Ints, is_contained: Bools
+) -> tuple[Activities, tuple[Limitation, ...]]:
+    """Correct the ends of overruns.
+
+    Args:
+        path: Path of the profile.
+        activities: Kernels, then copies.
+        overruns: Work whose end is corrected.
+        longest_ns: Longest time of other work of the same name, or 0 if there is none.
+        is_contained: Mask of overruns that contain the next work on their stream.
+
+    Returns:
+        The activities with corrected ends, and limitations that count them.
+    """
     start_ns = activities.start_ns[overruns.row]
     duration_ns = activities.end_ns[overruns.row] - start_ns
     until_next_ns = overruns.next_start_ns - start_ns
-    longest_ns = _longest_of_others(activities, overruns.row)
     is_damaged = is_contained | (duration_ns > longest_ns)
     has_others = longest_ns > 0
     corrected_ns = np.where(
@@ -146,6 +185,25 @@ def _are_many(chosen: Bools, part: float, count: int) -> bool:
     return n_chosen >= _MIN_MANY and n_chosen > part * count
 
 
+def _are_few_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools:
+    """Tell for overruns whether the chosen ones of their name are no more than its other work.
+
+    Args:
+        activities: Kernels, then copies.
+        rows: Rows of the overruns.
+        chosen: Mask of overruns.
+    """
+    n_names = len(activities.names)
+    # The first place is the one of work without a name (-1).
+    name = activities.name_id[rows] + 1
+    n_chosen = np.bincount(name[chosen], minlength=n_names + 1)
+    n_overruns = np.bincount(name, minlength=n_names + 1)
+    is_wanted = marked(n_names + 1, name)
+    of_names = activities.name_id[is_wanted[activities.name_id + 1]] + 1
+    n_others = np.bincount(of_names, minlength=n_names + 1) - n_overruns
+    return (n_chosen <= n_others)[name]
+
+
 def _longest_of_others(activities: Activities, rows: Ints) -> Ints:
     """Return the longest time of other kernels with the same name, or 0 if there are none.
 
@@ -199,10 +257,24 @@ def _limitations(
     return tuple(notes)
 
 
-def _not_serial(path: str, count: int) -> Limitation:
-    """Return the limitation for streams that run several kernels at once."""
+def _not_serial(path: str, is_left: Bools, is_far_longer: Bools) -> Limitation:
+    """Return the limitation for streams that run several kernels at once.
+
+    Args:
+        path: Path of the profile.
+        is_left: Mask of overruns that contain other work and count as recorded.
+        is_far_longer: Mask of overruns that take several times as long as others of their name.
+    """
     reason = (
         f"{path}: so many that streams of this profile run several kernels at once; their times "
         "count as recorded"
     )
-    return Limitation("kernels that run during others of their stream", reason, count)
+    kind = LimitationKind.OTHER
+    if (is_left & is_far_longer).any():
+        reason += (
+            ", though some take several times as long as others of their name, so their ends may "
+            "be wrong; record again"
+        )
+        kind = LimitationKind.KERNELS_OVERRUN
+    what = "kernels that run during others of their stream"
+    return Limitation(what, reason, int(is_left.sum()), kind)

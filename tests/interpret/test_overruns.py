@@ -138,14 +138,70 @@ def test_kernels_that_all_start_early_are_sound() -> None:
     assert corrected(*work(rows)) == (ends, {})
 
 
+def test_kernels_far_longer_than_others_of_their_name_do_not_start_the_next_early() -> None:
+    # Kernels of 20 us every 500 us, of which some seem to end during the next one.
+    times = [(500 * i, 500 * i + (512 if i % 12 == 5 else 20)) for i in range(200)]
+    ends = [start + 20 for start, _ in times]
+    assert corrected(*work(times)) == (ends, {WHAT: 17})
+    # Some that start the next one early, as all of their name do, are sound next to them.
+    early = [(100_000 + 100 * i, 100_000 + 100 * i + 120) for i in range(50)]
+    names = [0] * len(times) + [1] * len(early)
+    ends += [end for _, end in early]
+    assert corrected(*work(times + early, names=names)) == (ends, {WHAT: 17})
+
+
+@pytest.mark.parametrize("length", [50, 120])
+def test_a_few_short_kernels_do_not_make_all_long_ones_of_their_name_damaged(length: int) -> None:
+    times = [(100 * i, 100 * i + 120) for i in range(50)]
+    times += [(6000 + 100 * i, 6000 + 100 * i + length // 4) for i in range(10)]
+    assert corrected(*work(times)) == ([end for _, end in times], {})
+
+
 def test_queues_that_are_not_serial_are_left_alone() -> None:
     rows = [
         row for i in range(20) for row in ((100 * i, 100 * i + 90), (100 * i + 10, 100 * i + 20))
     ]
     ends = [end for _, end in rows]
-    assert corrected(*work(rows), are_queues=True) == (ends, {NOT_SERIAL: 20})
+    names = [0, 1] * 20
+    queues = work(rows, names=names)
+    assert corrected(*queues, are_queues=True) == (ends, {NOT_SERIAL: 20})
     # A stream of CUDA is serial, however many ends are wrong.
-    assert corrected(*work(rows))[1] == {WHAT: 20}
+    assert corrected(*queues)[1] == {WHAT: 20}
+
+
+@pytest.mark.parametrize("n_damaged", [15, 25])
+def test_a_queue_with_many_ends_far_later_than_others_of_their_name_is_serial(
+    n_damaged: int,
+) -> None:
+    # Kernels of 20 us every 100 us, of which some seem to take much longer.
+    is_damaged = [i < 2 * n_damaged and i % 2 == 0 for i in range(51)]
+    times = [(100 * i, 100 * i + (450 if is_damaged[i] else 20)) for i in range(51)]
+    ends = [start + 20 for start, _ in times]
+    assert corrected(*work(times), are_queues=True)[0] == ends
+    assert corrected(*work(times), are_queues=True)[1] == {WHAT: n_damaged}
+
+
+def test_damaged_ends_on_a_queue_that_is_not_serial_are_corrected() -> None:
+    rows = [
+        row for i in range(40) for row in ((100 * i, 100 * i + 90), (100 * i + 10, 100 * i + 20))
+    ]
+    names = [0, 1] * 40
+    ends = [end for _, end in rows]
+    for i in (11, 31, 51):
+        rows[i] = rows[i][0], rows[i][0] + 800
+    queues = work(rows, names=names)
+    # The kernels that began before the damaged ones do not contain these.
+    assert corrected(*queues, are_queues=True) == (ends, {WHAT: 3, NOT_SERIAL: 37})
+
+
+def test_a_queue_that_may_be_serial_is_marked() -> None:
+    # Most kernels of the name are long and contain the next; it may run two streams at once.
+    times = [(100 * i, 100 * i + (20 if i % 4 == 0 else 450)) for i in range(61)]
+    activities, streams = work(times)
+    counted, notes = clip_overruns("file", activities, streams, are_queues=True)
+    assert counted.end_ns.tolist() == activities.end_ns.tolist()
+    assert [note.what for note in notes] == [NOT_SERIAL]
+    assert [note.kind for note in notes] == [LimitationKind.KERNELS_OVERRUN]
 
 
 @given(
