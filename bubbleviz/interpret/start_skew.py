@@ -10,15 +10,18 @@ the late rank enters it, which is no fault of the run::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.model.columns import flags_of
+from bubbleviz.interpret.linking import NEVER, LinkedProfile
+from bubbleviz.model import profile as model
+from bubbleviz.model.columns import Ints, flags_of
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import Activities, Source
+from bubbleviz.model.profile import Activities, Profile, Ranges
 
 #: Part of a device's span that a collective takes at least if it waits for a late recording.
 _LONG_WAIT = 0.05
@@ -26,67 +29,157 @@ _LONG_WAIT = 0.05
 
 @dataclass(frozen=True)
 class RecordedDevice:
-    """When the recording of a device began, and what it waited in; times on UTC, in ns.
+    """When the recording of a device began, and what it waited in.
+
+    Times are in ns, on UTC if that is known, or else on the profile's own clock.
 
     Attributes:
-        begin_ns: Start of the first recorded call or work of its process.
+        path: Path of its profile.
+        has_utc: Whether the times are on UTC.
+        begin_ns: Start of the first call, range or work of the recording.
         span_ns: Start of its first work and end of the last.
         wait_ns: Start and end of its longest communication kernel, or an empty interval.
+        first_wait_ns: Start and end of its first communication kernel, or an empty interval.
     """
 
+    path: str
+    has_utc: bool
     begin_ns: int
     span_ns: tuple[int, int]
     wait_ns: tuple[int, int]
+    first_wait_ns: tuple[int, int]
+
+    def has_long_wait(self) -> bool:
+        """Return whether its longest communication takes a large part of its time."""
+        start_ns, end_ns = self.wait_ns
+        return end_ns - start_ns > _LONG_WAIT * (self.span_ns[1] - self.span_ns[0])
 
     def waits_for(self, begin_ns: int) -> bool:
         """Return whether the longest communication waited mostly before a recording began."""
         start_ns, end_ns = self.wait_ns
-        length_ns = end_ns - start_ns
-        is_long = length_ns > _LONG_WAIT * (self.span_ns[1] - self.span_ns[0])
-        return is_long and end_ns >= begin_ns and begin_ns - start_ns > length_ns // 2
+        is_mostly_before = begin_ns - start_ns > (end_ns - start_ns) // 2
+        return self.has_long_wait() and end_ns >= begin_ns and is_mostly_before
+
+    def may_wait_for(self, other: RecordedDevice) -> bool:
+        """Return whether it may have waited for another recording, without a common clock.
+
+        All ranks leave a collective at about the same time. The other rank was recorded while this
+        one waited if its recording is long enough when it leaves its first collective.
+        """
+        if other.path == self.path or (self.has_utc and other.has_utc):
+            return False
+        if self.wait_ns != self.first_wait_ns or not self.has_long_wait():
+            return False
+        has_communication = other.first_wait_ns[1] > other.first_wait_ns[0]
+        recorded_ns = other.first_wait_ns[1] - other.begin_ns
+        return has_communication and recorded_ns < (self.wait_ns[1] - self.wait_ns[0]) // 2
 
 
 def recorded_devices(
-    source: Source, activities: Activities, kinds: Kinds, first_call_ns: int
+    linked: LinkedProfile, activities: Activities, kinds: Kinds
 ) -> tuple[RecordedDevice, ...]:
-    """Return when the devices of a profile were recorded; none if its UTC is unknown.
+    """Return when the devices of a profile were recorded.
+
+    Call it while the file is open.
 
     Args:
-        source: The profile.
-        activities: Its kernels, then copies.
+        linked: The profile, linked to its calls.
+        activities: Its kernels, then copies, named after the operations that they carry out.
         kinds: Kinds of kernels, by name.
-        first_call_ns: Start of the first call of the host, or a time after all work.
     """
-    if source.session_utc_ns is None:
-        return ()
-    utc_ns = source.session_utc_ns
+    source = linked.profile.source
+    utc_ns = source.session_utc_ns or 0
     is_communication = np.zeros(len(activities), bool)
     kernels = slice(activities.kernels)
     by_name = matching(activities.names, kinds.communication)
     is_communication[kernels] = flags_of(activities.name_id[kernels], by_name)
-    several_processes = len({process for process, _ in activities.ranks.tolist()}) > 1
-    devices = []
-    for rank in range(len(activities.ranks)):
+    devices, processes = [], []
+    for rank, process in enumerate(activities.ranks[:, 0].tolist()):
         rows = np.flatnonzero(activities.rank == rank)
         if len(rows) == 0:
             continue
-        first_ns = int(activities.start_ns[rows].min())
-        last_ns = int(activities.end_ns[rows].max())
+        first_ns = utc_ns + int(activities.start_ns[rows].min())
+        last_ns = utc_ns + int(activities.end_ns[rows].max())
         waits = rows[is_communication[rows]]
-        wait_ns = 0, 0
-        if len(waits):
-            longest = waits[(activities.end_ns[waits] - activities.start_ns[waits]).argmax()]
-            wait_ns = int(activities.start_ns[longest]), int(activities.end_ns[longest])
-        # Calls of several processes are not told apart here.
-        begin_ns = first_ns if several_processes else min(first_ns, first_call_ns)
+        longest_ns, earliest_ns = _longest_and_first(
+            utc_ns + activities.start_ns[waits], utc_ns + activities.end_ns[waits]
+        )
+        processes.append(process)
         devices.append(
             RecordedDevice(
-                begin_ns=utc_ns + begin_ns,
-                span_ns=(utc_ns + first_ns, utc_ns + last_ns),
-                wait_ns=(utc_ns + wait_ns[0], utc_ns + wait_ns[1]),
+                path=source.path,
+                has_utc=source.session_utc_ns is not None,
+                begin_ns=first_ns,
+                span_ns=(first_ns, last_ns),
+                wait_ns=longest_ns,
+                first_wait_ns=earliest_ns,
             )
         )
-    return tuple(devices)
+    begins = _begin_by_process(linked, processes, [d.begin_ns - utc_ns for d in devices])
+    return tuple(
+        replace(device, begin_ns=utc_ns + begins[process])
+        for device, process in zip(devices, processes, strict=True)
+    )
+
+
+def _longest_and_first(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return start and end of the longest and of the first interval; empty ones of no interval."""
+    if len(start_ns) == 0:
+        return (0, 0), (0, 0)
+    longest, first = (end_ns - start_ns).argmax(), start_ns.argmin()
+    return (
+        (int(start_ns[longest]), int(end_ns[longest])),
+        (int(start_ns[first]), int(end_ns[first])),
+    )
+
+
+def _begin_by_process(
+    linked: LinkedProfile, processes: Sequence[int], work_ns: Sequence[int]
+) -> dict[int, int]:
+    """Return when the recording of each process with work began, on the profile's clock.
+
+    A profiler records all processes of its session from the same moment on. In a file that joins
+    several recordings, each process has a recording of its own.
+
+    Args:
+        linked: The profile, linked to its calls.
+        processes: Process of each device.
+        work_ns: When the first work of each device began.
+    """
+    begins = dict.fromkeys(processes, linked.start_ns)
+    if linked.profile.process_labels:
+        begins = _first_calls(linked.profile, begins)
+    for process, begin_ns in zip(processes, work_ns, strict=True):
+        begins[process] = min(begins[process], begin_ns)
+    early = _early_ranges(linked, list(begins), max(begins.values(), default=0))
+    process_of_range = model.process_of(early.thread)
+    for process, begin_ns in begins.items():
+        first_ns = early.start_ns[process_of_range == process].min(initial=begin_ns)
+        begins[process] = min(begin_ns, int(first_ns))
+    if linked.profile.process_labels:
+        return begins
+    return dict.fromkeys(begins, min(begins.values(), default=0))
+
+
+def _first_calls(profile: Profile, processes: Iterable[int]) -> dict[int, int]:
+    """Return when the first call of each of some processes began, or the end of time."""
+    begins = dict.fromkeys(processes, NEVER)
+    for calls in profile.calls.blocks():
+        process_of_call = model.process_of(calls.thread)
+        for process, begin_ns in begins.items():
+            first_ns = calls.start_ns[process_of_call == process].min(initial=begin_ns)
+            begins[process] = int(first_ns)
+    return begins
+
+
+def _early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns: int) -> Ranges:
+    """Return the ranges that begin before a time, of the threads that are likely to have some."""
+    main = [(process << 24) + model.pid_of(process) for process in processes]
+    named = [thread.thread for thread in linked.profile.threads]
+    threads = distinct(np.array([*main, *named], np.int64), linked.links.threads)
+    since = np.array([-model.IMPOSSIBLE_NS], np.int64)
+    until = np.array([until_ns], np.int64)
+    return linked.profile.every_range.lasting(0, threads, since, until, None)
 
 
 def common_start(devices: Sequence[RecordedDevice]) -> int | None:
@@ -98,8 +191,9 @@ def common_start(devices: Sequence[RecordedDevice]) -> int | None:
     Returns:
         The time on UTC in ns, or None if no collective waited for a recording to begin.
     """
-    for begin_ns in sorted({device.begin_ns for device in devices}, reverse=True):
-        earlier = [device for device in devices if device.begin_ns < begin_ns]
+    timed = [device for device in devices if device.has_utc]
+    for begin_ns in sorted({device.begin_ns for device in timed}, reverse=True):
+        earlier = [device for device in timed if device.begin_ns < begin_ns]
         if any(device.waits_for(begin_ns) for device in earlier):
             return begin_ns
     return None
@@ -115,10 +209,32 @@ def skew_limitation(
         start_ns: When the recording of the last of them began, on UTC.
         consequence: What that means for the numbers, a clause with a place for milliseconds.
     """
-    early = [start_ns - d.span_ns[0] for d in devices if d.span_ns[0] < start_ns]
+    early = [start_ns - d.span_ns[0] for d in devices if d.has_utc and d.span_ns[0] < start_ns]
     skew = f"up to {max(early) / 1e6:,.1f} ms"
     reason = (
         f"a collective waited until the recording of the last device began, so "
         f"{consequence.format(skew)}; start all profilers before the first collective"
     )
     return Limitation("devices recorded before others", reason, len(early))
+
+
+def unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
+    """Return the limitation for waits that a late recording may explain, if there are any.
+
+    Args:
+        devices: The devices of all profiles.
+    """
+    waits_ns = [
+        device.wait_ns[1] - device.wait_ns[0]
+        for device in devices
+        if any(device.may_wait_for(other) for other in devices)
+    ]
+    if not waits_ns:
+        return ()
+    reason = (
+        f"the first collective took {max(waits_ns) / 1e6:,.1f} ms, and without a common clock of "
+        "the files nobody can tell whether it waited for another rank or for the recording of that "
+        "rank to begin; leave it out with --window, or record UTC (baseTimeNanoseconds in PyTorch "
+        "traces, the session's start in nsys exports)"
+    )
+    return (Limitation("devices that may have waited for other recordings", reason, len(waits_ns)),)

@@ -9,16 +9,37 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.nccl.analysis import measure_communication
 from bubbleviz.interpret.start_skew import RecordedDevice, common_start
-from tests.support.nsys_exports import C, K, profile
+from tests.support.nsys_exports import C, K, R, profile
 
 MS = 1_000_000
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 UTC_NS = 1_700_000_000_000_000_000
 SKEWED = "devices recorded before others"
+UNCLEAR = "devices that may have waited for other recordings"
+
+
+def rows_of(pid: int, begin_ms: int, waits_from_ms: int) -> tuple[list[K], list[C]]:
+    """Return a rank that enters an all-reduce, which ends at 905 ms, and then computes for 100 ms.
+
+    Args:
+        pid: Process of the rank.
+        begin_ms: When the session begins.
+        waits_from_ms: When the rank enters the all-reduce.
+    """
+    spans = [(waits_from_ms, 905, ALL_REDUCE)]
+    for step in range(10):
+        spans += [(905 + 10 * step, 913 + 10 * step, "gemm")]
+        spans += [(913 + 10 * step, 914 + 10 * step, ALL_REDUCE)]
+    shifted = [((s - begin_ms) * MS, (e - begin_ms) * MS, name) for s, e, name in spans]
+    kernels = [K(s, e, n + 1, name, pid=pid) for n, (s, e, name) in enumerate(shifted)]
+    calls = []
+    for number, (start, *_) in enumerate(shifted, 1):
+        calls.append(C(max(start - 1000, 1), max(start - 500, 2), number, tid=pid, pid=pid))
+    return kernels, calls
 
 
 def rank_of(folder: Path, pid: int, begin_ms: int, waits_from_ms: int, *, utc: bool = True) -> Path:
-    """Write a rank that enters an all-reduce, which ends at 905 ms, and then computes for 100 ms.
+    """Write the profile of a rank of :func:`rows_of`, whose first call begins the recording.
 
     Args:
         folder: Folder to write to.
@@ -27,16 +48,9 @@ def rank_of(folder: Path, pid: int, begin_ms: int, waits_from_ms: int, *, utc: b
         waits_from_ms: When it enters the all-reduce.
         utc: Whether the profile holds its UTC.
     """
-    spans = [(waits_from_ms, 905, ALL_REDUCE)]
-    for step in range(10):
-        spans += [(905 + 10 * step, 913 + 10 * step, "gemm")]
-        spans += [(913 + 10 * step, 914 + 10 * step, ALL_REDUCE)]
-    shifted = [((s - begin_ms) * MS, (e - begin_ms) * MS, name) for s, e, name in spans]
-    kernels = [K(s, e, n + 1, name, pid=pid) for n, (s, e, name) in enumerate(shifted)]
+    kernels, calls = rows_of(pid, begin_ms, waits_from_ms)
     # The first call shows when the recording begins.
-    calls = [C(0, 1, 0, tid=pid, pid=pid, name="cudaMalloc")]
-    for number, (start, *_) in enumerate(shifted, 1):
-        calls.append(C(max(start - 1000, 1), max(start - 500, 2), number, tid=pid, pid=pid))
+    calls = [C(0, 1, 0, tid=pid, pid=pid, name="cudaMalloc"), *calls]
     epoch_ns = UTC_NS + begin_ms * MS if utc else None
     return profile(folder, kernels, calls, name=f"rank{pid}.sqlite", utc_epoch_ns=epoch_ns)
 
@@ -71,6 +85,51 @@ def test_recordings_that_begin_together_have_no_mark(tmp_path: Path) -> None:
     assert SKEWED not in {note.what for note in measure_communication(tmp_path).limitations}
 
 
+def test_processes_of_one_file_are_recorded_from_the_same_moment(tmp_path: Path) -> None:
+    """A rank whose loader is late has no call before its first kernel, which is a finding."""
+    first, second = rows_of(1, 0, 10), rows_of(2, 0, 900)
+    profile(tmp_path, first[0] + second[0], first[1] + second[1], utc_epoch_ns=UTC_NS)
+    report = bubbleviz.idle(tmp_path)
+
+    assert sorted(rank.exposed_communication_ns for rank in report.ranks) == [15 * MS, 905 * MS]
+    assert not [note for note in report.limitations if note.what in {SKEWED, UNCLEAR}]
+    measured = measure_communication(tmp_path)
+    assert not [note for note in measured.limitations if note.what in {SKEWED, UNCLEAR}]
+
+
+@pytest.mark.parametrize("utc", [True, False])
+def test_a_range_shows_that_a_rank_was_recorded(utc: bool, tmp_path: Path) -> None:
+    epoch_ns = UTC_NS if utc else None
+    for pid, waits_from_ms in ((1, 10), (2, 900)):
+        kernels, calls = rows_of(pid, 0, waits_from_ms)
+        loading = [R(5 * MS, 890 * MS, "next batch", tid=pid, pid=pid)]
+        name = f"rank{pid}.sqlite"
+        profile(tmp_path, kernels, calls, loading, name=name, utc_epoch_ns=epoch_ns)
+
+    for report in (bubbleviz.idle(tmp_path), measure_communication(tmp_path)):
+        assert not [note for note in report.limitations if note.what in {SKEWED, UNCLEAR}]
+
+
+def test_a_wait_that_a_late_recording_may_explain_is_marked_without_a_clock(
+    tmp_path: Path,
+) -> None:
+    rank_of(tmp_path, 1, 0, 10, utc=False)
+    rank_of(tmp_path, 2, 900, 900, utc=False)
+
+    for report in (bubbleviz.idle(tmp_path), measure_communication(tmp_path)):
+        (note,) = [note for note in report.limitations if note.what == UNCLEAR]
+        assert "the first collective took 895.0 ms" in note.reason
+        assert note.count == 1
+
+
+def test_a_wait_that_another_recording_saw_needs_no_clock(tmp_path: Path) -> None:
+    rank_of(tmp_path, 1, 0, 10, utc=False)
+    rank_of(tmp_path, 2, 0, 900, utc=False)
+
+    for report in (bubbleviz.idle(tmp_path), measure_communication(tmp_path)):
+        assert UNCLEAR not in {note.what for note in report.limitations}
+
+
 def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
     rank_of(tmp_path, 1, 0, 10)
     rank_of(tmp_path, 2, 900, 900)
@@ -95,10 +154,22 @@ def test_ranks_that_were_recorded_in_time_keep_their_time(
     assert not [note for note in report.limitations if note.what == SKEWED]
 
 
+def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) -> RecordedDevice:
+    """Return a device whose longest communication kernel is its only one."""
+    return RecordedDevice(
+        path=f"{begin_ns}.sqlite",
+        has_utc=True,
+        begin_ns=begin_ns,
+        span_ns=span_ns,
+        wait_ns=wait_ns,
+        first_wait_ns=wait_ns,
+    )
+
+
 def test_the_last_recording_that_is_waited_for_counts() -> None:
-    waiting = RecordedDevice(0, (0, 1000), (10, 500))
-    awaited = RecordedDevice(450, (450, 1000), (450, 500))
-    unrelated = RecordedDevice(800, (800, 1000), (0, 0))
+    waiting = recorded(0, (0, 1000), (10, 500))
+    awaited = recorded(450, (450, 1000), (450, 500))
+    unrelated = recorded(800, (800, 1000), (0, 0))
 
     assert common_start([waiting, awaited, unrelated]) == 450
     assert common_start([waiting, unrelated]) is None

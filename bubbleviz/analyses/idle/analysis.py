@@ -144,10 +144,11 @@ def idle(
     profiles, unreadable = read_each(files, read, progress)
     recorded = [device for *_, devices in profiles for device in devices]
     start_ns = None if window is not None else start_skew.common_start(recorded)
-    skew: tuple[Limitation, ...] = ()
+    skew = start_skew.unclear_waits(recorded) if window is None else ()
     if start_ns is not None:
         profiles, unreadable = read_each(files, partial(read, since_utc_ns=start_ns), progress)
-        skew = (start_skew.skew_limitation(recorded, start_ns, "{} before that are left out"),)
+        excluded = start_skew.skew_limitation(recorded, start_ns, "{} before that are left out")
+        skew = (excluded, *skew)
     ranks = _labelled([rank for of_profile, *_ in profiles for rank in of_profile])
     counts: Counter[tuple[str, str, LimitationKind]] = Counter()
     for limitation in (*unreadable, *skew, *(note for _, lost, _ in profiles for note in lost)):
@@ -256,7 +257,7 @@ class _Evidence:
         unrecorded: When devices may have run work that was launched and not recorded.
         limitations: what is left out.
         copies: What copies moved, or None if nothing of them is recorded.
-        first_call_ns: Start of the first call of the host.
+        recorded: When the recording of each device began.
     """
 
     devices: tuple[Device, ...]
@@ -273,7 +274,7 @@ class _Evidence:
     unrecorded: RankIntervals
     limitations: tuple[Limitation, ...]
     copies: Copies | None
-    first_call_ns: int
+    recorded: tuple[start_skew.RecordedDevice, ...]
 
     def launches_of(self, device: Device) -> Launches:
         """Return the calls that launched the work after each gap of a device."""
@@ -309,10 +310,6 @@ def _measure(profile: Profile, options: IdleOptions) -> _ReadProfile:
         UsageError: no range has the name of a step that the user gave.
     """
     profile, evidence = _gather_evidence(profile, options)
-    first_call_ns = int(evidence.first_call_ns)
-    recorded = start_skew.recorded_devices(
-        profile.source, evidence.activities, options.kinds, first_call_ns
-    )
     losses = *profile.limitations, *evidence.limitations
     if options.window is not None:
         low_ns, high_ns = _extent(profile, options.window, evidence.steps)
@@ -330,7 +327,7 @@ def _measure(profile: Profile, options: IdleOptions) -> _ReadProfile:
         longest_ns = _longest_queueing_ns(profile.activities, evidence)
         losses = tuple(note.outside(low_ns - longest_ns, high_ns) for note in losses)
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
-    return ranks, (*losses, *_limitations(profile, evidence, ranks)), recorded
+    return ranks, (*losses, *_limitations(profile, evidence, ranks)), evidence.recorded
 
 
 def _longest_queueing_ns(activities: Activities, evidence: _Evidence) -> int:
@@ -486,10 +483,11 @@ def _evidence_of(
     )
     limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
     launched_ns = linked.links.launched_ns
+    # Kernels named after sends and receives carry out what records and ranges tell.
+    named = named_as_told(linked)
     return _Evidence(
         devices=tuple(devices),
-        # Kernels named after sends and receives carry out what records and ranges tell.
-        activities=named_as_told(linked),
+        activities=named,
         calls=calls,
         call=call,
         ranges=ranges,
@@ -502,7 +500,7 @@ def _evidence_of(
         unrecorded=linked.unrecorded,
         limitations=limitations,
         copies=None if profile.copies is None else profile.copies(),
-        first_call_ns=linked.start_ns,
+        recorded=start_skew.recorded_devices(linked, named, options.kinds),
     )
 
 

@@ -471,7 +471,7 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
             *(note for note in unknown if note.count),
         ),
         others="",
-        recorded=recorded_devices(profile.source, activities, kinds, linked.start_ns),
+        recorded=recorded_devices(linked, activities, kinds),
     )
 
 
