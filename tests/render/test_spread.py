@@ -206,6 +206,13 @@ def test_the_picture_of_a_spread() -> None:
     assert render(run_of(6, slow=(2,)), View(rows="spread")) == expected
 
 
+def test_the_note_of_a_spread_describes_its_numbers() -> None:
+    texts = " ".join(written(render(run_of(6, slow=(2,)), View(rows="spread"))))
+
+    assert "minimum and maximum ratio of all its replicas and the ratio of the drawn one" in texts
+    assert "mean ratio" not in texts
+
+
 @pytest.mark.usefixtures("few")
 def test_a_picture_of_many_ranks_stays_small() -> None:
     svg = render(run_of(300, 4, slow=(7,)), View())

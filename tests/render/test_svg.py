@@ -312,7 +312,8 @@ def test_copies_of_a_stage_share_a_row_if_asked() -> None:
         "1 of 2: node1:0 GPU 0",
         "1 of 2: node1:1 GPU 1",
     ]
-    assert "Rows: stages, each drawn as its first replica" in " ".join(texts)
+    note = "Rows: stages, each drawn as its first replica, with the ratio of that replica."
+    assert note in " ".join(texts)
     by_rank = written(render(COPIES, View(rows="rank")))
     assert len([text for text in by_rank if "GPU" in text]) == 4
     assert "share a row" not in " ".join(by_rank)

@@ -213,9 +213,9 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         (bounds, f"Clock bounds: {' to '.join(bounds)}."),
         (
             spread,
-            "Rows: stages, each drawn as its replica with the median ratio, beside the minimum, "
-            "maximum and mean ratio of all its replicas; the area below shows the share of "
-            "replicas at work.",
+            "Rows: stages, each drawn as its replica with the median ratio, beside the minimum and "
+            "maximum ratio of all its replicas and the ratio of the drawn one; the area below "
+            "shows the share of replicas at work.",
         ),
         (
             spread and any(row.why for row in selection.rows),
@@ -223,7 +223,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         ),
         (
             copies and not spread,
-            "Rows: stages, each drawn as its first replica; its ratio is the mean of its replicas.",
+            "Rows: stages, each drawn as its first replica, with the ratio of that replica.",
         ),
     )
     return [sentence for told, sentence in sentences if told]
