@@ -19,12 +19,17 @@ import numpy as np
 
 from bubbleviz.align.waits import Arrivals, held_waits, usual_waits
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
+
+#: Part of the work of the lighter of two stages that another stage between them takes at least.
+_OF_ANOTHER_STAGE = 0.75
+#: The same where transfers are not recorded, and count as time between the stages.
+_OF_STAGE_AND_TRANSFERS = 1.0
 
 
 def stages_before_gaps(
@@ -33,14 +38,18 @@ def stages_before_gaps(
     """Return the virtual stages after which microbatches are away long enough for another stage.
 
     Compared is the time that a microbatch is away from one stage and neither away from nor worked
-    on by the next, of the microbatch for which it is least: two transfers if nobody is late.
-    Replicas of a stage are taken together. Where the next stage is a later chunk of ranks that hold
-    an earlier one, microbatches may wait until these have run their other chunks, so such places
-    show nothing.
+    on by the next, nor in a recorded transfer, of the microbatch for which it is least: none if
+    transfers are recorded and nobody is late, and two transfers if they are not. Replicas of a
+    stage are taken together. Where the next stage is a later chunk of ranks that hold an earlier
+    one, microbatches may wait until these have run their other chunks, so such places show nothing.
     """
-    every = usual_waits(operations.changed(chunk=virtual_stage), inputs)
+    staged = operations.changed(chunk=virtual_stage)
+    is_sent = _is_sent(staged, inputs)
+    sending = grouping.distinct(virtual_stage[is_sent])
+    every = usual_waits(staged, inputs)
+    sent = usual_waits(_until_sent(staged, inputs, is_sent), inputs)
     upper, lower = held_waits(every)
-    slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - every.worked_ns[lower]
+    slack_ns = sent.waited_ns[upper] - sent.waited_ns[lower] - sent.worked_ns[lower]
     worked_ns = np.minimum(every.worked_ns[upper], every.worked_ns[lower])
     far = []
     for stage in grouping.distinct(every.chunk[upper]).tolist():
@@ -48,9 +57,26 @@ def stages_before_gaps(
         next_ranks = every.rank[every.chunk == stage + 1]
         if np.isin(next_ranks, every.rank[every.chunk <= stage]).any():
             continue
-        if slack_ns[own].min() > worked_ns[own].min():
+        part = _OF_ANOTHER_STAGE if stage in sending else _OF_STAGE_AND_TRANSFERS
+        if slack_ns[own].min() > part * worked_ns[own].min():
             far.append(stage)
     return tuple(far)
+
+
+def _is_sent(operations: RankOperations, inputs: Arrivals) -> Bools:
+    """Return for each operation whether the send of its result is recorded."""
+    has_span = np.append(operations.has_span, 0) == 1
+    return np.asarray((inputs.send >= 0) & has_span[inputs.send], np.bool_)
+
+
+def _until_sent(operations: RankOperations, inputs: Arrivals, is_sent: Bools) -> RankOperations:
+    """Return the operations, with each taken to last until its result is sent."""
+    sent_ns = operations.end_ns.copy()
+    sent_ns[is_sent] = operations.end_ns[inputs.send[is_sent]]
+    sending_ns = np.maximum(sent_ns - operations.end_ns, 0)
+    return operations.changed(
+        end_ns=operations.end_ns + sending_ns, busy_ns=operations.busy_ns + sending_ns
+    )
 
 
 def gap_note(stages: Sequence[int]) -> Limitation:

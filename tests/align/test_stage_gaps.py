@@ -137,6 +137,42 @@ def test_slow_links_of_a_complete_pipeline_hide_no_stage(tmp_path: Path) -> None
         assert schedule_of(report) == schedule
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"microbatches": 6, "transfer_ns": 2_000_000, "backward_ns": 2_000_000},
+        {"microbatches": 8, "transfer_ns": 3_000_000, "weight_ns": 500_000},
+    ],
+)
+@pytest.mark.parametrize("schedule", ["zb-h2", "gpipe"])
+def test_recorded_transfers_show_that_stages_are_neighbours(
+    schedule: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    planting = Planting(schedule=schedule, stages=2, **changes)
+    report = report_on(planting, range(2), tmp_path)
+
+    assert report.restrictions == ()
+    assert schedule_of(report) == schedule
+
+
+@pytest.mark.parametrize("microbatches", [3, 6, 12, 24])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-h2", "gpipe"])
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_the_first_and_last_of_three_stages_are_marked(
+    jitter: float, schedule: str, microbatches: int, tmp_path: Path
+) -> None:
+    """One stage that is missing takes as long as one that is there, or somewhat less."""
+    fits = microbatches >= 6 or schedule != "zb-h2"
+    planting = Planting(
+        schedule=schedule,
+        stages=3,
+        microbatches=microbatches if fits else 5,
+        iterations=3,
+        jitter=jitter,
+    )
+    assert is_marked(report_on(planting, (0, 2), tmp_path))
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "gpipe"])
 @pytest.mark.parametrize("renumber", [True, False])
 @pytest.mark.parametrize("ranks", [(0, 3), (0, 2), (1, 3), (0, 1, 3), (0, 2, 3)])
