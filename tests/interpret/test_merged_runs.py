@@ -27,16 +27,22 @@ class Row(NamedTuple):
     end_ns: int
 
 
-def _run(begin_ns: int, unit_ns: int, passes: int = 1, steps: int = STEPS) -> list[Row]:
+def _run(
+    begin_ns: int,
+    unit_ns: int,
+    passes: int = 1,
+    steps: int = STEPS,
+    microbatches: int = MICROBATCHES,
+) -> list[Row]:
     """Return a run of GPipe that runs all its microbatches so often in each iteration."""
     rows: list[Row] = []
     for step in range(steps):
         for number in range(passes):
-            base_ns = begin_ns + (step * passes + number) * 20 * unit_ns
+            base_ns = begin_ns + (step * passes + number) * (8 + 3 * microbatches) * unit_ns
             for rank in range(STAGES):
-                for microbatch in range(MICROBATCHES):
+                for microbatch in range(microbatches):
                     forward_ns = base_ns + (rank + microbatch) * unit_ns
-                    turn = MICROBATCHES + 2 + 2 * (1 - rank + microbatch)
+                    turn = microbatches + 2 + 2 * (1 - rank + microbatch)
                     backward_ns = base_ns + turn * unit_ns
                     rows += (
                         Row(step, rank, "F", microbatch, forward_ns, forward_ns + unit_ns),
@@ -77,6 +83,36 @@ def test_tables_of_two_runs_are_refused(begin_ns: int, tmp_path: Path) -> None:
 
     with pytest.raises(ProfileError, match=r"two runs were merged; give each run a file"):
         bubbleviz.analyze(_table(tmp_path / "a.csv", rows))
+
+
+@pytest.mark.parametrize("begin_ns", [400, 1_000_000], ids=["overlapping", "one after the other"])
+@pytest.mark.parametrize("steps", [2, STEPS])
+@pytest.mark.parametrize("microbatches", [2, 8])
+def test_runs_of_different_microbatches_are_refused(
+    begin_ns: int, steps: int, microbatches: int, tmp_path: Path
+) -> None:
+    other = _run(begin_ns, 1000, steps=steps, microbatches=microbatches)
+
+    with pytest.raises(ProfileError, match="two runs were merged"):
+        bubbleviz.analyze(_table(tmp_path / "a.csv", [*_run(0, 1000), *other]))
+
+
+@pytest.mark.parametrize("microbatches", [2, 8])
+@pytest.mark.parametrize("steps", [1, STEPS])
+def test_passes_of_an_iteration_may_have_different_microbatches(
+    steps: int, microbatches: int, tmp_path: Path
+) -> None:
+    rows: list[Row] = []
+    for step in range(steps):
+        for number, count in enumerate((MICROBATCHES, microbatches)):
+            begin_ns = (2 * step + number) * 40_000
+            rows += [
+                row._replace(iteration=step)
+                for row in _run(begin_ns, 1000, steps=1, microbatches=count)
+            ]
+    report = bubbleviz.analyze(_table(tmp_path / "a.csv", rows))
+
+    assert len(report.iterations) == steps
 
 
 def test_runs_that_share_some_iterations_are_refused(tmp_path: Path) -> None:
