@@ -497,6 +497,14 @@ def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
     assert json.loads(as_json(report, 1))["ranks"][0]["launch_queue"] is None
 
 
+def test_a_single_kernel_has_no_launch_queue_in_any_output(tmp_path: Path) -> None:
+    report = bubbleviz.idle(profile(tmp_path, [k(100, 200, 0)], [c(0, 1, 0)]))
+
+    (row,) = device_table(report, 1).rows
+    assert (row["queued"], row["empty %"]) == ("-", "-")
+    assert json.loads(as_json(report, 1))["ranks"][0]["launch_queue"] is None
+
+
 def test_work_that_no_host_launched_is_not_queued(tmp_path: Path) -> None:
     report = bubbleviz.idle(xla_profiles.written(tmp_path, xla_profiles.tpu()))
     assert {rank.queued for rank in report.ranks} == {None}

@@ -124,8 +124,8 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
         "awaited_communication_ns": rank.awaited_communication_ns,
         "awaited_copy_ns": rank.awaited_copy_ns,
         "launch_queue": None
-        if rank.queued is None
-        else {"mean": rank.queued, "most": rank.queued_most, "empty_ns": rank.queue_empty_ns},
+        if rank.known_queue is None
+        else dict(zip(("mean", "most", "empty_ns"), rank.known_queue, strict=True)),
         "gaps": len(gaps),
         "longest_gaps": [
             {
@@ -420,7 +420,8 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     """Return one row per device: its span, and the shares of it."""
     rows = []
     for rank in report.ranks[:top]:
-        queue = rank.measured and rank.queued is not None
+        mean, _, empty_ns = rank.known_queue or (None, 0, None)
+        empty = None if empty_ns is None else empty_ns / rank.span_ns
         shares = {
             header: blocks.in_percent(getattr(rank, name) / rank.span_ns if rank.measured else None)
             for header, name in _SHARES.items()
@@ -433,8 +434,8 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
                 "idle ms": blocks.milliseconds(rank.idle_ns if rank.measured else None),
                 "comm. ms": blocks.milliseconds(rank.communication_ns),
                 "overlap %": blocks.in_percent(rank.overlap),
-                "queued": "-" if rank.queued is None or not queue else f"{rank.queued:,.1f}",
-                "empty %": blocks.in_percent(rank.queue_empty_ns / rank.span_ns if queue else None),
+                "queued": "-" if mean is None else f"{mean:,.1f}",
+                "empty %": blocks.in_percent(empty),
             }
         )
     giving_way = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")

@@ -284,6 +284,13 @@ class RankIdle:
         return not self.on_host and not self.single
 
     @property
+    def known_queue(self) -> tuple[float, int, int] | None:
+        """Mean and most of what was queued, and how long nothing was; None if that is unknown."""
+        if self.queued is None or not self.measured:
+            return None
+        return self.queued, self.queued_most, self.queue_empty_ns
+
+    @property
     def duty_cycle(self) -> float | None:
         """Busy time over the span; None for a host, and a single kernel or copy."""
         return self.busy_ns / self.span_ns if self.measured else None
