@@ -381,6 +381,8 @@ _NEAR = 1 << 20
 _NOTICEABLE = 0.01
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+#: What a trace holds that follows the end of another.
+_OF_TRACE = re.compile(r'"traceEvents"|"ph"')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
@@ -417,7 +419,7 @@ class TraceFile(Generic[ArgsT]):
         self._rest, self._ended = b"", False
         self._head = self._tail = b""
         self._n_events = self._malformed = 0
-        self._too_deep = False
+        self._too_deep = self._has_rest = False
 
     def blocks(self, described: Described[ArgsT] | None = None) -> Iterator[TraceEvents[ArgsT]]:
         """Yield the events, in the order of the file.
@@ -452,7 +454,9 @@ class TraceFile(Generic[ArgsT]):
             length += len(chunk)
             if length <= _LONGEST:
                 chunks.append(chunk)
-        self._tail = b"".join(chunks) if length <= _LONGEST else b""
+        content = b"".join(chunks)
+        self._tail = content if length <= _LONGEST else b""
+        self._check_end(content)
 
     def metadata(self) -> Mapping[str, object]:
         """Return the values of the document beside its events, known after the last block."""
@@ -479,11 +483,41 @@ class TraceFile(Generic[ArgsT]):
         elif self.cut:
             reason = f"{self.path}: the file's end is missing, as when a job was killed"
             yield Limitation("the end of the trace", reason, kind=LimitationKind.FILE_DAMAGED)
+        if self._has_rest:
+            reason = f"{self.path}: it is not part of the trace, and is left out"
+            yield Limitation("text after the end of the trace", reason)
         if self._malformed:
             reason = f"{self.path}: they are not JSON, or not events"
             is_noticeable = self._malformed >= _NOTICEABLE * (self._n_events + self._malformed)
             kind = LimitationKind.FILE_DAMAGED if is_noticeable else LimitationKind.OTHER
             yield Limitation("events that cannot be read", reason, self._malformed, kind)
+
+    def _check_end(self, content: bytes) -> None:
+        """Look for text after the end of the document.
+
+        Args:
+            content: What follows the list of events.
+
+        Raises:
+            ProfileError: Another trace follows.
+        """
+        document = self._head + b"[]" + content
+        text = document.decode("utf-8", errors="surrogateescape").strip()
+        try:
+            _, end = json.JSONDecoder(strict=False).raw_decode(text)
+        except (ValueError, RecursionError):
+            return
+        rest = text[end:].strip(" \t\r\n\0")
+        if not rest:
+            return
+        if rest[0] in "{[" and _OF_TRACE.search(rest):
+            raise ProfileError(
+                f"{self.path}: several traces were joined one after the other; give the original "
+                "files"
+            )
+        self._has_rest = True
+        whole = text[:end].encode("utf-8", errors="surrogateescape")
+        self._tail = whole[len(self._head.lstrip()) + len(b"[]") :]
 
     def _read_more(self) -> bool:
         """Read a block; tell whether there was one."""

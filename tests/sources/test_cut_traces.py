@@ -1,4 +1,4 @@
-"""Traces that were cut short or damaged are marked, as any event may be missing."""
+"""Traces that were cut short or damaged are marked; those that were joined are refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.idle import outputs, page, picture
 from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
+from bubbleviz.errors import ProfileError
 from bubbleviz.render.json_document import render
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.view import View
@@ -109,3 +110,38 @@ def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
     assert "file-damaged" in codes(report)
     assert any(MARK in line for line in headline_lines(report))
     assert MARK in render(report, View())
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_traces_that_were_joined_are_refused(
+    tmp_path: Path, is_list: bool, is_packed: bool, share: float
+) -> None:
+    content = whole_trace(tmp_path).read_bytes()
+    if is_list:
+        content = json.dumps(json.loads(content)["traceEvents"]).encode()
+    parts = [content, content[: int(share * len(content))]]
+    path = tmp_path / "joined.json"
+    path.write_bytes(b"".join(map(gzip.compress, parts) if is_packed else parts))
+    with pytest.raises(ProfileError, match="several traces were joined one after the other"):
+        bubbleviz.idle(path)
+
+
+def test_joined_xla_traces_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "joined.trace.json"
+    path.write_bytes(2 * trace_json(tpu(1)))
+    with pytest.raises(ProfileError, match="several traces were joined one after the other"):
+        bubbleviz.idle(path)
+
+
+@pytest.mark.parametrize("rest", ["", "\n\0\0", "garbage", "}", "[1, 2"])
+def test_text_after_the_end_of_a_trace_is_told(tmp_path: Path, rest: str) -> None:
+    whole = whole_trace(tmp_path)
+    path = tmp_path / "longer.json"
+    path.write_text(f"\n{whole.read_text()}{rest}")
+    report = bubbleviz.idle(path)
+    told = "text after the end of the trace" in [note.what for note in report.limitations]
+    assert told is bool(rest.strip("\n\0"))
+    assert report.ranks[0].host == bubbleviz.idle(whole).ranks[0].host
+    assert codes(report) == []
