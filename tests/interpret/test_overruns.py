@@ -390,8 +390,76 @@ def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
     kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
     copies = [M(100 * US, 110 * US, 2)]
     calls = [C(0, 1, i) for i in (1, 2, 3)]
-    report = idle(profile(tmp_path, kernels, calls, copies=copies))
+    path = profile(tmp_path, kernels, calls, copies=copies)
+    rocpd = write_rocpd(tmp_path / "a.db", processes_of(path))
+    for file in (path, rocpd, write_rpd(tmp_path / "a.rpd", processes_of(path))):
+        report = idle(file)
+        assert report.ranks[0].busy_ns == 30 * US, file
+        assert [r.text for r in report.restrictions] == [MARK]
+
+
+@pytest.mark.parametrize(
+    ("stream", "queue", "is_clipped"),
+    [
+        # The queue is told, or that of the stream's kernels.
+        (7, 1, True),
+        (7, None, True),
+        (7, 0, True),
+        # It runs elsewhere.
+        (8, 1, False),
+        (8, None, False),
+        (7, 2, False),
+        # Nothing is recorded.
+        (0, None, False),
+        (0, 0, False),
+        (None, None, False),
+    ],
+)
+def test_copies_of_rocprof_bound_kernels_of_their_stream_alone(
+    tmp_path: Path, stream: int | None, queue: int | None, *, is_clipped: bool
+) -> None:
+    kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
+    path = profile(
+        tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)], copies=[M(100 * US, 110 * US, 2)]
+    )
+    file = write_rocpd(tmp_path / "a.db", processes_of(path), suffixed=False)
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute(
+            "UPDATE rocpd_memory_copy SET stream_id = ?, queue_id = ?", (stream, queue)
+        )
+    assert bool(idle(file).restrictions) == is_clipped
+
+
+def test_a_copy_without_a_queue_is_on_no_stream_whose_kernels_have_several(tmp_path: Path) -> None:
+    kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
+    copies = [M(100 * US, 110 * US, 2)]
+    path = profile(tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)], copies=copies)
+    file = write_rocpd(tmp_path / "a.db", processes_of(path), suffixed=False)
+    assert idle(file).restrictions
+    change(file, "UPDATE rocpd_kernel_dispatch SET queue_id = 2 WHERE id = 2")
+    assert not idle(file).restrictions
+
+
+@pytest.mark.parametrize(("queue", "is_clipped"), [(7, True), (8, False), (0, False)])
+def test_copies_of_rpd_bound_kernels_of_their_queue_alone(
+    tmp_path: Path, queue: int, *, is_clipped: bool
+) -> None:
+    kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
+    copies = [M(100 * US, 110 * US, 2)]
+    path = profile(tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)], copies=copies)
+    file = write_rpd(tmp_path / "a.rpd", processes_of(path))
+    change(file, f"UPDATE rocpd_op SET queueId = {queue} WHERE id = 3")
+    assert bool(idle(file).restrictions) == is_clipped
+
+
+def test_kernels_by_which_rocm_copies_bound_others_of_their_queue(tmp_path: Path) -> None:
+    kernels = [K(0, 900 * US, 1), K(100 * US, 110 * US, 2), K(1000 * US, 1010 * US, 3)]
+    path = profile(tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)])
+    (process,) = processes_of(path)
+    process.kernels[1] = (*process.kernels[1][:5], "__amd_rocclr_copyBuffer")
+    report = idle(write_rocpd(tmp_path / "a.db", [process]))
     assert report.ranks[0].busy_ns == 30 * US
+    assert [r.text for r in report.restrictions] == [MARK]
 
 
 @pytest.mark.real_files

@@ -27,8 +27,8 @@ from bubbleviz.timing import step
 _AGAIN = {"rocpd": ROCPROF_AGAIN, "rpd": RPD_AGAIN}
 #: The tables that hold kernels, and copies, by format.
 _TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}
-#: Which row of a block of kernels is the stream.
-_STREAM = 6
+#: Which row of a block of kernels, and of copies, is the stream.
+_STREAM, _COPY_STREAM = 6, 5
 #: What an inspection counts.
 _WHAT = ("kernels", "copies and fills", "HIP API calls", "ROCTx ranges")
 
@@ -69,7 +69,7 @@ def _activities(
         for kernels in recording.kernels:
             builder.add_kernels(_since_start(kernels[:_STREAM], zero_ns))
         for copies in recording.copies:
-            builder.add_copies(_since_start(copies, zero_ns))
+            builder.add_copies(_since_start(copies[:_COPY_STREAM], zero_ns))
     except ValueError as error:
         raise ProfileError(
             f"{path}: is damaged or was edited ({error}); {_AGAIN[recording.format]}"
@@ -94,7 +94,7 @@ def _activities(
 
 
 def _streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Ints:
-    """Return the stream of each activity, or -1 if unknown, as copies are.
+    """Return the stream of each activity, or -1 if unknown.
 
     Args:
         recording: The recording.
@@ -106,8 +106,8 @@ def _streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Int
         times = _since_start(block[:2], zero_ns)
         streams.append(block[_STREAM, in_memory.has_times(*times)])
     for block in recording.copies:
-        count = in_memory.has_times(*_since_start(block[:2], zero_ns)).sum()
-        streams.append(np.full(count, NONE, np.int64))
+        times = _since_start(block[:2], zero_ns)
+        streams.append(block[_COPY_STREAM, in_memory.has_times(*times)])
     column = np.concatenate(streams)
     if group is not None:
         (column,) = in_groups(group, (column,))

@@ -58,7 +58,7 @@ class RocmRecording:
         format: name of the input format.
         kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``, number
             of the stream.
-        copies: the same without a name, of copies and fills.
+        copies: the same without a name, of copies and fills; the stream is -1 if unknown.
         moved: Number of bytes and code of the direction of the rows of each block of ``copies``;
             -1 for unknown bytes, and for the direction of fills.
         calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
@@ -120,7 +120,7 @@ class RocmRecording:
         fills = flags(names, lambda text: text.startswith(_FILL_KERNELS))[name[blit[name]]]
         direction = np.where(fills, NONE, Direction.UNKNOWN)
         moved = np.stack((np.full(len(direction), NONE), direction))
-        self.add_copies(work.compress(blit[name], axis=1), moved)
+        self.add_copies(np.vstack((work, stream)).compress(blit[name], axis=1), moved)
 
     def add_copies(self, block: Ints, moved: Ints) -> None:
         """Add copies and fills.
@@ -346,7 +346,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     has_events = part.has("calls/events")
     packed = part.events() if has_events else (np.empty((5, 0), np.int64), b"")
     events = packed[0]
-    work, copies, moved, stream = _work(part, agents, tables[0])
+    work, copies, moved, stream, copy_stream = _work(part, agents, tables[0])
     none = np.empty((6, 0), np.int64)
     calls = part.columns("calls/all") if part.has("calls/all") and has_events else none
     at = found_in(events[0], np.concatenate([columns[-1] for columns in (work, copies, calls)]))
@@ -369,7 +369,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     device, _ = mapped(copies[3], numbers)
     recording.copied += copies.shape[1]
     launcher = correlation[kernels:launched]
-    recording.add_copies(np.stack((*copies[:2], device, above[1], launcher)), moved)
+    recording.add_copies(np.stack((*copies[:2], device, above[1], launcher, copy_stream)), moved)
     tid, unknown = mapped(calls[3, alike.first], {number: tid for number, tid, *_ in threads})
     if threads and unknown.any():
         lost = unknown[alike.of_row]
@@ -428,28 +428,32 @@ def _of_events(column: Ints, at: Ints, missing: int) -> Ints:
     return np.append(column, missing)[at]
 
 
-def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints, Ints]:
+def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Return the kernels, and the copies, by start: start, end, process, agent, ... and event.
 
     A copy is one of the GPU that it goes to, else of that it comes from; those between hosts are
     none of any. The third result is the number of bytes and the direction of each copy, the fourth
-    the stream of each kernel.
+    the stream of each kernel, the last that of each copy.
     """
     work = part.columns("gpu_work/kernels", table=table)
     order = np.argsort(work[0], kind="stable")
-    stream = _streams_of_kernels(part, work.shape[1])[order]
+    kernel_streams = _recorded_streams(part, "gpu_work/kernel_streams", work.shape[1])
+    stream = _streams_of_kernels(kernel_streams)[order]
     # Unlike an index, this gives columns one behind the other.
     work = work.take(order, axis=1)
     if not part.has("gpu_work/copies"):
-        return work, np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), stream
+        none = np.empty(0, np.int64)
+        return work, np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), stream, none
     copied = part.columns("gpu_work/copies")
     gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else distinct(work[3])
     into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
     copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
     moved = _moved(part, copied, into, out_of).compress(into | out_of, axis=1)
+    copy_streams = _recorded_streams(part, "gpu_work/copy_streams", copied.shape[1])
+    copy_stream = _streams_of_copies(kernel_streams, copy_streams)[into | out_of]
     copies = copies.compress(into | out_of, axis=1)
     order = np.argsort(copies[0], kind="stable")
-    return work, copies.take(order, axis=1), moved.take(order, axis=1), stream
+    return work, copies.take(order, axis=1), moved.take(order, axis=1), stream, copy_stream[order]
 
 
 def _moved(part: Part, copied: Ints, into: Bools, out_of: Bools) -> Ints:
@@ -485,19 +489,69 @@ def _moved(part: Part, copied: Ints, into: Bools, out_of: Bools) -> Ints:
     return np.stack((np.maximum(size, NONE), np.where(is_told, direction, by_agents)))
 
 
-def _streams_of_kernels(part: Part, count: int) -> Ints:
-    """Return the stream of each kernel of a part, or -1 if unknown, in the order of the query.
+def _recorded_streams(part: Part, name: str, count: int) -> Ints:
+    """Return the recorded stream and queue of work, or -1 if unknown, shape (2, count).
+
+    Args:
+        part: Part of a recording.
+        name: Name of the query that returns them.
+        count: Number of kernels or copies.
+    """
+    if count and part.has(name):
+        streams = part.columns(name)
+        if streams.shape[1] == count:
+            return streams
+    return np.full((2, count), NONE, np.int64)
+
+
+def _streams_of_kernels(recorded: Ints) -> Ints:
+    """Return a number for the stream of each kernel, or -1 if unknown.
 
     Kernels of one stream that went to different queues count as kernels of several streams, since
     some recordings give every kernel the same stream.
+
+    Args:
+        recorded: Stream and queue of each kernel.
     """
-    unknown = np.full(count, NONE, np.int64)
-    if not count or not part.has("gpu_work/kernel_streams"):
-        return unknown
-    streams = part.columns("gpu_work/kernel_streams")
-    if streams.shape[1] != count:
-        return unknown
-    return np.where((streams == NONE).all(axis=0), NONE, groups_of(*streams).of_row)
+    if recorded.shape[1] == 0:
+        return np.empty(0, np.int64)
+    return np.where((recorded == NONE).all(axis=0), NONE, groups_of(*recorded).of_row)
+
+
+def _streams_of_copies(of_kernels: Ints, of_copies: Ints) -> Ints:
+    """Return the number of the kernels' stream that each copy runs on, or -1 if unknown.
+
+    Profilers write 0 for the streams and queues of copies that they do not record. A copy without
+    a queue runs on that of its stream's kernels, if these have one queue.
+
+    Args:
+        of_kernels: Stream and queue of each kernel.
+        of_copies: Stream and queue of each copy.
+    """
+    if of_kernels.shape[1] == 0 or of_copies.shape[1] == 0:
+        return np.full(of_copies.shape[1], NONE, np.int64)
+    first = groups_of(*of_kernels).first
+    pairs = of_kernels[:, first]
+    by_queue = _places_of_keys(pairs, of_copies)
+    by_stream = _places_of_keys(pairs[:1], of_copies[:1])
+    has_stream, has_queue = of_copies > 0
+    return np.where(has_queue, by_queue, np.where(has_stream, by_stream, NONE))
+
+
+def _places_of_keys(keys: Ints, wanted: Ints) -> Ints:
+    """Return the place of the only key that equals each wanted one, or -1 if there is not one.
+
+    Args:
+        keys: Keys, one a column.
+        wanted: Keys that are looked up, one a column.
+    """
+    n_keys = keys.shape[1]
+    group = groups_of(*np.hstack((keys, wanted))).of_row
+    count = np.bincount(group[:n_keys], minlength=int(group.max()) + 1)
+    place = np.full(len(count), NONE, np.int64)
+    place[group[:n_keys]] = np.arange(n_keys)
+    place[count != 1] = NONE
+    return place[group[n_keys:]]
 
 
 def _correlations(events: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
