@@ -12,6 +12,11 @@ Launches whose kernel the profile does not hold, though the capture went on, are
 
     launches     │ a  b  c  d  e  f │
     kernels      │  a  b     d      │     c is lost; e and f had not run when the capture ended
+
+If the process goes on for longer than any work took to end, recording had stopped::
+
+    launches     │ a  b  c  d  e  f        synchronize │
+    kernels      │  a  b  c                            │     d, e and f are lost
 """
 
 from __future__ import annotations
@@ -52,6 +57,8 @@ _FIRST = 1 << 13
 _NOTICEABLE = 0.01
 #: So many lost kernels of a sample tell how many there are (to a third).
 _ENOUGH = 10
+#: A kernel that takes so many times the longest time of others may run when the capture ends.
+_FAR_LONGER = 2
 #: Stands for the launch of a thread that made none, and for a time that never comes.
 _NEVER, _FOREVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
@@ -277,6 +284,8 @@ class ProcessLoss:
         launched_ns: When the lost kernels that were seen were launched.
         first_launch_ns: When the first recorded work of the process was launched, or the smallest
             number if that is unknown.
+        last_launch_ns: When the last recorded work of the process was launched, or the largest
+            number if that is unknown.
     """
 
     process: int
@@ -285,11 +294,17 @@ class ProcessLoss:
     kernels: int
     launched_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64), compare=False)
     first_launch_ns: int = _NEVER
+    last_launch_ns: int = _FOREVER
 
     @property
     def before_span(self) -> int:
         """How many of the lost kernels that were seen were launched before all recorded work."""
         return int((self.launched_ns < self.first_launch_ns).sum())
+
+    @property
+    def after_span(self) -> int:
+        """Number of the lost kernels that were seen and were launched after all recorded work."""
+        return int((self.launched_ns > self.last_launch_ns).sum())
 
 
 def lost_kernels(
@@ -322,6 +337,9 @@ def lost_kernels(
         return (), step > 1, some
     until_ns = recorded_until(launches, activities, of_launch)
     threads = of_launch[1]
+    until_ns = until_recording_stopped(
+        some, until_ns, launches, activities, of_launch, calls, patience=_FAR_LONGER
+    )
     some = launched_before(some, until_ns, threads)
     if len(some) and step > workless.step:
         rows, step = workless.sample()
@@ -337,7 +355,9 @@ def lost_kernels(
     process = profile.process_of(threads)
     seen = dict(rows_by_value(profile.process_of(some.thread)))
     none = np.empty(0, np.int64)
-    first_ns, _ = group_extents(thread.astype(np.int64), len(threads), launched_ns, launched_ns)
+    first_ns, last_ns = group_extents(
+        thread.astype(np.int64), len(threads), launched_ns, launched_ns
+    )
     losses = tuple(
         ProcessLoss(
             process=number,
@@ -346,6 +366,7 @@ def lost_kernels(
             kernels=total,
             launched_ns=np.asarray(some.start_ns[rows], np.int64),
             first_launch_ns=int(first_ns[process == number].min()) if total else _NEVER,
+            last_launch_ns=int(last_ns[process == number].max()) if total else _FOREVER,
         )
         for number in distinct(process).tolist()
         if (total := int(kernels[process == number].sum())) + len(rows := seen.get(number, none))
@@ -367,6 +388,65 @@ def recorded_until(
     known = np.flatnonzero(launches.call != NONE)
     launched_ns, thread = launches.start_ns[known], of_launch[0][known]
     return _until(launched_ns, activities.start_ns[known], thread, of_launch[1])
+
+
+def until_recording_stopped(
+    without_work: profile.Calls,
+    until_ns: Ints,
+    launches: Launches,
+    activities: profile.Activities,
+    of_launch: tuple[Codes, Ints],
+    calls: profile.CallLog,
+    *,
+    patience: int = 1,
+) -> Ints:
+    """Return until when the work of each thread had to be recorded, for ever if recording stopped.
+
+    Recording stopped if a process went on, after its last recorded work, for longer than any of its
+    work took from the launch to the end, or for several times as long. The same time must have
+    passed since a launch without work; then no launch after the last recorded work is in the
+    profile. A process goes on until its last launch, or until it last returns from waiting for the
+    device.
+
+    Args:
+        without_work: Launches that share their id with no work.
+        until_ns: Time of each thread, without launches after the last recorded work.
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+        of_launch: For each activity the row of its launch's thread, undefined if its launch is
+            unknown, and the threads that made calls.
+        calls: All calls of the profile.
+        patience: How many times as long.
+    """
+    threads = of_launch[1]
+    order = np.argsort(threads)
+    thread = order[found_in(threads[order], without_work.thread)]
+    is_after = without_work.start_ns >= until_ns[thread]
+    if not is_after.any():
+        return until_ns
+    after, thread = without_work.take(is_after), thread[is_after]
+    synchronizing = calls.at(calls.containing("Synchronize"))
+    known = np.flatnonzero(launches.call != NONE)
+    process = profile.process_of(threads)
+    process_of_work = process[of_launch[0][known]]
+    until_ns = until_ns.copy()
+    for number, rows in rows_by_value(process[thread]):
+        of_process = known[process_of_work == number]
+        if len(of_process) == 0:
+            continue
+        returned_ns = synchronizing.end_ns[profile.process_of(synchronizing.thread) == number]
+        went_on_ns = max(
+            int(after.start_ns[rows].max()),
+            int(launches.start_ns[of_process].max()),
+            int(returned_ns.max(initial=_NEVER)),
+        )
+        ends_ns = activities.end_ns[of_process]
+        longest_ns = patience * int((ends_ns - launches.start_ns[of_process]).max())
+        if went_on_ns - int(ends_ns.max()) <= longest_ns:
+            continue
+        is_due = after.start_ns[rows] + longest_ns < went_on_ns
+        until_ns[thread[rows[is_due]]] = _FOREVER
+    return until_ns
 
 
 def launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> profile.Calls:
@@ -478,7 +558,10 @@ def limitations_of_lost(
         and _share(part * loss.count, loss.kernels) >= _NOTICEABLE
         for loss in (whole, *(loss for loss in processes if loss.kernels))
     )
-    where = ["though later ones are"] * any(p.count and p.kernels for p in processes)
+    of_ranks = [loss for loss in processes if loss.count and loss.kernels]
+    stopped = all(loss.after_span == loss.seen for loss in of_ranks)
+    later = "though the process went on" if stopped else "though later ones are"
+    where = [later] * bool(of_ranks)
     pids = [str(profile.pid_of(p.process)) for p in processes if p.count and not p.kernels]
     if pids:
         where.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
@@ -501,6 +584,10 @@ def _effect_on_idle(processes: Sequence[ProcessLoss]) -> str:
     measured.
     """
     before, seen = (sum(getattr(p, name) for p in processes) for name in ("before_span", "seen"))
+    if seen and sum(loss.after_span for loss in processes) == seen:
+        return (
+            "they were launched after the last recorded work, so the time from then on is unknown"
+        )
     if not before:
         return "their time counts as idle"
     outside = "launched before the first recorded work, so they lie before the measured time"

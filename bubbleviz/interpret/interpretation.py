@@ -221,7 +221,7 @@ def candidates_of_operations(
     )
     yield (
         "operations whose work the end of the capture cut",
-        "the host had launched it, and the GPU had not done it",
+        "the host had launched it, and the profile does not contain it",
         0 if told else int((operations.cut == UNRECORDED).sum()),
     )
     yield (

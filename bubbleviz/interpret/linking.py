@@ -561,7 +561,7 @@ def _checked(
         told = [n for n in profile.limitations if n.kind is LimitationKind.KERNELS_LEFT_OUT]
         n_told = sum(note.count for note in told)
         lost.extend(limitations_of_lost(path, losses[0], n_told, sampled=losses[1]))
-        graphs = find_lost_graphs(profile.calls, launches, activities, of_launch, linker.end_ns)
+        graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
         lost.extend(graphs.limitations(path))
         lost_calls = (losses[2], graphs.calls)
         unrecorded = unknown_times(lost_calls, launches, activities, of_launch)

@@ -16,7 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES
-from bubbleviz.interpret.damaged_work import launched_before, recorded_until
+from bubbleviz.interpret.damaged_work import (
+    launched_before,
+    recorded_until,
+    until_recording_stopped,
+)
 from bubbleviz.interpret.late_launches import Launches
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
@@ -70,7 +74,6 @@ def find_lost_graphs(
     launches: Launches,
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
-    capture_end_ns: int,
 ) -> LostGraphs:
     """Return the graph launches without work in processes that recorded the work of others.
 
@@ -83,7 +86,6 @@ def find_lost_graphs(
         activities: Kernels, then copies.
         of_launch: For each activity the row of its launch's thread, undefined if its launch is
             unknown, and the threads that made calls.
-        capture_end_ns: End of the last call.
     """
     every_launch = calls.at(calls.named(GRAPH_LAUNCHES))
     if len(every_launch) == 0:
@@ -95,24 +97,11 @@ def find_lost_graphs(
     if len(without_work):
         without_work = without_work.take(~calls.failed(without_work.row))
         until_ns = recorded_until(launches, activities, of_launch)
-        until_ns = np.maximum(until_ns, _run_before_end(launches, activities, capture_end_ns))
+        until_ns = until_recording_stopped(
+            without_work, until_ns, launches, activities, of_launch, calls
+        )
         without_work = launched_before(without_work, until_ns, of_launch[1])
     return LostGraphs(without_work, int(is_recorded.sum()))
-
-
-def _run_before_end(launches: Launches, activities: model.Activities, capture_end_ns: int) -> int:
-    """Return before when launched work must have run in the capture, or the earliest time.
-
-    If nothing is recorded at the end of the capture for longer than any work waited for its start,
-    recording had stopped.
-    """
-    is_known = launches.call != NONE
-    waits_ns = activities.start_ns[is_known] - launches.start_ns[is_known]
-    longest_wait_ns = int(waits_ns.max(initial=0))
-    last_end_ns = int(activities.end_ns.max())
-    if capture_end_ns - last_end_ns <= longest_wait_ns:
-        return int(np.iinfo(np.int64).min)
-    return capture_end_ns - longest_wait_ns
 
 
 def _outermost(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]:
@@ -186,7 +175,7 @@ def _between_kernels(
         kernels: Rows of the kernels that the thread launched on one device, at least one.
 
     Returns:
-        start_ns: Start of the time of each piece of lost work that a recorded kernel follows.
+        start_ns: Start of the time of each piece of lost work.
         end_ns: End of that time, later than its start.
     """
     order = kernels[np.argsort(launched_ns[kernels], kind="stable")]
@@ -195,11 +184,10 @@ def _between_kernels(
     earliest_start_ns = np.minimum.accumulate(activities.start_ns[order][::-1])[::-1]
     n_before = np.searchsorted(times_ns, launch_ns)
     n_up_to = np.searchsorted(times_ns, launch_ns, side="right")
-    has_next = n_up_to < len(order)
-    launch_ns, n_before, n_up_to = launch_ns[has_next], n_before[has_next], n_up_to[has_next]
     previous_end_ns = np.where(n_before > 0, latest_end_ns[n_before - 1], launch_ns)
     start_ns = np.maximum(launch_ns, previous_end_ns)
-    end_ns = earliest_start_ns[n_up_to]
+    # Without a next kernel, the work may have run at least until the last lost one was launched.
+    end_ns = np.append(earliest_start_ns, launch_ns.max(initial=0))[n_up_to]
     is_open = end_ns > start_ns
     return start_ns[is_open], end_ns[is_open]
 

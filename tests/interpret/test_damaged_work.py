@@ -340,13 +340,25 @@ def test_lost_kernels_of_a_trace_are_counted(tmp_path: Path) -> None:
     assert _counted(report)[LOST] == lost > 50
 
 
+#: The middle of an example.
+_MIDDLE = "(SELECT AVG(start) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+
+
 def test_kernels_that_the_end_of_the_capture_cut_are_not_lost(tmp_path: Path) -> None:
-    path, lost = _without(
-        "1f1b/node0.sqlite", tmp_path, "start > (SELECT AVG(start) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+    path = _changed(
+        tmp_path,
+        f"CREATE TEMP TABLE middle AS SELECT {_MIDDLE} AS time",
+        f'DELETE FROM {KERNEL} WHERE "end" > (SELECT time FROM middle)',
+        f"DELETE FROM {CALL} WHERE start > (SELECT time FROM middle)",
     )
+    assert LOST not in _counted(analyze([path]))
+
+
+def test_kernels_that_are_missing_while_the_capture_went_on_are_lost(tmp_path: Path) -> None:
+    path, lost = _without("1f1b/node0.sqlite", tmp_path, f"start > {_MIDDLE}")
     report = analyze([path])
     assert lost == 0
-    assert LOST not in _counted(report)
+    assert _counted(report)[LOST] > 100
 
 
 def test_kernels_left_out_as_they_were_read_are_told_once(tmp_path: Path) -> None:

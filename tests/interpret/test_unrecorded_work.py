@@ -118,6 +118,11 @@ def test_launches_after_recording_stopped_are_lost(tmp_path: Path) -> None:
     assert marked(report) == [MARK]
 
 
+def test_no_launch_after_recording_stopped_is_recorded(tmp_path: Path) -> None:
+    report = bubbleviz.idle(graphs(tmp_path, (8, 9)))
+    assert marked(report) == ["incomplete: 2 of 10 graph launches have no recorded kernels"]
+
+
 def test_a_process_without_any_recorded_graph_needs_another_option(tmp_path: Path) -> None:
     kernels = [K(0, 10 * US, 1), K(20_000 * US, 20_010 * US, 2)]
     calls = [C(-10, -5, 1), C(20_000 * US - 10, 20_000 * US - 5, 2)]
@@ -156,6 +161,45 @@ def test_idle_time_around_a_lost_kernel_is_unknown(tmp_path: Path) -> None:
     report = bubbleviz.idle(profile(tmp_path, kernels, calls))
     assert [restriction.code for restriction in report.restrictions] == ["kernels-lost"]
     assert spent(report.ranks[0])[UNRECORDED] == pytest.approx(1_000, abs=1)
+
+
+def stopped(
+    folder: Path, n_recorded: int, *calls: C, n_launches: int = 100, every_us: int = 100
+) -> Path:
+    """Return an export of launches of which only the first have kernels, and other calls."""
+    launched = [every_us * US * i for i in range(1, n_launches + 1)]
+    launches = [C(at, at + 5 * US, i) for i, at in enumerate(launched, 1)]
+    kernels = [K(at + 8 * US, at + 98 * US, i) for i, at in enumerate(launched, 1)]
+    return profile(folder, kernels[:n_recorded], [*launches, *calls])
+
+
+LOST_FORMS = WRITERS | {
+    "rocpd": lambda export, folder: write_rocpd(folder / "a.db", processes_of(export)),
+    "rpd": lambda export, folder: write_rpd(folder / "a.rpd", processes_of(export)),
+}
+
+
+@pytest.mark.parametrize("form", LOST_FORMS)
+def test_kernels_launched_after_recording_stopped_are_lost(tmp_path: Path, form: str) -> None:
+    report = bubbleviz.idle(LOST_FORMS[form](stopped(tmp_path, 20), tmp_path))
+    assert [restriction.code for restriction in report.restrictions] == ["kernels-lost"]
+    (note,) = [note for note in report.limitations if "not recorded" in note.what]
+    assert note.count == 80
+    assert "they were launched after the last recorded work" in note.reason
+
+
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_waiting_for_the_device_shows_lost_kernels(tmp_path: Path, is_waited_for: bool) -> None:
+    wait = C(10_005 * US, 20_000 * US, 999, name="cudaDeviceSynchronize")
+    report = bubbleviz.idle(stopped(tmp_path, 98, *[wait] * is_waited_for))
+    assert bool(report.restrictions) == is_waited_for
+
+
+def test_kernels_that_wait_as_long_as_others_are_not_lost(tmp_path: Path) -> None:
+    # Kernels take longer than launches, so the last ones have not run.
+    calls = [C(100 * US * i, 100 * US * i + 5, i) for i in range(1, 101)]
+    kernels = [K(200 * US * i, 200 * US * i + 190 * US, i) for i in range(1, 51)]
+    assert not marked(bubbleviz.idle(profile(tmp_path, kernels, calls)))
 
 
 # Work from before the capture.
@@ -271,8 +315,9 @@ def test_unknown_times_agree_with_a_slow_reference(
     for launch in lost:
         ends = [e for e, at in zip(end, launched, strict=True) if at < launch]
         starts = [s for s, at in zip(start, launched, strict=True) if at > launch]
-        if starts and min(starts) > max([launch, *ends]):
-            expected.append((max([launch, *ends]), min(starts)))
+        until = min(starts, default=max(lost))
+        if until > max([launch, *ends]):
+            expected.append((max([launch, *ends]), until))
     found = _between_kernels(
         np.array(lost, np.int64), np.array(launched), activities, np.arange(len(rows))
     )
