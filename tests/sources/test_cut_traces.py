@@ -99,6 +99,22 @@ def test_a_cut_xla_trace_is_marked(tmp_path: Path) -> None:
     assert codes(bubbleviz.idle(cut(path, 0.9, "cut.trace.json"))) == ["file-damaged"]
 
 
+def test_an_event_list_that_is_cut_is_marked(tmp_path: Path) -> None:
+    events = []
+    for step in range(4):
+        for rank in range(2):
+            for name, microbatch, at_us in (("forward", 0, rank), ("backward", 0, 4 - rank)):
+                args = {"iteration": step, "microbatch": microbatch, "pp_rank": rank}
+                times = {"ts": 1000 * step + 100 * at_us, "dur": 100}
+                place = {"pid": rank, "tid": 0}
+                events.append({"name": name, "ph": "X", **place, **times, "args": args})
+    path = tmp_path / "whole.json"
+    path.write_text(json.dumps(events))
+    assert codes(bubbleviz.analyze(path)) == []
+    report = bubbleviz.analyze(cut(path, 0.9, "cut.json"))
+    assert codes(report) == ["file-damaged"]
+
+
 def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
     plant(Planting(stages=2, microbatches=4, iterations=3), tmp_path)
     exports = sorted(tmp_path.glob("*.sqlite"))

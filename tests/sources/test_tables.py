@@ -402,6 +402,22 @@ def test_columns_that_cannot_be_are_refused(
             "two columns are named rank; leave one out",
         ),
         ("t.csv", lambda whole: whole + b"0,F\n", "row 9: it has 2 cells, and the header 5"),
+        (
+            "t.csv",
+            lambda whole: whole + b"0,F",
+            "row 9: the file was cut short in it, after 2 of 5 cells; copy the file again",
+        ),
+        (
+            "t.csv",
+            lambda whole: whole + b"0,F\n" + whole.splitlines()[-1],
+            "row 9: it has 2 cells, and the header 5",
+        ),
+        ("t.csv", lambda whole: whole + b"0,F,1,2,3,4", "row 9: it has 6 cells, and the header 5"),
+        (
+            "t.csv",
+            lambda whole: gzip.compress(whole + b"0,F"),
+            "row 9: the file was cut short in it, after 2 of 5 cells; copy the file again",
+        ),
         ("t.parquet", lambda whole: whole[:-20], r"a Parquet table that cannot be read \("),
     ],
 )

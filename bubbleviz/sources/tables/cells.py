@@ -18,6 +18,7 @@ from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts, Numbering, expanded
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import BusyIntervals
 from bubbleviz.model.texts import listed, one_line
 
@@ -141,12 +142,14 @@ class Cells:
         rows: how many there are.
         numbers: by name.
         texts: by name; empty cells have none.
+        notes: Limitations of the file.
     """
 
     path: str
     rows: int
     numbers: Mapping[str, NumberColumn]
     texts: Mapping[str, CodedTexts]
+    notes: tuple[Limitation, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:

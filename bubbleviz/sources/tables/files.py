@@ -93,7 +93,7 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
     """
     file = UnpackedFile(path, watch, _PIECE)
     with _long_cells():
-        lines = _lines(path, file)
+        lines = _Lines(_lines(path, file))
         first = next(lines, "")
         header = _header_of(first)
         place = {name: header.index(name) for name in model.columns_read(path, header)}
@@ -110,6 +110,14 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
                 rows = [row for row in block if row]
                 if not {*map(len, rows)} <= {len(header)}:
                     at = next(at for at, row in enumerate(rows) if len(row) != len(header))
+                    is_last = at == len(rows) - 1 and not any(reader)
+                    is_unended = not lines.last.endswith(("\n", "\r"))
+                    if is_last and is_unended and len(rows[at]) < len(header):
+                        reason = (
+                            f"the file was cut short in it, after {len(rows[at])} of {len(header)} "
+                            "cells; copy the file again"
+                        )
+                        raise model.refused(path, count + at, reason)
                     reason = (
                         f"it has {len(rows[at])} cells, and the header {len(header)}; quote cells "
                         "that hold the delimiter"
@@ -152,6 +160,28 @@ def _long_cells() -> Iterator[None]:
         yield
     finally:
         csv.field_size_limit(before)
+
+
+class _Lines:
+    """Lines, of which the last one that was read is kept.
+
+    Args:
+        lines: Lines with their ends.
+
+    Attributes:
+        last: The last line that was read.
+    """
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+        self.last = ""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.last = next(self._lines)
+        return self.last
 
 
 def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:

@@ -100,6 +100,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
         overheads=cells.intervals("profiler"),
         collectives=cells.collectives(),
         pauses=cells.intervals("pauses"),
+        notes=cells.notes,
     )
 
 
