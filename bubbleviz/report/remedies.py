@@ -235,11 +235,25 @@ def _unnamed_work(advice: SavedAdvice, before: SavedReport, after: SavedReport) 
         known = range(len(before.stage_of_rank))
         ranks = [rank for rank in advice.indices if rank in known] or known
         named = {before.stage_of_rank[rank] for rank in ranks}
-    unnamed = [stage for stage in _changed_stages(changes) if stage not in named]
+    unnamed = [
+        stage
+        for stage in _changed_stages(changes)
+        if stage not in named or _is_longer(stage, changes)
+    ]
     if not unnamed:
         return ""
     stage = unnamed[0]
     return f"a microbatch takes {changes[0][stage]:.2f}x the work on stage {stage}"
+
+
+def _is_longer(stage: int, changes: Iterable[Mapping[int | None, float]]) -> bool:
+    """Return whether the work of a stage became longer, which no advice asks for.
+
+    Args:
+        stage: A stage with a change by each of the measures.
+        changes: How many times as long stages compute as before, by each of several measures.
+    """
+    return all(own[stage] > 1 for own in changes)
 
 
 def _work_of_stages(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]:

@@ -147,6 +147,16 @@ NOT_FOLLOWED: dict[str, tuple[Job, dict[str, Any], str]] = {
         {"gaps": {0: 0.1}, "schedule": "zb-h1"},
         "1.23 % of the time of operations, 23.08 % before, but the schedule is zb-h1, was 1f1b",
     ),
+    "fewer gaps and a stage": (
+        GAPS,
+        {"gaps": {0: 0.1}, "stage": {2: 2.0}},
+        "23.08 % before, but a microbatch takes 1.54x the work on stage 2",
+    ),
+    "rank and all of its stage": (
+        SLOW,
+        {"rank": {}, "stage": {2: 2.0}},
+        "but a microbatch takes 1.6",
+    ),
     "rank and schedule": (SLOW, {"rank": {}, "schedule": "gpipe"}, "but the schedule is gpipe"),
     "rank and microbatches": (
         SLOW,
