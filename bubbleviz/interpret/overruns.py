@@ -27,6 +27,8 @@ from bubbleviz.model.profile import UNCORRELATED, Activities
 
 #: Maximum overlap that is noise of timestamps, in ns.
 _CLOCK_GRAIN_NS = 5_000
+#: Minimum overlap of short kernels that shows that the next ones begin early, in ns.
+_EARLY_START_NS = 1_000
 #: Minimum number of overlaps, and minimum part of all work, that no damage explains.
 _MIN_MANY = 10
 #: Part of all work from which kernels that begin early are launched that way.
@@ -82,6 +84,12 @@ def clip_overruns(
     is_contained = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
     is_far_longer = (longest_ns > 0) & (end_ns - start_ns > _FAR_LONGER * longest_ns)
     is_damaged = is_far_longer & _are_few_of_name(activities, overruns.row, is_far_longer)
+    is_early = is_damaged & ~is_contained
+    if _are_many(is_early, _MANY_EARLY_STARTS, len(activities)):
+        # Where work begins early after short kernels, too, it does so after long ones.
+        n_short = len(_find_overruns(activities, streams, _EARLY_START_NS)) - len(overruns)
+        if _is_large(n_short, _MANY_EARLY_STARTS, len(activities)):
+            is_damaged &= is_contained
     # However many ends are damaged, they do not show that work may overlap.
     is_shared_queue = are_queues and _are_many(
         is_contained & ~is_damaged, _MANY_CONTAINED, len(activities)
@@ -132,21 +140,30 @@ def _correct(
     return corrected, _limitations(path, start_ns, removed_ns, is_damaged)
 
 
-def _find_overruns(activities: Activities, streams: Codes) -> _Overruns:
+def _find_overruns(
+    activities: Activities, streams: Codes, grain_ns: int = _CLOCK_GRAIN_NS
+) -> _Overruns:
     """Return the work that ends after the next work on its stream begins.
 
     Work without a duration, and work whose stream is unknown, does not count.
+
+    Args:
+        activities: Kernels, then copies.
+        streams: Stream of each activity within its rank, or -1 if unknown.
+        grain_ns: Maximum overlap that does not count.
     """
-    overruns = [_find_on_stream(activities, rows) for rows in activities.rows_by_stream(streams)]
+    rows_of_streams = activities.rows_by_stream(streams)
+    overruns = [_find_on_stream(activities, rows, grain_ns) for rows in rows_of_streams]
     return joined(overruns) if overruns else _Overruns.none()
 
 
-def _find_on_stream(activities: Activities, rows: Codes) -> _Overruns:
+def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Overruns:
     """Return the work of one stream that ends after the next work on it begins.
 
     Args:
         activities: Kernels, then copies.
         rows: Rows of the work on the stream, ascending.
+        grain_ns: Maximum overlap that does not count.
     """
     start_ns = activities.start_ns[rows]
     is_in_order = bool((start_ns[1:] >= start_ns[:-1]).all())
@@ -157,7 +174,7 @@ def _find_on_stream(activities: Activities, rows: Codes) -> _Overruns:
     has_duration = end_ns > start_ns
     if not has_duration.all():
         rows, start_ns, end_ns = rows[has_duration], start_ns[has_duration], end_ns[has_duration]
-    candidate = np.flatnonzero(end_ns[:-1] - start_ns[1:] > _CLOCK_GRAIN_NS)
+    candidate = np.flatnonzero(end_ns[:-1] - start_ns[1:] > grain_ns)
     if len(candidate) == 0:
         return _Overruns.none()
 
@@ -168,7 +185,7 @@ def _find_on_stream(activities: Activities, rows: Codes) -> _Overruns:
     position = np.searchsorted(next_rows, candidate, side="right")
     exists = position < len(next_rows)
     candidate, following = candidate[exists], next_rows[position[exists]]
-    is_overrun = end_ns[candidate] - start_ns[following] > _CLOCK_GRAIN_NS
+    is_overrun = end_ns[candidate] - start_ns[following] > grain_ns
     candidate, following = candidate[is_overrun], following[is_overrun]
     return _Overruns(rows[candidate].astype(np.int64), start_ns[following], end_ns[following])
 
@@ -181,8 +198,18 @@ def _are_many(chosen: Bools, part: float, count: int) -> bool:
         part: Part of all work from which they are many.
         count: Number of kernels and copies.
     """
-    n_chosen = int(chosen.sum())
-    return n_chosen >= _MIN_MANY and n_chosen > part * count
+    return _is_large(int(chosen.sum()), part, count)
+
+
+def _is_large(number: int, part: float, count: int) -> bool:
+    """Tell whether a number of overruns is too large for damage.
+
+    Args:
+        number: Number of overruns.
+        part: Part of all work from which it is too large.
+        count: Number of kernels and copies.
+    """
+    return number >= _MIN_MANY and number > part * count
 
 
 def _are_few_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools:

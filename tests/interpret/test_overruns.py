@@ -157,6 +157,21 @@ def test_a_few_short_kernels_do_not_make_all_long_ones_of_their_name_damaged(len
     assert corrected(*work(times)) == ([end for _, end in times], {})
 
 
+def test_long_kernels_start_the_next_early_where_short_ones_of_their_name_do() -> None:
+    # Of 51 kernels of a step, which all start the next one early, the last is long.
+    times = []
+    for step in range(20):
+        begin = 2000 * step
+        times += [(begin + 20 * i, begin + 20 * i + 22) for i in range(50)]
+        times.append((begin + 1000, begin + 2008))
+    # The capture ends before the last step does.
+    times.pop()
+    assert corrected(*work(times)) == ([end for _, end in times], {})
+    # Overlaps of short kernels that are noise of timestamps do not show that.
+    noisy = [(s, e if e - s > 22 else s + 20 + (i % 2)) for i, (s, e) in enumerate(times)]
+    assert corrected(*work(noisy))[1] == {WHAT: 19}
+
+
 def test_queues_that_are_not_serial_are_left_alone() -> None:
     rows = [
         row for i in range(20) for row in ((100 * i, 100 * i + 90), (100 * i + 10, 100 * i + 20))
