@@ -461,6 +461,8 @@ def _with_machines_apart(
     """Return recordings with profiles of one hostname apart if their clocks contradict each other.
 
     They stay together if that resolves nothing: then times of operations, or stages, are wrong.
+    They stay together as well if iterations cannot be told apart on two clocks: then the
+    contradiction restricts the ratio.
 
     Args:
         aligned: The recordings with one machine per hostname.
@@ -483,7 +485,10 @@ def _with_machines_apart(
     if machines is None:
         return aligned, ()
     apart = _aligned(parts, machines, captures, hints)
-    if not apart.staging.pairing.known or apart.time.contradicted or apart.early:
+    if not apart.staging.pairing.known:
+        kind = LimitationKind.RANKS_CONTRADICTED
+        return replace(aligned, early=tuple(replace(n, kind=kind) for n in aligned.early)), ()
+    if apart.time.contradicted or apart.early:
         return aligned, ()
     return apart, shared_name_limitations(aligned.machines, machines)
 

@@ -43,6 +43,7 @@ class LimitationKind(Enum):
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     LIMIT_UNUSED = auto()  # nothing is known to hold against a limit that was given
     HOST_NAME_SHARED = auto()  # profiles of one hostname are of several machines
+    RANKS_CONTRADICTED = auto()  # those of one host, on its clock
     UTC_CONTRADICTED = auto()  # clocks that dependencies align may be right
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds
 

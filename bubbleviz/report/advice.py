@@ -162,8 +162,11 @@ _BETWEEN_RANKS, _ON_SET_CLOCKS = {"link", "launch", "collective", "queue", "toke
 def _wrong_clocks(report: Report) -> tuple[str, Collection[str]]:
     """Return what to do about clocks that contradict each other, and the kinds of faults they hide.
 
-    Both are empty where clocks do not.
+    Both are empty where clocks do not. The restriction for ranks of one host that contradict each
+    other says what to do.
     """
+    if any(note.kind is LimitationKind.RANKS_CONTRADICTED for note in report.limitations):
+        return "", _BETWEEN_RANKS
     if not any(report.contradicted(name) for name in report.summary.bubble_ratio):
         return "", ()
     kinds = {note.kind for note in report.limitations}

@@ -160,6 +160,15 @@ RESTRICTIONS = (
         of_part=True,
         kind=LimitationKind.HOST_NAME_SHARED,
     ),
+    Restriction(
+        "ranks-contradicted",
+        "uncertain: ranks of one host contradict each other on its clock",
+        "it is uncertain, since ranks of one host contradict each other on its clock",
+        kind=LimitationKind.RANKS_CONTRADICTED,
+        advice="Give each machine a host name of its own and name iterations in ranges, or set the "
+        "stages with --parallel: operations of one host ran before their input was there "
+        "(-v coverage names them)",
+    ),
 )
 _CODES = {own.code for own in RESTRICTIONS}
 #: Characters of the words of a restriction that this version does not know.

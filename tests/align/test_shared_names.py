@@ -73,6 +73,30 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert document(report)["restriction"] == "one host name stands for several machines"
 
 
+@pytest.mark.parametrize(
+    "error_ns",
+    [(0, 0, 0, 27_900_000), (0, 0, 27_900_000, 27_900_000), (0, 0, 0, -27_900_000)],
+)
+@pytest.mark.parametrize("iterations", [4, 8])
+def test_contradictions_that_remain_mark_the_ratio(
+    iterations: int, error_ns: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Iterations without names cannot be matched across clocks that are an iteration apart."""
+    planting = Planting(
+        stages=4, servers=4, iterations=iterations, clock_error_ns=error_ns, transfer_ns=0
+    )
+    planted(planting, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert notes(report, CONTRADICTED) != []
+    assert [restriction.code for restriction in report.restrictions] == ["ranks-contradicted"]
+    assert "uncertain: ranks of one host contradict each other" in text_of(report)
+    what_first = document(report)["what_to_do_first"]
+    assert what_first.startswith("Give each machine a host name of its own")
+    assert "-v coverage" in what_first
+    assert not [own for own in document(report)["advice"] if "transfers" in own["text"]]
+
+
 def test_profiles_that_agree_stay_on_one_machine(tmp_path: Path) -> None:
     planting = replace(TWO, files="rank", clock_error_ns=(0, 5_000_000))
     planted(planting, tmp_path)
