@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.interpret.recording import Recording
@@ -74,15 +75,24 @@ def _damaged_iterations(note: Limitation, profile: int, run: Run) -> Bools | Non
         mask = np.zeros(len(run.iteration_names), bool)
         mask[operations.iteration[is_lacking]] = True
         return mask
-    if note.times_ns is None:
+    # What was launched in an iteration belongs to it, even if it runs while the next one begins.
+    if note.times_ns is not None:
+        damage_ns = note.times_ns, note.times_ns
+    elif note.unknown_ns is not None:
+        damage_ns = note.unknown_ns
+    else:
         return None
-    clock = run.clocks[profile]
-    drift_ns = np.rint((note.times_ns - clock.t0_ns) * clock.drift_ppm * 1e-6).astype(np.int64)
-    times_ns = np.sort(note.times_ns + clock.offset_ns + drift_ns)
+    began_ns, ended_ns = (np.sort(_aligned(times, run.clocks[profile])) for times in damage_ns)
     start_ns, end_ns = _iteration_times(run, run.rank_of_local[profile])
-    first = np.searchsorted(times_ns, start_ns)
-    behind = np.searchsorted(times_ns, end_ns, side="right")
-    return np.asarray(behind > first, bool)
+    n_ended_before = np.searchsorted(ended_ns, start_ns)
+    n_began = np.searchsorted(began_ns, end_ns, side="right")
+    return np.asarray(n_began > n_ended_before, bool)
+
+
+def _aligned(times_ns: Ints, clock: ProfileClock) -> Ints:
+    """Return times of a profile on the clock of the run."""
+    drift_ns = np.rint((times_ns - clock.t0_ns) * clock.drift_ppm * 1e-6).astype(np.int64)
+    return np.asarray(times_ns + clock.offset_ns + drift_ns, np.int64)
 
 
 def _iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:

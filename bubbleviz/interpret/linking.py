@@ -562,9 +562,10 @@ def _checked(
         n_told = sum(note.count for note in told)
         lost.extend(limitations_of_lost(path, losses[0], n_told, sampled=losses[1]))
         graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
-        lost.extend(graphs.limitations(path))
-        lost_calls = (losses[2], graphs.calls)
-        unrecorded = unknown_times(lost_calls, launches, activities, of_launch)
+        of_graphs = unknown_times(graphs.calls, launches, activities, of_launch)
+        of_kernels = unknown_times(losses[2], launches, activities, of_launch)
+        lost.extend(graphs.limitations(path, of_graphs))
+        unrecorded = join_intervals((of_kernels, of_graphs), len(activities.ranks))
         repeated, repeating = check_rows(path, activities, launches, profile.calls)
         if len(repeated):
             sound = np.ones(len(activities), bool) if sound is None else sound

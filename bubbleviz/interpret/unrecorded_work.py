@@ -53,8 +53,13 @@ class LostGraphs:
     calls: model.Calls
     n_launches: int
 
-    def limitations(self, path: str) -> Iterator[Limitation]:
-        """Yield the limitation that counts the launches without work, if there are any."""
+    def limitations(self, path: str, unknown: RankIntervals) -> Iterator[Limitation]:
+        """Yield the limitation that counts the launches without work, if there are any.
+
+        Args:
+            path: Path of the profile.
+            unknown: When ranks may have run the work of these launches.
+        """
         n_lost = len(self.calls)
         if n_lost == 0:
             return
@@ -66,7 +71,15 @@ class LostGraphs:
         )
         is_noticeable = n_lost >= _NOTICEABLE * self.n_launches
         kind = LimitationKind.GRAPHS_LOST if is_noticeable else LimitationKind.COSTS
-        yield Limitation(what, reason, n_lost, kind)
+        yield Limitation(
+            what,
+            reason,
+            n_lost,
+            kind,
+            times_ns=self.calls.start_ns,
+            # Without any, only the times of the launches are known.
+            unknown_ns=(unknown.start_ns, unknown.end_ns) if len(unknown) else None,
+        )
 
 
 def find_lost_graphs(
@@ -124,7 +137,7 @@ def _outermost(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]
 
 
 def unknown_times(
-    lost: Sequence[model.Calls],
+    lost: model.Calls,
     launches: Launches,
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
@@ -132,22 +145,20 @@ def unknown_times(
     """Return when each rank may have run work that was launched and not recorded.
 
     Args:
-        lost: Launches whose kernels were not recorded, each in one of several tables.
+        lost: Launches whose kernels were not recorded.
         launches: Launches of all activities.
         activities: Kernels, then copies.
         of_launch: For each activity the row of its launch's thread, undefined if its launch is
             unknown, and the threads that made calls.
     """
-    launch_ns = np.concatenate([np.empty(0, np.int64), *(calls.start_ns for calls in lost)])
-    caller = np.concatenate([np.empty(0, np.int64), *(calls.thread for calls in lost)])
     ranks, starts, ends = ([np.empty(0, np.int64)] for _ in range(3))
-    kernels = np.flatnonzero(launches.call[: activities.kernels] != NONE) if len(caller) else ()
+    kernels = np.flatnonzero(launches.call[: activities.kernels] != NONE) if len(lost) else ()
     # Threads that lost work, and devices, are few.
-    for thread, rows in rows_by_value(caller):
+    for thread, rows in rows_by_value(lost.thread):
         of_thread = kernels[of_launch[1][of_launch[0][kernels]] == thread]
         for rank, of_rank in rows_by_value(activities.rank[of_thread]):
             start_ns, end_ns = _between_kernels(
-                launch_ns[rows], launches.start_ns, activities, of_thread[of_rank]
+                lost.start_ns[rows], launches.start_ns, activities, of_thread[of_rank]
             )
             ranks.append(np.full(len(start_ns), rank, np.int64))
             starts.append(start_ns)
@@ -302,4 +313,6 @@ def limitation_before_capture(path: str, times: RankIntervals) -> tuple[Limitati
     )
     what = "devices that ran work from before the capture"
     kind = LimitationKind.WORK_BEFORE_CAPTURE
-    return (Limitation(what, reason, len(distinct(times.rank)), kind),)
+    n_devices = len(distinct(times.rank))
+    unknown_ns = times.start_ns, times.end_ns
+    return (Limitation(what, reason, n_devices, kind, unknown_ns=unknown_ns),)

@@ -59,6 +59,8 @@ class Limitation:
         kind: What later stages make of it.
         hosts: Names of hosts that the reason contains and that no other part of a result lists.
         times_ns: Times of the damage on the profile's clock, or None if they are unknown.
+        unknown_ns: Start and end of the times on devices that the damage makes uncertain, or None
+            if they are those of ``times_ns``.
         window: The ``--window`` that leaves out the damage, or "" if there is none.
     """
 
@@ -68,6 +70,7 @@ class Limitation:
     kind: LimitationKind = field(default=LimitationKind.OTHER, compare=False, repr=False)
     hosts: tuple[str, ...] = field(default=(), compare=False, repr=False)
     times_ns: Ints | None = field(default=None, compare=False, repr=False)
+    unknown_ns: tuple[Ints, Ints] | None = field(default=None, compare=False, repr=False)
     window: str = field(default="", compare=False, repr=False)
 
     @property
@@ -75,12 +78,24 @@ class Limitation:
         """The values of a JSON document, by key."""
         return {"what": self.what, "reason": self.reason, "count": self.count}
 
-    def outside(self, low_ns: int, high_ns: int) -> Limitation:
+    def outside(self, low_ns: int, high_ns: int, delay_ns: int = 0) -> Limitation:
         """Return the limitation as it concerns a window of time on the profile's clock.
 
         Damage whose times are known, and lie outside, makes no time in the window uncertain.
+
+        Args:
+            low_ns: Start of the window.
+            high_ns: End of the window.
+            delay_ns: Time for which damage may delay what it concerns.
         """
-        if self.times_ns is None or ((self.times_ns >= low_ns) & (self.times_ns <= high_ns)).any():
+        if self.unknown_ns is not None:
+            start_ns, end_ns = self.unknown_ns
+            is_inside = (end_ns > low_ns) & (start_ns < high_ns)
+        elif self.times_ns is not None:
+            is_inside = (self.times_ns >= low_ns - delay_ns) & (self.times_ns <= high_ns)
+        else:
+            return self
+        if is_inside.any():
             return self
         reason = f"{self.reason}; none of it lies in the window, so no time there is wrong"
         return replace(self, reason=reason, kind=LimitationKind.COSTS)

@@ -98,7 +98,7 @@ def first_thing(report: Report) -> str | None:
         some, of = lacking
         few = f"Ranks of {some} of {counted(of, 'pipeline')} are missing"
         sentences.insert(0, f"{few}: analyze the profiles of all ranks together")
-    sentences.append(_warm_up(report))
+    sentences += [_wrong_ends(report), _warm_up(report)]
     return ". ".join(filter(None, sentences)) or None
 
 
@@ -127,10 +127,22 @@ def _not_recorded(report: Report) -> tuple[str | None, str | None]:
 
 def _window_without(report: Report, kind: LimitationKind | None) -> str:
     """Return a clause with the window that leaves out damage of a kind, or "" if there is none."""
+    window = _window_without_damage(report, kind)
+    return f"; or leave out the iterations with damage: --window {window}" if window else ""
+
+
+def _window_without_damage(report: Report, kind: LimitationKind | None) -> str:
+    """Return the window that leaves out damage of a kind, or "" if there is none."""
     windows = {note.window for note in report.limitations if note.kind is kind}
-    if len(windows) != 1 or "" in windows:
-        return ""
-    return f"; or leave out the iterations with damage: --window {windows.pop()}"
+    return windows.pop() if len(windows) == 1 else ""
+
+
+def _wrong_ends(report: Report) -> str | None:
+    """Return the advice to leave out iterations with wrong ends of kernels, if that is possible."""
+    window = _window_without_damage(report, LimitationKind.KERNELS_OVERRUN)
+    if not window:
+        return None
+    return f"Leave out the iterations with wrong ends of kernels: --window {window}"
 
 
 def _incomplete(report: Report) -> str:

@@ -77,6 +77,18 @@ def test_skipped_iterations_with_damage_leave_no_mark(tmp_path: Path) -> None:
     assert codes(bubbleviz.analyze(path)) == ["kernels-lost"]
 
 
+def test_a_window_without_lost_graphs_has_no_mark(tmp_path: Path) -> None:
+    path = damaged(tmp_path, 1)
+    change(path, "UPDATE StringIds SET value = 'cudaGraphLaunch' WHERE value LIKE '%LaunchKernel%'")
+    report = bubbleviz.analyze(path)
+
+    assert "graphs-lost" in codes(report)
+    assert (first_thing(report) or "").endswith("--window iteration:2-5")
+    assert codes(bubbleviz.analyze(path, window=parse_window("iteration:2-5"))) == []
+    assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0"))) == []
+    assert codes(bubbleviz.analyze(path, skip=2)) == []
+
+
 def test_a_window_with_the_damage_keeps_the_mark(tmp_path: Path) -> None:
     window = parse_window("iteration:1-3")
     assert "kernels-lost" in codes(bubbleviz.analyze(damaged(tmp_path, 2), window=window))
@@ -111,6 +123,7 @@ def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
 
     assert "kernels-overrun" in codes(report)
     assert "--window iteration:0-3" in reason_of(report, OVERRUN)
+    assert "--window iteration:0-3" in (first_thing(report) or "")
     assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0-3"))) == []
 
 

@@ -163,6 +163,34 @@ def test_idle_time_around_a_lost_kernel_is_unknown(tmp_path: Path) -> None:
     assert spent(report.ranks[0])[UNRECORDED] == pytest.approx(1_000, abs=1)
 
 
+def test_lost_graphs_mark_the_windows_with_unknown_time(tmp_path: Path) -> None:
+    path = graphs(tmp_path, (3, 4, 7))
+
+    def marks(begin_us: int, end_us: int) -> list[str]:
+        window = f"time:{begin_us / 1e6}s-{end_us / 1e6}s"
+        return marked(bubbleviz.idle(path, window=window))
+
+    # Lost launches begin at 4,000, 5,000 and 8,000 us; kernels follow at 6,100 and 9,100 us.
+    assert marks(1_000, 3_900) == []
+    assert marks(6_100, 7_900) == []
+    assert marks(9_100, 11_000) == []
+    assert marks(5_900, 6_300) == [MARK]
+    assert marks(7_200, 8_200) == [MARK]
+
+
+def test_a_window_after_work_from_before_the_capture_has_no_mark(tmp_path: Path) -> None:
+    path = captured_late(tmp_path)
+    assert marked(bubbleviz.idle(path, window="time:0.463s-0.473s")) == []
+    assert marked(bubbleviz.idle(path, window="time:0.1s-0.47s")) == [BEFORE]
+
+
+def test_advice_on_a_short_incomplete_profile_is_to_record_all(tmp_path: Path) -> None:
+    report = bubbleviz.idle(stopped(tmp_path, 20, every_us=90))
+    assert report.idle_ns < 0.01 * report.span_ns
+    assert "larger buffers" in advice(report)[0]
+    assert not any("little to gain" in sentence for sentence in advice(report))
+
+
 def stopped(
     folder: Path, n_recorded: int, *calls: C, n_launches: int = 100, every_us: int = 100
 ) -> Path:

@@ -325,7 +325,7 @@ def _measure(profile: Profile, options: IdleOptions) -> _ReadProfile:
                 "give another, or none"
             )
         longest_ns = _longest_queueing_ns(profile.activities, evidence)
-        losses = tuple(note.outside(low_ns - longest_ns, high_ns) for note in losses)
+        losses = tuple(note.outside(low_ns, high_ns, longest_ns) for note in losses)
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
     return ranks, (*losses, *_limitations(profile, evidence, ranks)), evidence.recorded
 

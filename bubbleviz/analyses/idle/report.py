@@ -27,6 +27,8 @@ _RESTRICTING = frozenset(
         LimitationKind.KERNELS_OVERRUN,
     )
 )
+#: Those after which work is missing.
+_LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {
     "span": "from the start of a device's first kernel, copy or memset to the end of its last",
@@ -461,6 +463,10 @@ _COMMUNICATION = (
     "of the time is exposed communication, which may only wait for other ranks: overlap it with "
     "compute"
 )
+_INCOMPLETE = (
+    "work is missing from the profile, so the idle time is uncertain: profile with larger buffers "
+    "or for a shorter time"
+)
 _COPIES = "of the time is exposed copies, while no kernel runs"
 #: What may help with copies of which nothing is known.
 _COPY_LESS = "copy less, or from pinned memory on a stream of its own"
@@ -539,8 +545,13 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         found.append((report.idle_ns, _advice_on_idle_devices(report)))
     # The sort is stable: what stands first in a list goes first among equals.
     found.sort(key=lambda part: -part[0])
+    sentences = [sentence for _, sentence in found]
+    # What an incomplete profile shows is no reason to change the program.
+    is_incomplete = any(restriction.kind in _LOSSES for restriction in report.restrictions)
+    if is_incomplete and not any(f'"{UNRECORDED}"' in sentence for sentence in sentences):
+        sentences.insert(0, _INCOMPLETE)
     little = "devices are idle for less than 1 % of the time: there is little to gain"
-    return tuple(sentence for _, sentence in found) or (little,)
+    return tuple(sentences) or (little,)
 
 
 def _advice_on_idle_devices(report: IdleReport) -> str:
