@@ -12,7 +12,7 @@ others. No computation does that::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,25 +48,36 @@ def waiting_kernels(
         recordings: All recordings of a run.
         clocks: The clock of each on the report's clock.
     """
+    moved = [
+        replace(kernels, start_ns=clock.of(kernels.start_ns), end_ns=clock.of(kernels.end_ns))
+        for recording, clock in zip(recordings, clocks, strict=True)
+        for kernels in recording.unknown_kernels
+    ]
+    yield from waiting_names(moved, "bubbles are too small")
+
+
+def waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterator[Limitation]:
+    """Yield a limitation for each name whose kernels wait for each other and count as compute.
+
+    Args:
+        kernels: Kernels of unknown names on all ranks, with times on a common clock.
+        consequence: What that means for the numbers, as a clause.
+    """
     by_name: dict[str, list[UnknownKernels]] = defaultdict(list)
-    for recording, clock in zip(recordings, clocks, strict=True):
-        for kernels in recording.unknown_kernels:
-            moved = replace(
-                kernels, start_ns=clock.of(kernels.start_ns), end_ns=clock.of(kernels.end_ns)
-            )
-            by_name[kernels.name].append(moved)
+    for of_rank in kernels:
+        by_name[of_rank.name].append(of_rank)
     for name, of_ranks in by_name.items():
         compared = of_ranks[:_MAX_RANKS]
         if not any(_waits(own, [each for each in compared if each is not own]) for own in compared):
             continue
-        total_ms = sum(kernels.total_ns for kernels in of_ranks) / 1e6
+        total_ms = sum(own.total_ns for own in of_ranks) / 1e6
         yield Limitation(
             "kernels that look like waiting count as compute",
             f"{one_line(name, _NAME)!r} takes {total_ms:,.3f} ms on "
             f"{counted(len(of_ranks), 'rank')} and ends on several of them at once, however early "
-            "it begins, so bubbles are too small; if it communicates, list it under communication "
+            f"it begins, so {consequence}; if it communicates, list it under communication "
             f"in a TOML file, and give it with --convention: {addition([name])}",
-            sum(kernels.count for kernels in of_ranks),
+            sum(own.count for own in of_ranks),
             LimitationKind.COMMUNICATION_COUNTED,
         )
 

@@ -141,3 +141,35 @@ def test_nearest_is_the_nearest(elements: list[int], values: list[int]) -> None:
 
     distances = np.abs(ascending[nearest] - np.array(values, np.int64)).tolist()
     assert distances == [min(abs(element - value) for element in elements) for value in values]
+
+
+# The same in `idle`.
+
+
+def test_idle_points_out_communication_of_an_unknown_name(tmp_path: Path) -> None:
+    _renamed(tmp_path, RUNS["inside"], "nccl%")
+    (note,) = [note for note in bubbleviz.idle(tmp_path).limitations if note.what == WHAT]
+
+    assert "so exposed communication is too small" in note.reason
+    assert f"communication = ['{NAME}']" in note.reason
+
+
+def test_idle_compares_the_files_of_one_clock(tmp_path: Path) -> None:
+    _renamed(tmp_path, RUNS["files"], "nccl%")
+
+    assert WHAT in {note.what for note in bubbleviz.idle(tmp_path).limitations}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_idle_points_out_no_compute_of_an_unknown_name(tmp_path: Path, run: str) -> None:
+    _renamed(tmp_path, RUNS[run], "gemm%")
+
+    assert WHAT not in {note.what for note in bubbleviz.idle(tmp_path).limitations}
+
+
+def test_idle_without_waiting_in_its_window_points_out_none(tmp_path: Path) -> None:
+    _two_ranks(tmp_path, 900, 1000)
+
+    assert WHAT in {note.what for note in bubbleviz.idle(tmp_path).limitations}
+    report = bubbleviz.idle(tmp_path, window="time:1.05ms-1.55ms")
+    assert WHAT not in {note.what for note in report.limitations}

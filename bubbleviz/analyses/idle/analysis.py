@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from bubbleviz.align.waiting_kernels import waiting_names
 from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.copies import totals_of
@@ -24,6 +25,7 @@ from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret import communication, iterations, linking, record, start_skew
 from bubbleviz.interpret.collectives import named_as_told
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
+from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model import choices, collectives, intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, constant, joined, narrowed
 from bubbleviz.model.copies import Copies
@@ -129,29 +131,34 @@ def idle(
     files = find_profiles([str(path) for path in inputs])
     refuse_same_content(Fleet(jobs), [file.path for file in files])
 
-    def read(path: str, watch: Watch, *, since_utc_ns: int | None = None) -> _ReadProfile:
+    def read(path: str, watch: Watch, *, since_utc_ns: int | None = None) -> _MeasuredProfile:
         with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             profile = file.read(OPERATION_GLOBS, partial=True)
             chosen = options
             utc_ns = profile.source.session_utc_ns
             if since_utc_ns is not None and utc_ns is not None:
                 chosen = replace(options, window=_window_since(since_utc_ns - utc_ns))
-            ranks, lost, recorded = _measure(profile, chosen)
+            of_profile = _measure(profile, chosen)
         # A temporary export goes by its report's name.
-        named = tuple(replace(rank, path=path) for rank in ranks)
-        return named, record.renamed_limitations(lost, export, path), recorded
+        return replace(
+            of_profile,
+            ranks=tuple(replace(rank, path=path) for rank in of_profile.ranks),
+            limitations=record.renamed_limitations(of_profile.limitations, export, path),
+        )
 
     profiles, unreadable = read_each(files, read, progress)
-    recorded = [device for *_, devices in profiles for device in devices]
+    recorded = [device for profile in profiles for device in profile.recorded]
     start_ns = None if window is not None else start_skew.common_start(recorded)
     skew = start_skew.unclear_waits(recorded) if window is None else ()
     if start_ns is not None:
         profiles, unreadable = read_each(files, partial(read, since_utc_ns=start_ns), progress)
         excluded = start_skew.skew_limitation(recorded, start_ns, "{} before that are left out")
         skew = (excluded, *skew)
-    ranks = _labelled([rank for of_profile, *_ in profiles for rank in of_profile])
+    ranks = _labelled([rank for profile in profiles for rank in profile.ranks])
+    waiting = _waiting_names(profiles)
+    lost = [note for profile in profiles for note in profile.limitations]
     counts: Counter[tuple[str, str, LimitationKind]] = Counter()
-    for limitation in (*unreadable, *skew, *(note for _, lost, _ in profiles for note in lost)):
+    for limitation in (*unreadable, *skew, *waiting, *lost):
         counts[limitation.what, limitation.reason, limitation.kind] += limitation.count
     totals = _summed(ranks)
     named = [a for total in totals if (a := options.activities.named(total.activity))]
@@ -291,17 +298,57 @@ def ranks_of(
         NothingToAnalyseError: no work took any time, or none of it is in the window.
         UsageError: no range has the name of a step that the user gave.
     """
-    return _measure(profile, options)[:2]
+    of_profile = _measure(profile, options)
+    return of_profile.ranks, of_profile.limitations
 
 
-#: Devices of a profile with their idle time, what could not be measured, and when the recording of
-#: each device began.
-_ReadProfile: TypeAlias = tuple[
-    tuple[RankIdle, ...], tuple[Limitation, ...], tuple[start_skew.RecordedDevice, ...]
-]
+@dataclass(frozen=True)
+class _MeasuredProfile:
+    """What was measured in a profile.
+
+    Attributes:
+        ranks: Its devices, with their idle time.
+        limitations: What could not be measured.
+        recorded: When the recording of each device began.
+        unknown_kernels: Kernels of unknown names, on UTC if that is known.
+        has_utc: Whether it is.
+    """
+
+    ranks: tuple[RankIdle, ...]
+    limitations: tuple[Limitation, ...]
+    recorded: tuple[start_skew.RecordedDevice, ...]
+    unknown_kernels: tuple[UnknownKernels, ...]
+    has_utc: bool
 
 
-def _measure(profile: Profile, options: IdleOptions) -> _ReadProfile:
+def _waiting_names(profiles: Sequence[_MeasuredProfile]) -> Iterator[Limitation]:
+    """Yield the limitations for kernels that wait for each other and count as compute.
+
+    Profiles without UTC are compared with none, since they have no clock in common.
+    """
+    timed = [profile for profile in profiles if profile.has_utc]
+    groups = [timed, *([profile] for profile in profiles if not profile.has_utc)]
+    for group in groups:
+        kernels = (own for profile in group for own in profile.unknown_kernels)
+        yield from waiting_names(kernels, "exposed communication is too small")
+
+
+def _unknown_kernels(
+    profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
+) -> tuple[UnknownKernels, ...]:
+    """Return the kernels of unknown names in a window, on UTC if that is known."""
+    activities = profile.activities
+    if window_ns is not None:
+        is_inside = (activities.start_ns >= window_ns[0]) & (activities.end_ns <= window_ns[1])
+        profile = replace(profile, activities=activities.chosen(is_inside))
+    utc_ns = profile.source.session_utc_ns or 0
+    return tuple(
+        replace(kernels, start_ns=kernels.start_ns + utc_ns, end_ns=kernels.end_ns + utc_ns)
+        for kernels in communication.unknown_kernels_of(profile, kinds)
+    )
+
+
+def _measure(profile: Profile, options: IdleOptions) -> _MeasuredProfile:
     """Return the devices of a profile with their idle time, and when each was recorded.
 
     Raises:
@@ -311,8 +358,9 @@ def _measure(profile: Profile, options: IdleOptions) -> _ReadProfile:
     """
     profile, evidence = _gather_evidence(profile, options)
     losses = *profile.limitations, *evidence.limitations
+    window_ns = None
     if options.window is not None:
-        low_ns, high_ns = _extent(profile, options.window, evidence.steps)
+        window_ns = low_ns, high_ns = _extent(profile, options.window, evidence.steps)
         parts = [d.within(low_ns, high_ns, options.shortest_ns) for d in evidence.devices]
         evidence = replace(
             evidence,
@@ -327,7 +375,13 @@ def _measure(profile: Profile, options: IdleOptions) -> _ReadProfile:
         longest_ns = _longest_queueing_ns(profile.activities, evidence)
         losses = tuple(note.outside(low_ns, high_ns, longest_ns) for note in losses)
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
-    return ranks, (*losses, *_limitations(profile, evidence, ranks)), evidence.recorded
+    return _MeasuredProfile(
+        ranks=ranks,
+        limitations=(*losses, *_limitations(profile, evidence, ranks)),
+        recorded=evidence.recorded,
+        unknown_kernels=_unknown_kernels(profile, options.kinds, window_ns),
+        has_utc=profile.source.session_utc_ns is not None,
+    )
 
 
 def _longest_queueing_ns(activities: Activities, evidence: _Evidence) -> int:
