@@ -31,8 +31,9 @@ from bubbleviz.model.operations import RankIntervals
 
 #: Minimum part of the graph launches of a file, or of a device's span, that makes ratios wrong.
 _NOTICEABLE = 0.01
-#: Maximum time from the start of the capture to a launch that work from before it may hold up.
-_EARLY_NS = 10_000_000
+#: Maximum time from the start of the capture to a launch that work from before it may hold up: in
+#: general, and as a part of the time for which the launched work waited.
+_EARLY_NS, _EARLY_PART = 10_000_000, 0.5
 #: Minimum unexplained waits of first work: if they take a large part of the span, and in general.
 _MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
 #: Part of the span of a device that is large.
@@ -225,7 +226,8 @@ def times_before_first_work(
     """Return when ranks may have run work that was launched before the capture.
 
     The first work on a stream begins as soon as it was launched. If it was launched early in the
-    capture, begins much later, and no recorded work explains that, earlier work held it up.
+    capture, or soon after its start against the time that it waited, and no recorded work explains
+    the wait, earlier work held it up.
 
     Args:
         activities: Kernels, then copies.
@@ -239,7 +241,7 @@ def times_before_first_work(
     first = first[call[first] != NONE]
     waited_ns = activities.start_ns[first] - launched_ns[first]
     launched_after_ns = launched_ns[first] - capture_start_ns
-    is_early = launched_after_ns <= _EARLY_NS
+    is_early = launched_after_ns <= np.maximum(_EARLY_NS, _EARLY_PART * waited_ns)
     first = first[is_early & (waited_ns > _MIN_WAIT_NS)]
     ranks, starts, ends = [], [], []
     # Streams whose first work waited are few.

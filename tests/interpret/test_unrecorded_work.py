@@ -289,8 +289,19 @@ def test_short_waits_of_first_work_are_not_unknown(tmp_path: Path) -> None:
     assert not marked(bubbleviz.idle(captured_late(tmp_path, first=(180 * US, 200 * US))))
 
 
+@pytest.mark.parametrize("launched_ms", [1, 9, 15, 50, 120])
+def test_a_long_wait_shows_earlier_work_whenever_it_began(tmp_path: Path, launched_ms: int) -> None:
+    rows = [K(0, 10 * US, 1, stream=20), K(463 * MS, 464 * MS, 2), K(464 * MS, 473 * MS, 3)]
+    launched = [0, launched_ms * MS, launched_ms * MS + 10 * US]
+    calls = [C(at - 10 * US, at - 5 * US, i) for i, at in enumerate(launched, 1)]
+    report = bubbleviz.idle(profile(tmp_path, rows, calls))
+    assert marked(report) == [BEFORE]
+    unknown_us = 463_000 - 1_000 * launched_ms
+    assert spent(report.ranks[0])[UNRECORDED] == pytest.approx(unknown_us, abs=20)
+
+
 def test_first_work_that_is_launched_late_may_wait(tmp_path: Path) -> None:
-    rows = [K(0, 10 * US, 1, stream=20), K(900 * MS, 901 * MS, 2), K(901 * MS, 902 * MS, 3)]
+    rows = [K(0, 10 * US, 1, stream=20), K(600 * MS, 601 * MS, 2), K(601 * MS, 602 * MS, 3)]
     calls = [C(-10, -5, 1), C(300 * MS, 300 * MS + 5, 2), C(301 * MS, 301 * MS + 5, 3)]
     assert not marked(bubbleviz.idle(profile(tmp_path, rows, calls)))
 
