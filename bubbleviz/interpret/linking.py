@@ -44,7 +44,7 @@ from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, marked, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
 from bubbleviz.model.intervals import Innermost
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import LEFT_OUT, Limitation
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
@@ -558,7 +558,7 @@ def _checked(
     if known:
         of_launch = linker.thread, linker.threads.values
         losses = lost_kernels(linker.workless_rows, launches, activities, of_launch, profile.calls)
-        told = [n for n in profile.limitations if n.kind is LimitationKind.KERNELS_LEFT_OUT]
+        told = [n for n in profile.limitations if n.kind in LEFT_OUT]
         n_told = sum(note.count for note in told)
         lost.extend(limitations_of_lost(path, losses[0], n_told, sampled=losses[1]))
         graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)

@@ -18,6 +18,7 @@ class LimitationKind(Enum):
     COSTS = auto()  # kernels, calls or instructions are missing: costs may be off
     WRONG_COSTS = auto()  # costs of instructions are wrong
     KERNELS_LEFT_OUT = auto()  # for their times; likewise a limit of costs
+    KERNELS_IMPOSSIBLE = auto()  # left out, since no work can have their times; likewise
     PROFILE_UNREADABLE = auto()  # a file of a directory is left out
     FILE_DAMAGED = auto()  # cut short or damaged, so that any event may be missing
     RECORDING_DAMAGED = auto()  # iterations of ranks are left out
@@ -46,6 +47,10 @@ class LimitationKind(Enum):
     RANKS_CONTRADICTED = auto()  # those of one host, on its clock
     UTC_CONTRADICTED = auto()  # clocks that dependencies align may be right
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds
+
+
+#: Kinds of kernels that were left out for their times.
+LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
 
 
 @dataclass(frozen=True)

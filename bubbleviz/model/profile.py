@@ -47,6 +47,7 @@ def is_main(thread: int) -> bool:
 
 #: Rows of the kernels of a profile, among the kinds of rows that can be left out.
 KERNELS = "kernels"
+KERNELS_AND_COPIES = "kernels and copies"
 #: How threads are named that stand for a device and are none of a host's.
 DEVICE_THREAD = "XLA on device"
 #: How copies are named by which the driver moves pages of managed memory; no call launches them.
@@ -71,16 +72,25 @@ def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
 def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return the limitations for rows of some kinds that were left out for their times, if any."""
     reason = "they have no start, end before they start, or are years away"
-    return _left_out(path, left_out, "with impossible times", reason, LimitationKind.COSTS)
+    kinds = dict.fromkeys((KERNELS, KERNELS_AND_COPIES), LimitationKind.KERNELS_IMPOSSIBLE)
+    how = "with impossible times"
+    return _left_out(path, left_out, how, reason, kinds, LimitationKind.COSTS)
 
 
 def _left_out(
-    path: str, counts: Mapping[str, int], how: str, reason: str, kind: LimitationKind
+    path: str,
+    counts: Mapping[str, int],
+    how: str,
+    reason: str,
+    kinds: Mapping[str, LimitationKind],
+    otherwise: LimitationKind,
 ) -> tuple[Limitation, ...]:
-    kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
     return tuple(
         Limitation(
-            f"{what} {how}", f"{path}: {reason}; they are left out", count, kinds.get(what, kind)
+            f"{what} {how}",
+            f"{path}: {reason}; they are left out",
+            count,
+            kinds.get(what, otherwise),
         )
         for what, count in counts.items()
         if count
@@ -90,7 +100,8 @@ def _left_out(
 def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return the limitations for work of some kinds that has no timestamps, if any."""
     reason = "start and end are 0, which stands for times that could not be collected"
-    return _left_out(path, left_out, "without timestamps", reason, LimitationKind.OTHER)
+    kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
+    return _left_out(path, left_out, "without timestamps", reason, kinds, LimitationKind.OTHER)
 
 
 def outside_limitation(

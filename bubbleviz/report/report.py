@@ -49,7 +49,7 @@ from bubbleviz.model.limitations import (
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, any_among
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 from bubbleviz.model.texts import counted, listed, percent, some_of
-from bubbleviz.report.restrictions import restrictions_of
+from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 
 if TYPE_CHECKING:
     from bubbleviz.explain.alternatives import Alternatives
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 
 SCHEMA = "bubbleviz.report/1"
-#: Where unattributed compute can move a ratio by more than this, its lower bound is beside it; and
-#: where more kernels than this share were left out, it is marked. Launch gaps, or compute outside
+#: Where unattributed compute can move a ratio by more than this, its lower bound is beside it.
+#: Launch gaps, or compute outside
 #: operations, below this share of the window are not worth a sentence.
 NOTICEABLE = 0.01
 
@@ -302,22 +302,13 @@ class Report:
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
         """Why the ratios are not those of a whole pipeline, what weighs most first."""
-        limitations = self.limitations
-        if not self._many_kernels_left_out():
-            left_out = LimitationKind.KERNELS_LEFT_OUT
-            limitations = tuple(note for note in limitations if note.kind is not left_out)
+        kernels = sum(profile.kernels for profile in self.profiles)
+        limitations = without_few_left_out(self.limitations, kernels)
         return restrictions_of(
             None if self.schedule is None else self.schedule.reason,
             limitations,
             ranks_missing=self.incomplete,
         )
-
-    def _many_kernels_left_out(self) -> bool:
-        """Return whether so many kernels were left out for their times that ratios are off."""
-        kind = LimitationKind.KERNELS_LEFT_OUT
-        left_out = sum(note.count for note in self.limitations if note.kind is kind)
-        kept = sum(profile.kernels for profile in self.profiles)
-        return left_out >= NOTICEABLE * (kept + left_out) > 0
 
     @property
     def operations_lacking(self) -> bool:

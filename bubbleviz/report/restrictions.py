@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bubbleviz.explain.recognition import reasons
-from bubbleviz.model.limitations import Limitation, LimitationKind, Restriction
+from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
 from bubbleviz.model.texts import one_line
 
 
@@ -170,6 +170,10 @@ RESTRICTIONS = (
         "(-v coverage names them)",
     ),
 )
+#: Share of kernels without valid times from which they restrict.
+_MANY_LEFT_OUT = 0.01
+#: Share of kernels of which a loss shows in a ratio of two decimals in percent.
+_VISIBLE = 0.0001
 _CODES = {own.code for own in RESTRICTIONS}
 #: Characters of the words of a restriction that this version does not know.
 _LONGEST = 200
@@ -191,6 +195,9 @@ def restrictions_of(
     subjects: dict[LimitationKind, set[str]] = {}
     for note in limitations:
         subjects.setdefault(note.kind, set()).add(note.what)
+    impossible = subjects.pop(LimitationKind.KERNELS_IMPOSSIBLE, None)
+    if impossible is not None:
+        subjects.setdefault(LimitationKind.KERNELS_LEFT_OUT, set()).update(impossible)
     found = {own for own in RESTRICTIONS if own.kind in subjects}
     if ranks_missing:
         found.add(RANKS_MISSING)
@@ -207,6 +214,28 @@ def restrictions_of(
         for own in RESTRICTIONS
         if own in found
     )
+
+
+def without_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
+    """Return the limitations without those on kernels that were left out, if these are few.
+
+    Some profilers cannot collect the times of a few kernels, so that only many of them restrict.
+    Times that no kernel can have are damage, which restricts once it shows in a ratio.
+
+    Args:
+        limitations: The limitations of a report.
+        kernels: Number of kernels that were not left out.
+    """
+    notes = tuple(limitations)
+    n_left_out = sum(note.count for note in notes if note.kind in LEFT_OUT)
+    impossible = LimitationKind.KERNELS_IMPOSSIBLE
+    n_impossible = sum(note.count for note in notes if note.kind is impossible)
+    n_kernels = kernels + n_left_out
+    if n_left_out >= _MANY_LEFT_OUT * n_kernels > 0:
+        return notes
+    if n_impossible >= _VISIBLE * n_kernels > 0:
+        return notes
+    return tuple(note for note in notes if note.kind not in LEFT_OUT)
 
 
 def _with_counts(restriction: Restriction, subjects: set[str]) -> Restriction:

@@ -26,7 +26,7 @@ from bubbleviz.model.grouping import (
     places_in,
     sorted_rows,
 )
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import LEFT_OUT, Limitation
 from bubbleviz.timing import step
 
 #: Calls that are yielded at a time.
@@ -272,7 +272,7 @@ def thread_numbers(pid: Ints, tid: Ints) -> Ints:
 
 def without_valid_times(notes: Iterable[Limitation]) -> str:
     """Return the clause on kernels that were left out for their times; "" where none was."""
-    left_out = [note for note in notes if note.kind is LimitationKind.KERNELS_LEFT_OUT]
+    left_out = [note for note in notes if note.kind in LEFT_OUT]
     told = ", ".join(f"{note.count} {note.what}" for note in left_out)
     return f"no kernel has valid times ({told})" if told else ""
 

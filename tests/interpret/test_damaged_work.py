@@ -15,6 +15,7 @@ import pytest
 
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
+from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.damaged_work import ProcessLoss, limitations_of_lost
 from bubbleviz.interpret.late_launches import WorklessRows
@@ -24,6 +25,7 @@ from bubbleviz.render.json_document import render, saved_of
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import without_few_left_out
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from bubbleviz.sources.in_memory import no_ranges
@@ -558,3 +560,36 @@ def test_kernels_that_are_lost_first_are_said_to_lie_before_the_span(tmp_path: P
     (note,) = [n for n in report.limitations if n.what.startswith("kernels that were launched and")]
 
     assert "they were launched before the first recorded work" in note.reason
+
+
+# Kernels whose times no work can have.
+
+IMPOSSIBLE_MARK = "kernels-left-out"
+
+
+def _codes(report: Report | IdleReport) -> list[str]:
+    return [restriction.code for restriction in report.restrictions]
+
+
+def test_a_kernel_that_ends_before_it_starts_is_marked(tmp_path: Path) -> None:
+    whole = FIXTURES / "1f1b" / "node0.sqlite"
+    assert IMPOSSIBLE_MARK not in (*_codes(analyze(whole)), *_codes(idle(whole)))
+    path = _changed(tmp_path, f"UPDATE {KERNEL} SET end = start - 100 WHERE rowid = 700")
+    for report in (analyze(path), idle(path)):
+        assert IMPOSSIBLE_MARK in _codes(report)
+
+
+def test_kernels_of_a_trace_that_end_before_they_start_are_marked(tmp_path: Path) -> None:
+    traces = traces_of(FIXTURES / "1f1b" / "node0.sqlite", tmp_path)
+    trace = json.loads(gzip.decompress(traces[0].read_bytes()))
+    kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+    kernels[len(kernels) // 2]["dur"] = -3
+    traces[0].write_bytes(gzip.compress(json.dumps(trace).encode()))
+    assert IMPOSSIBLE_MARK in _codes(analyze(traces))
+    assert IMPOSSIBLE_MARK in _codes(idle(traces))
+
+
+@pytest.mark.parametrize(("kernels", "is_marked"), [(9_999, True), (10_000, False), (0, True)])
+def test_few_impossible_kernels_of_many_have_no_mark(kernels: int, is_marked: bool) -> None:
+    note = Limitation("kernels", "why", 1, LimitationKind.KERNELS_IMPOSSIBLE)
+    assert bool(without_few_left_out([note], kernels)) is is_marked

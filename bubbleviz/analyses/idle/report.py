@@ -15,12 +15,13 @@ from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.columns import Codes, Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation, LimitationKind, Restriction
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.report.restrictions import restrictions_of
+from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 
 #: Kinds of limitations that make busy and idle times uncertain.
 _RESTRICTING = frozenset(
     (
         LimitationKind.FILE_DAMAGED,
+        LimitationKind.KERNELS_IMPOSSIBLE,
         LimitationKind.KERNELS_LOST,
         LimitationKind.GRAPHS_LOST,
         LimitationKind.WORK_BEFORE_CAPTURE,
@@ -402,7 +403,9 @@ class IdleReport:
     def restrictions(self) -> tuple[Restriction, ...]:
         """Why the busy and idle times are not certain, what weighs most first."""
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
-        return restrictions_of(None, restricting, ranks_missing=False)
+        kernels = sum(count for _, of, count, _ in self.work() if of != COPIES)
+        noticeable = without_few_left_out(restricting, kernels)
+        return restrictions_of(None, noticeable, ranks_missing=False)
 
     @property
     def idle_ns(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bubbleviz.analyses.pgle.costs import CostComparison, Costs
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.document import Block, Sentence, Table, milliseconds, short_name
@@ -16,7 +16,7 @@ _ROWS, _NAME = 30, 60
 _OF_COSTS = (
     LimitationKind.WRONG_COSTS,
     LimitationKind.COSTS,
-    LimitationKind.KERNELS_LEFT_OUT,
+    *LEFT_OUT,
     LimitationKind.KERNELS_LOST,
     LimitationKind.RANGE_NAMES_LOST,
     LimitationKind.PROFILE_UNREADABLE,

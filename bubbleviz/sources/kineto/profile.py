@@ -308,7 +308,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         rank, world = NONE, (NONE, *world[1:])
     n_lost = _count_lost(work, calls, names)
     loss = "" if len(work) else _loss(n_lost, trace.metadata, cut=trace.is_cut)
-    kinds = ("kernels and copies", f"{trace.api} API calls", "ranges")
+    kinds = (model.KERNELS_AND_COPIES, f"{trace.api} API calls", "ranges")
     impossible = [rows.impossible for rows in (work, calls, ranges)]
     limitations = [
         *_losses_of_cut(trace, n_lost if len(work) else None),
