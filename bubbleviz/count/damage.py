@@ -17,6 +17,8 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phase_masks import EVALUATION, among
 from bubbleviz.model.phases import COUNTED
 
+#: Minimum part of an averaged iteration that makes its ratio wrong if it is unknown.
+_NOTICEABLE = 0.01
 #: Part of the averaged iterations that an undamaged window must hold to be suggested.
 _WORTH_A_WINDOW = 1 / 3
 _ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wrong"
@@ -38,7 +40,10 @@ def locate_damage(
     """
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     located = [
-        [(note, _damaged_iterations(note, profile, run)) for note in recording.limitations]
+        [
+            (_weighed(note, profile, run, averaged), _damaged_iterations(note, profile, run))
+            for note in recording.limitations
+        ]
         for profile, recording in enumerate(recordings)
     ]
     if not averaged.any():
@@ -49,6 +54,43 @@ def locate_damage(
         tuple(_with_place(note, mask, averaged, window) for note, mask in notes)
         for notes in located
     )
+
+
+def _weighed(note: Limitation, profile: int, run: Run, averaged: Bools) -> Limitation:
+    """Return a limitation with the kind that follows from its time in the averaged iterations.
+
+    Few losses may make an iteration wrong if they all lie in it.
+    """
+    if note.noticeable_kind is None or note.unknown_ns is None:
+        return note
+    began_ns, ended_ns = (_aligned(times, run.clocks[profile]) for times in note.unknown_ns)
+    ranks = run.rank_of_local[profile]
+    start_ns, end_ns = _iteration_times(run, ranks)
+    is_present = averaged & (end_ns > start_ns)
+    start_ns, end_ns = start_ns[is_present], end_ns[is_present]
+    unknown_ns = _time_until(end_ns, began_ns, ended_ns) - _time_until(start_ns, began_ns, ended_ns)
+    is_noticeable = unknown_ns >= _NOTICEABLE * len(ranks) * (end_ns - start_ns)
+    return replace(note, kind=note.noticeable_kind) if is_noticeable.any() else note
+
+
+def _time_until(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return how much time all of some intervals take together until each of some times.
+
+    Args:
+        times_ns: The times.
+        start_ns: Start of each interval, at least one.
+        end_ns: End of each interval.
+    """
+    # Sums of whole timestamps would not fit 64 bits.
+    base_ns = start_ns.min()
+    start_ns, end_ns = np.sort(start_ns - base_ns), np.sort(end_ns - base_ns)
+    times_ns = np.maximum(times_ns - base_ns, 0)
+    sums = [
+        np.searchsorted(bounds_ns, times_ns) * times_ns
+        - np.append(0, np.cumsum(bounds_ns))[np.searchsorted(bounds_ns, times_ns)]
+        for bounds_ns in (start_ns, end_ns)
+    ]
+    return np.asarray(sums[0] - sums[1], np.int64)
 
 
 def _with_place(

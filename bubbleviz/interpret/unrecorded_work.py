@@ -80,6 +80,7 @@ class LostGraphs:
             times_ns=self.calls.start_ns,
             # Without any, only the times of the launches are known.
             unknown_ns=(unknown.start_ns, unknown.end_ns) if len(unknown) else None,
+            noticeable_kind=LimitationKind.GRAPHS_LOST,
         )
 
 

@@ -66,6 +66,8 @@ class Limitation:
         times_ns: Times of the damage on the profile's clock, or None if they are unknown.
         unknown_ns: Start and end of the times on devices that the damage makes uncertain, or None
             if they are those of ``times_ns``.
+        noticeable_kind: The kind if the uncertain times take much of an averaged iteration, or None
+            if it is the same.
         window: The ``--window`` that leaves out the damage, or "" if there is none.
     """
 
@@ -76,6 +78,7 @@ class Limitation:
     hosts: tuple[str, ...] = field(default=(), compare=False, repr=False)
     times_ns: Ints | None = field(default=None, compare=False, repr=False)
     unknown_ns: tuple[Ints, Ints] | None = field(default=None, compare=False, repr=False)
+    noticeable_kind: LimitationKind | None = field(default=None, compare=False, repr=False)
     window: str = field(default="", compare=False, repr=False)
 
     @property

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.count.damage import _time_until
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.window import parse_window
 from bubbleviz.report.advice import first_thing
@@ -87,6 +91,45 @@ def test_a_window_without_lost_graphs_has_no_mark(tmp_path: Path) -> None:
     assert codes(bubbleviz.analyze(path, window=parse_window("iteration:2-5"))) == []
     assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0"))) == []
     assert codes(bubbleviz.analyze(path, skip=2)) == []
+
+
+def test_few_lost_graphs_of_one_iteration_mark_the_ratio(tmp_path: Path) -> None:
+    planting = replace(SIX, iterations=30, kernels=1)
+    plant(planting, tmp_path)
+    path = tmp_path / "node0.sqlite"
+    change(path, "UPDATE StringIds SET value = 'cudaGraphLaunch' WHERE value LIKE '%LaunchKernel%'")
+    whole = bubbleviz.analyze(path)
+    assert codes(whole) == []
+    within = f"BETWEEN {BOUND.format('start', 1)} AND {BOUND.format('end', 1)}"
+    row = (
+        f"SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} "
+        f'AND start {within} ORDER BY "end" - start DESC LIMIT 1'
+    )
+    change(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = ({row})")
+    report = bubbleviz.analyze(path)
+
+    (note,) = [note for note in report.limitations if "graph launches" in note.what]
+    assert note.what.startswith("1 of ")
+    assert "graphs-lost" in codes(report)
+    assert note.window == "iteration:2-29"
+    assert "graphs-lost" not in codes(
+        bubbleviz.analyze(path, window=parse_window("iteration:2-29"))
+    )
+
+
+TIMES = st.integers(0, 20)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=5), st.lists(TIMES, max_size=5))
+def test_times_until_agree_with_a_slow_reference(
+    pairs: list[tuple[int, int]], times: list[int]
+) -> None:
+    intervals = [(min(pair), max(pair)) for pair in pairs]
+    columns = (np.array(column, np.int64) for column in zip(*intervals, strict=True))
+    found = _time_until(np.array(times, np.int64), *columns)
+    assert found.tolist() == [
+        sum(max(min(time, end) - start, 0) for start, end in intervals) for time in times
+    ]
 
 
 def test_a_window_with_the_damage_keeps_the_mark(tmp_path: Path) -> None:
