@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.nccl.analysis import measure_communication
 from bubbleviz.interpret.start_skew import RecordedDevice, common_start
 from tests.support.nsys_exports import C, K, R, profile
@@ -120,6 +121,16 @@ def test_a_wait_that_a_late_recording_may_explain_is_marked_without_a_clock(
         (note,) = [note for note in report.limitations if note.what == UNCLEAR]
         assert "the first collective took 895.0 ms" in note.reason
         assert note.count == 1
+
+
+def test_pictures_name_what_is_limited(tmp_path: Path) -> None:
+    rank_of(tmp_path, 1, 0, 10, utc=False)
+    assert UNCLEAR not in draw_idle(bubbleviz.idle(tmp_path))
+
+    rank_of(tmp_path, 2, 900, 900, utc=False)
+    drawn = draw_idle(bubbleviz.idle(tmp_path))
+    assert f"Limitations: {UNCLEAR}; " in drawn
+    assert str(tmp_path) not in drawn
 
 
 def test_a_wait_that_another_recording_saw_needs_no_clock(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ steps.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -79,7 +80,21 @@ def draw_idle(report: IdleReport) -> str:
     _draw_side_by_side(page, report, colours, left, right)
     if count > MOST:
         page.paragraph(f"and {count - MOST:,} more devices", 9.5)
+    if report.limitations:
+        page.paragraph(_limitation_line(report), 9.5, lines=3)
     return page.svg()
+
+
+def _limitation_line(report: IdleReport) -> str:
+    """Return what is limited, each kind once, without the reasons, which name files."""
+    counts = Counter[str]()
+    for limitation in report.limitations:
+        counts[limitation.what] += limitation.count
+    named = (
+        f"{one_line(what, 160)} ({count:,})" if count != 1 else one_line(what, 160)
+        for what, count in counts.items()
+    )
+    return f"Limitations: {'; '.join(named)}."
 
 
 def colours_of(report: IdleReport) -> dict[str, str]:
