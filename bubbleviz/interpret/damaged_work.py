@@ -35,6 +35,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
 from bubbleviz.model.intervals import group_extents, group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.texts import counted, listed, percent
 
 #: Work may begin so much before its launching call, as clocks differ; ns.
@@ -529,7 +530,12 @@ def _captured(some: profile.Calls, calls: profile.CallLog) -> Bools:
 
 
 def limitations_of_lost(
-    path: str, processes: Sequence[ProcessLoss], left_out: int, *, sampled: bool
+    path: str,
+    processes: Sequence[ProcessLoss],
+    left_out: int,
+    *,
+    sampled: bool,
+    unknown: RankIntervals,
 ) -> Iterator[Limitation]:
     """Yield what to tell of lost kernels, if anything.
 
@@ -538,6 +544,7 @@ def limitations_of_lost(
         processes: what they lost.
         left_out: how many kernels were left out as they were read, which is told already.
         sampled: whether only some of the calls without work were looked at.
+        unknown: When ranks may have run the lost kernels.
     """
     total, kernels = (sum(getattr(p, name) for p in processes) for name in ("count", "kernels"))
     count = total - left_out
@@ -565,6 +572,14 @@ def limitations_of_lost(
     pids = [str(profile.pid_of(p.process)) for p in processes if p.count and not p.kernels]
     if pids:
         where.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
+    # A sample does not show where nothing is lost.
+    launched_ns = None if sampled else np.concatenate([p.launched_ns for p in processes])
+    unknown_ns = None
+    if launched_ns is not None:
+        # Launches belong to it as well: work beside other work makes no idle time unknown.
+        start_ns = np.concatenate((unknown.start_ns, launched_ns))
+        end_ns = np.concatenate((unknown.end_ns, launched_ns))
+        unknown_ns = start_ns, end_ns
     yield Limitation(
         "kernels that were launched and not recorded",
         f"{path}: {in_words} of the launched kernels are not in the profile, "
@@ -572,8 +587,9 @@ def limitations_of_lost(
         "export again",
         count,
         LimitationKind.KERNELS_LOST if noticeable else LimitationKind.COSTS,
-        # A sample does not show where nothing is lost.
-        times_ns=None if sampled else np.concatenate([p.launched_ns for p in processes]),
+        times_ns=launched_ns,
+        unknown_ns=unknown_ns,
+        noticeable_kind=LimitationKind.KERNELS_LOST,
     )
 
 

@@ -560,10 +560,12 @@ def _checked(
         losses = lost_kernels(linker.workless_rows, launches, activities, of_launch, profile.calls)
         told = [n for n in profile.limitations if n.kind in LEFT_OUT]
         n_told = sum(note.count for note in told)
-        lost.extend(limitations_of_lost(path, losses[0], n_told, sampled=losses[1]))
         graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
         of_graphs = unknown_times(graphs.calls, launches, activities, of_launch)
         of_kernels = unknown_times(losses[2], launches, activities, of_launch)
+        lost.extend(
+            limitations_of_lost(path, losses[0], n_told, sampled=losses[1], unknown=of_kernels)
+        )
         lost.extend(graphs.limitations(path, of_graphs))
         unrecorded = join_intervals((of_kernels, of_graphs), len(activities.ranks))
         repeated, repeating = check_rows(path, activities, launches, profile.calls)

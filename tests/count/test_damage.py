@@ -93,11 +93,14 @@ def test_a_window_without_lost_graphs_has_no_mark(tmp_path: Path) -> None:
     assert codes(bubbleviz.analyze(path, skip=2)) == []
 
 
-def test_few_lost_graphs_of_one_iteration_mark_the_ratio(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["graphs", "kernels"])
+def test_few_losses_of_one_iteration_mark_the_ratio(lost: str, tmp_path: Path) -> None:
     planting = replace(SIX, iterations=30, kernels=1)
     plant(planting, tmp_path)
     path = tmp_path / "node0.sqlite"
-    change(path, "UPDATE StringIds SET value = 'cudaGraphLaunch' WHERE value LIKE '%LaunchKernel%'")
+    if lost == "graphs":
+        to_graph = "UPDATE StringIds SET value = 'cudaGraphLaunch'"
+        change(path, f"{to_graph} WHERE value LIKE '%LaunchKernel%'")
     whole = bubbleviz.analyze(path)
     assert codes(whole) == []
     within = f"BETWEEN {BOUND.format('start', 1)} AND {BOUND.format('end', 1)}"
@@ -108,11 +111,11 @@ def test_few_lost_graphs_of_one_iteration_mark_the_ratio(tmp_path: Path) -> None
     change(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = ({row})")
     report = bubbleviz.analyze(path)
 
-    (note,) = [note for note in report.limitations if "graph launches" in note.what]
-    assert note.what.startswith("1 of ")
-    assert "graphs-lost" in codes(report)
+    (note,) = [note for note in report.limitations if "recorded" in note.what]
+    assert note.count == 1
+    assert f"{lost}-lost" in codes(report)
     assert note.window == "iteration:2-29"
-    assert "graphs-lost" not in codes(
+    assert f"{lost}-lost" not in codes(
         bubbleviz.analyze(path, window=parse_window("iteration:2-29"))
     )
 

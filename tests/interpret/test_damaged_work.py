@@ -21,6 +21,7 @@ from bubbleviz.interpret.damaged_work import ProcessLoss, limitations_of_lost
 from bubbleviz.interpret.late_launches import WorklessRows
 from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.render.json_document import render, saved_of
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.methods import methods
@@ -512,7 +513,9 @@ def test_lost_kernels_of_periodic_calls_are_told(
 
 
 def _loss(*processes: ProcessLoss) -> Limitation:
-    (note,) = limitations_of_lost("a.sqlite", processes, 0, sampled=False)
+    (note,) = limitations_of_lost(
+        "a.sqlite", processes, 0, sampled=False, unknown=RankIntervals.none()
+    )
     return note
 
 
