@@ -496,7 +496,7 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
     assert document["ranks"][0]["compute_duty"] is None
     assert {step["duty_cycle"] for step in document["ranks"][0]["steps"]} == {None}
     # Only its limitation names a GPU.
-    assert "GPU" not in draw_idle(report).replace("Limitations: GPU work.", "")
+    assert "GPU" not in draw_idle(report).replace("Limitations: GPU work", "")
     assert list(sections(report, 5))
 
 
