@@ -31,11 +31,14 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phase_masks import INFERENCE, run_kind
+from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted
 
 #: With so many pairs of ranks two machines are tried.
 _TRIES = 6
+#: What runs backward.
+_GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 #: Pairs of ranks next to each other, and whether they are replicas, not of a pipeline.
 _Neighbours = tuple[Ints, Ints, Bools]
 
@@ -91,8 +94,10 @@ def pair_iterations(
     moves, told, found_links = _moves(joined, histories, working, pipeline, stage)
     iteration = operations.iteration + moves[operations.rank]
     if not told and len(distinct(joined.machine_of_rank[working])) == 1:
-        by_time = _by_time(operations, joined.works)
-        if by_time is not None:
+        for compared in _compared_in_time(operations, joined.works):
+            by_time = _by_time(operations, compared)
+            if told or by_time is None:
+                continue
             numbered = operations.changed(iteration=by_time)
             histories = histories_of(numbered, virtual_stage, ready_ns, recorded_ns)
             moves, told, _ = _moves(joined, histories, working, pipeline, stage)
@@ -107,15 +112,36 @@ def pair_iterations(
     return Pairing(number, tuple(map(str, range(len(present)))), told, own, found_links)
 
 
-def _by_time(operations: RankOperations, works: Bools) -> Ints | None:
+def _compared_in_time(operations: RankOperations, works: Bools) -> Iterator[Bools]:
+    """Yield which operations may show what parts of iterations belong together, the best first.
+
+    Backwards show it best: after iterations without work, the forwards of a rank may run long
+    before those of the others. They show nothing if some part has none.
+
+    Args:
+        operations: Operations of all ranks.
+        works: Whether each is a forward or a backward.
+    """
+    runs = works & (operations.iteration >= 0) & (operations.has_span == 1)
+    gradients = runs & among(operations.phase, _GRADIENTS)
+    parts, with_gradients = (
+        distinct_rows(operations.rank, operations.iteration, chosen=chosen)[0]
+        for chosen in (runs, gradients)
+    )
+    if len(parts) == len(with_gradients):
+        yield gradients
+    yield works
+
+
+def _by_time(operations: RankOperations, compared: Bools) -> Ints | None:
     """Return the iteration of each operation over all ranks, by time, or None if it is unknown.
 
     Args:
         operations: Operations of all ranks, on one clock.
-        works: Whether each is a forward or a backward.
+        compared: Whether the time of each counts.
     """
     known = operations.iteration >= 0
-    rows = np.flatnonzero(works & known & (operations.has_span == 1))
+    rows = np.flatnonzero(compared & known & (operations.has_span == 1))
     shape = int(operations.rank.max()) + 1, int(operations.iteration.max()) + 1
     work = operations.take(rows)
     numbers = pair_by_time(work.rank, work.iteration, work.start_ns, work.end_ns, shape)

@@ -86,12 +86,30 @@ def test_causes_of_an_idle_stage_add_up_to_its_bubble(tmp_path: Path) -> None:
     assert (idle.compute_ns, idle.bubble_ratio["schedule"]) == (0, 1.0)
 
 
-def test_an_optimizer_that_runs_at_once_belongs_to_the_iteration_before(tmp_path: Path) -> None:
-    """Nothing shows where the Optimizer of an idle stage belongs if no stage waits for others."""
-    truth = plant(replace(IDLE, barrier=False), tmp_path)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("iterations", "idle"),
+    [(6, (1, 4)), (6, (1, 2, 3)), (8, (2, 3, 4, 5)), (8, (2, 3, 5, 6))],
+)
+def test_an_optimizer_that_runs_at_once_belongs_to_the_iteration_before(
+    iterations: int, idle: tuple[int, ...], jitter: float, schedule: str, tmp_path: Path
+) -> None:
+    """Nothing shows where the Optimizer of an idle stage belongs if no stage waits for others.
+
+    After several idle iterations, forwards of the stage run long before those of others.
+    """
+    planting = Planting(
+        schedule=schedule,
+        iterations=iterations,
+        jitter=jitter,
+        idle_stage=0,
+        idle_iterations=idle,
+    )
+    truth = plant(planting, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
-    assert report.summary.iterations == 6
+    assert sum(iteration.complete for iteration in report.iterations) == iterations
     for window in ("schedule", "stage", "period"):
         mean = report.summary.bubble_ratio[window].mean
         assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
@@ -117,6 +135,17 @@ def test_a_stage_whose_kernels_were_lost_is_not_idle(tmp_path: Path) -> None:
 
     assert not report.iterations[1].complete
     assert report.summary.iterations < 3
+
+
+def test_a_stage_may_idle_in_half_of_the_iterations(tmp_path: Path) -> None:
+    planting = Planting(iterations=4, idle_stage=0, idle_iterations=(1, 2))
+    truth = plant(planting, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert [iteration.complete for iteration in report.iterations] == [True] * 4
+    for window in ("schedule", "stage", "period"):
+        mean = report.summary.bubble_ratio[window].mean
+        assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
 
 
 #: Iterations of two stages, 1 ms apart: F and BW of stage 0 around those of stage 1, in us.
