@@ -124,15 +124,17 @@ def _run_batch(request: Request, take: Callable[[Answer], None]) -> tuple[int, .
     stack = Path(f"{request.folder}.stacks").read_text(encoding="utf-8", errors="replace")
     if started is None:
         raise RuntimeError(f"a worker failed between two inputs: {stack[-2_000:]}")
-    problem = _name_death(process.returncode, stack, request.max_s)
+    problem = _name_death(process.returncode, request.max_s)
     Path(request.folder, "stacks").write_text(stack, encoding="utf-8")
     keep_failure(request, started, [problem])
     take(Answer(**asdict(started), code=None, problems=(problem,), cpu_s=request.max_s))
     return request.seeds[request.seeds.index(started.seed) + 1 :]
 
 
-def _name_death(code: int, stack: str, max_s: float) -> str:
+def _name_death(code: int, max_s: float) -> str:
     """Return why a worker ended in the middle of an input."""
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"no end within {max_s:g} s" if "Timeout" in stack else f"the process ended with {code}"
+    if code == -signal.SIGALRM:
+        return f"no end within {max_s:g} s"
+    return (
+        f"killed by {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
+    )

@@ -13,6 +13,7 @@ import os
 import resource
 import shlex
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -96,6 +97,9 @@ def main() -> None:
     # A warning counts as a problem each time, not only the first time.
     warnings.simplefilter("always")
     faulthandler.enable(stacks)
+    # The handler writes the stack in the thread that runs, and then the signal ends the process. A
+    # watchdog thread can crash while it reads a stack that changes.
+    faulthandler.register(signal.SIGALRM, file=stacks, chain=True)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for seed in request.seeds:
         try:
@@ -107,9 +111,9 @@ def main() -> None:
             continue
         started = Started(seed, drawn.kind, _command_line(request, drawn))
         print(json.dumps(asdict(started)), file=answers, flush=True)
-        faulthandler.dump_traceback_later(request.max_s, exit=True, file=stacks)
+        signal.setitimer(signal.ITIMER_REAL, request.max_s)
         answer = _run_input(request, started, drawn)
-        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         print(json.dumps(asdict(answer)), file=answers, flush=True)
 
 
