@@ -1,7 +1,7 @@
 """Stage gaps: stages that no profile holds, between two stages of which profiles exist.
 
 Range names and transfers may not mention them. What shows them is the time that a microbatch is
-away: neither on the stage before the gap nor on the stage behind it, nor in transfer::
+away: neither on the stage before the gap nor on the stage after it, nor in transfer::
 
     stage 0   F0                          B0
     stage 1      └ F0 (no profile)    B0 ┘
@@ -104,7 +104,7 @@ def numbered_gaps(
         number: Rank number of each rank.
 
     Returns:
-        For each confirmed gap the largest number before it and the smallest number behind it.
+        For each confirmed gap the largest number before it and the smallest number after it.
     """
     known = np.flatnonzero(virtual_stage >= 0)
     owner = number[operations.rank[known]]

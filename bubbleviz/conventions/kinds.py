@@ -83,7 +83,7 @@ def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
 
 @lru_cache(maxsize=1 << 15)
 def _is_found(regex: re.Pattern[str], text: str) -> bool:
-    """Tell whether a regex is found in a text; an analysis asks several times for each name."""
+    """Return whether a regex is found in a text; an analysis asks several times for each name."""
     return regex.search(text) is not None
 
 

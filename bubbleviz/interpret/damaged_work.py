@@ -576,7 +576,7 @@ def limitations_of_lost(
     launched_ns = None if sampled else np.concatenate([p.launched_ns for p in processes])
     unknown_ns = None
     if launched_ns is not None:
-        # Launches belong to it as well: work beside other work makes no idle time unknown.
+        # Launches belong to it as well: work next to other work makes no idle time unknown.
         start_ns = np.concatenate((unknown.start_ns, launched_ns))
         end_ns = np.concatenate((unknown.end_ns, launched_ns))
         unknown_ns = start_ns, end_ns

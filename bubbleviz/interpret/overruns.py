@@ -191,7 +191,7 @@ def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Over
 
 
 def _are_many(chosen: Bools, part: float, count: int) -> bool:
-    """Tell whether so many overruns are too many to be damage.
+    """Return whether so many overruns are too many to be damage.
 
     Args:
         chosen: Mask of overruns.
@@ -202,7 +202,7 @@ def _are_many(chosen: Bools, part: float, count: int) -> bool:
 
 
 def _is_large(number: int, part: float, count: int) -> bool:
-    """Tell whether a number of overruns is too large for damage.
+    """Return whether a number of overruns is too large for damage.
 
     Args:
         number: Number of overruns.

@@ -258,7 +258,7 @@ def times_before_first_work(
 
 
 def _is_unexplained(activities: model.Activities, row: int, due_ns: int) -> bool:
-    """Tell whether no recorded work explains why the first work on a stream began late.
+    """Return whether no recorded work explains why the first work on a stream began late.
 
     Work on any device that ended just before it may have held it up. Otherwise the device must have
     been idle for long, after it had run something.
@@ -292,7 +292,7 @@ def _first_on_streams(activities: model.Activities, streams: Codes) -> Ints:
 
 
 def _is_long(time_ns: int, share: float) -> bool:
-    """Tell whether an unexplained time is so long that ratios are off.
+    """Return whether an unexplained time is so long that ratios are off.
 
     Args:
         time_ns: The time.

@@ -41,8 +41,8 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-#: Number of characters of a name that regular expressions are matched against. What a kernel is
-#: stands at the front of its name, and template arguments can take megabytes.
+#: Number of characters of a name that regular expressions are matched against. The front
+#: of a kernel's name says what it does; template arguments can take megabytes.
 MATCHED_CHARACTERS = 2_048
 
 
@@ -65,7 +65,7 @@ def printed_part(name: str) -> str:
 
 
 def matches_whole(pattern: re.Pattern[str], name: str) -> bool:
-    """Tell whether a pattern matches a whole name; no pattern matches a name that is too long."""
+    """Return whether a pattern matches a whole name; no pattern matches a name that is too long."""
     return len(name) <= MAX_RANGE_NAME and pattern.fullmatch(name) is not None
 
 

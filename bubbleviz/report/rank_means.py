@@ -399,7 +399,7 @@ def idle_of(report: Report) -> str:
 
 
 def is_idle_elsewhere(report: Report) -> bool:
-    """Tell whether the ratio of no pipeline is only a part of the idle time of its GPUs."""
+    """Return whether the ratio of no pipeline is only a part of the idle time of its GPUs."""
     return report.no_pipeline is not None and report.kernel_time.sentence is not None
 
 

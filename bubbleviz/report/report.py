@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA = "bubbleviz.report/1"
-#: Where unattributed compute can move a ratio by more than this, its lower bound is beside it.
+#: Where unattributed compute can move a ratio by more than this, its lower bound is next to it.
 #: Launch gaps, or compute outside
 #: operations, below this share of the window are not worth a sentence.
 NOTICEABLE = 0.01

@@ -304,7 +304,7 @@ def ranks_of(
 
 @dataclass(frozen=True)
 class _MeasuredProfile:
-    """What was measured in a profile.
+    """Measurements of a profile.
 
     Attributes:
         ranks: Its devices, with their idle time.

@@ -49,7 +49,7 @@ class CopyTotal:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of the copies beside their time."""
+        """Whether anything is known of the copies besides their time."""
         return self.direction is not Direction.UNKNOWN or self.size is not None
 
     @property

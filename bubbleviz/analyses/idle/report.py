@@ -49,7 +49,7 @@ DEFINITIONS = {
 }
 
 
-#: The class of work that copies or migrates memory, beside the classes of kernels.
+#: The class of work that copies or migrates memory, in addition to the classes of kernels.
 COPIES = "copies"
 
 

@@ -187,11 +187,11 @@ _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
 @dataclass(frozen=True)
 class _Trace:
-    """What all recordings in a trace share.
+    """Data that all recordings in a trace share.
 
     Attributes:
         path: Path of the trace.
-        metadata: Values of the document beside its events.
+        metadata: Values of the document other than its events.
         base_ns: Start of the first event.
         threads: Global thread of each thread number.
         names: Names of events, by number.

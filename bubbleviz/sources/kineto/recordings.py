@@ -183,7 +183,7 @@ class _Finder:
         return sorted(set(self._key_of_place))
 
     def hosts_collide(self) -> bool:
-        """Tell whether processes share correlation ids, which are unique within one only."""
+        """Return whether processes share correlation ids, which are unique within one only."""
         ids = self._calls.correlation[self._launches]
         pairs = groups_of(self._host_of_launch, ids)
         n_ids = len(distinct(ids))
