@@ -139,9 +139,8 @@ def _written(value: float, limit: Limit) -> str:
 def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[str, bool], ...]:
     """Return a line on each advice that was followed, and whether it was kept.
 
-    If none was followed, though some was given with a saving, the one line says so. It fails unless
-    iterations became noticeably shorter by something else. Advice without a saving, and more
-    microbatches, for which not every batch has room, need not be followed.
+    If none was followed, one line says so, and how long iterations are now. It passes: nobody
+    tried to keep a promise, and limits of the length of iterations are checked apart.
 
     Args:
         before: The report that gives advice.
@@ -161,28 +160,35 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
     advised = followed_advice(before, after)
     followed = [own for own in advised if own.verdict != NOT_FOLLOWED]
     lines = [(own.line, own.verdict == KEPT) for own in followed]
-    if not lines and before.advice:
-        lines = [_none_followed(path, advised)]
-    elif not lines:
-        told = "advises nothing"
-        if before.what_to_do_first is not None:
-            first = before.what_to_do_first
-            told = f"promises no saving to check; what to do first: {first}"
-        lines = [(f"{path} {told}", True)]
+    if not lines:
+        lines = [(_no_promise(path, before, advised), True)]
     return tuple(
         (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines
     )
 
 
-def _none_followed(path: str, advised: Sequence[FollowedAdvice]) -> tuple[str, bool]:
-    """Return that no advice was followed, and whether iterations are shorter all the same."""
-    line = f"no advice of {path} was followed"
-    if not advised:
-        return line, False
-    first = advised[0]
-    shorter = (first.saved_ratio or 0.0) > WITHIN
-    joint = ", but" if shorter else ";"
-    return f"{line} ({first.change}){joint} {first.outcome}", shorter
+def _no_promise(path: str, before: SavedReport, advised: Sequence[FollowedAdvice]) -> str:
+    """Return why no promise is checked.
+
+    Args:
+        path: Path of the earlier report.
+        before: The earlier report.
+        advised: What became of its advice, none of which was followed.
+    """
+    # A schedule that causes the bubble has no saving of its own; what to do first says more.
+    if advised and before.advice:
+        first = advised[0]
+        is_longer = (first.saved_ratio or 0.0) < -WITHIN
+        limited = "; --baseline limits their length" if is_longer else ""
+        return (
+            f"no advice of {path} was followed, so no promise is checked; {first.action}: "
+            f"{first.change}; {first.outcome}{limited}"
+        )
+    if before.advice:
+        return f"{path} promises no saving of {100 * WITHIN:g} % of an iteration or more to check"
+    if before.what_to_do_first is None:
+        return f"{path} advises nothing"
+    return f"{path} promises no saving to check; what to do first: {before.what_to_do_first}"
 
 
 def limits_of(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:

@@ -131,21 +131,25 @@ def _stage_change(
 ) -> tuple[bool, str]:
     """Return whether stages have less work, relative to the others, and how one of them changed.
 
-    Of several stages and phases, the one whose time fell most is told.
+    Of several stages and phases, the one whose time fell most is told. Communication is no work,
+    so its phases are left out.
     """
     times = [
         (now_ns / then_ns, stage, phase, then_ns, now_ns)
         for (stage, phase), then_ns in before.stage_ns.items()
-        if stage in stages and then_ns and (now_ns := after.stage_ns.get((stage, phase), 0.0))
+        if stage in stages
+        and phase in COMPUTE
+        and then_ns
+        and (now_ns := after.stage_ns.get((stage, phase), 0.0))
     ]
     if not times:
         return False, "times of its stages are unknown"
     ratio, stage, phase, then_ns, now_ns = min(times)
     noise = max(_NOISE, _median_noise(before, stage, phase), _median_noise(after, stage, phase))
-    if ratio >= (1 - noise) * min(_work_ratio(before, after, stages), 1.0):
-        return False, f"{phase} of stage {stage} takes {now_ns / 1e6:,.3f} ms as before"
-    change = f"{phase} of stage {stage} takes {now_ns / 1e6:,.3f} ms, was {then_ns / 1e6:,.3f} ms"
-    return True, change
+    now_ms, then_ms = f"{now_ns / 1e6:,.3f} ms", f"{then_ns / 1e6:,.3f} ms"
+    past = "as before" if now_ms == then_ms else f"was {then_ms}"
+    change = f"{phase} of stage {stage} takes {now_ms}, {past}"
+    return ratio < (1 - noise) * min(_work_ratio(before, after, stages), 1.0), change
 
 
 def _work_ratio(before: SavedReport, after: SavedReport, without: tuple[int, ...]) -> float:
@@ -169,7 +173,7 @@ def _median_noise(run: SavedReport, stage: int, phase: str) -> float:
 def _gap_words(before: float, after: float) -> str:
     """Return how the share of operations' time in which no kernel runs changed."""
     idle = f"no kernel runs for {percent(after)} of the time of operations"
-    return f"{idle}, {percent(before)} before"
+    return f"{idle}, {'as' if percent(after) == percent(before) else percent(before)} before"
 
 
 def _measure_change(advice: SavedAdvice, now: SavedAdvice) -> tuple[bool, str]:
@@ -177,7 +181,7 @@ def _measure_change(advice: SavedAdvice, now: SavedAdvice) -> tuple[bool, str]:
     what, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
     last = dict(now.measure).get(what)
     if last is None or not _is_remedied(advice.kind, first, last):
-        return False, f"it still costs {percent(now.saving_ratio)}"
+        return False, f"it still costs {percent(now.saving_ratio)} of an iteration"
     if advice.kind == "queue":
         return True, f"{last:,.0f} {what}s are queued, {first:,.0f} were"
     if advice.kind == "token":
