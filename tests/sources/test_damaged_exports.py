@@ -14,6 +14,7 @@ import bubbleviz
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.errors import BubblevizError, ProfileError
+from bubbleviz.sources.nsys.sqlite_export import opened
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change, columns_of, rebuilt
 from tests.support.nsys_exports import C, K, M, R, profile
@@ -205,8 +206,27 @@ def test_row_numbers_out_of_order_are_refused(
     path = profile(tmp_path, kernels, calls, ranges)
     renumber_first_row(path, table, 120)
 
-    with pytest.raises(ProfileError, match="rows are out of order, so it is damaged"):
+    with pytest.raises(ProfileError, match="rows are out of order, so the file is damaged"):
         analyze(path)
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+@pytest.mark.parametrize("number", [2, 9])
+def test_a_call_that_is_missing_among_its_rows_is_damage(
+    number: int, switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 1 becomes a second row 2, or a row 9 before rows 2 and 3."""
+    monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
+    calls = [C(10, 20, 1), C(110, 120, 2), C(210, 220, 3)]
+    ranges = [R(0, 25, "F0.0.0"), R(100, 125, "B0.0.0")]
+    path = profile(tmp_path, [K(30, 80, 1)], calls, ranges)
+    renumber_first_row(path, RUNTIME, number)
+
+    with (
+        opened(str(path)) as export,
+        pytest.raises(ProfileError, match="rows are out of order, so the file is damaged"),
+    ):
+        export.read_rows("calls/at", np.arange(1, 4))
 
 
 def renumber_first_row(path: Path, table: str, number: int) -> None:

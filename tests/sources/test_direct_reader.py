@@ -23,7 +23,7 @@ from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.model.intervals import union
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.direct_reader import DirectReader
-from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, STRINGS, Export, Selection
+from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, STRINGS, Selection
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
 from bubbleviz.sources.nsys.sqlite_export import SqliteExport, opened
@@ -74,8 +74,10 @@ def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
         if isinstance(export.direct, DirectReader):
             columns = export.direct.chosen("calls/at", wanted)
         if columns is not None:
+            binds = {"rows": json.dumps(wanted.tolist())}
             try:
-                yield columns.tolist(), Export.chosen(export, "calls/at", wanted).tolist()
+                read_by_sqlite = export.database.columns(query("calls/at"), binds)
+                yield columns.tolist(), read_by_sqlite.tolist()
             except ProfileError as error:
                 yield columns, error
 

@@ -220,9 +220,31 @@ class Export(ABC):
             return np.empty((len(query(name).columns), 0), np.int64)
         return self._columns(name, binds or {})
 
-    def chosen(self, name: str, rows: Ints) -> Ints:
-        """Return the int64 columns of a query in some rows (distinct, ascending)."""
+    def read_rows(self, name: str, rows: Ints) -> Ints:
+        """Return the columns of selected rows of a query.
+
+        Args:
+            name: Name of the query.
+            rows: Row numbers to read, distinct and ascending.
+
+        Returns:
+            The int64 columns, shape (columns, rows).
+
+        Raises:
+            ProfileError: A row is missing or stored twice.
+        """
+        columns = self._read_rows(name, rows)
+        if columns.shape[1] != len(rows):
+            raise self._rows_out_of_order()
+        return columns
+
+    def _read_rows(self, name: str, rows: Ints) -> Ints:
         return self.columns(name, {"rows": json.dumps(rows.tolist())})
+
+    def _rows_out_of_order(self) -> ProfileError:
+        return ProfileError(
+            f"{self.path}: rows are out of order, so the file is damaged; {EXPORT_AGAIN}"
+        )
 
     def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int]:
         """Return those of some numbers of names that calls may have."""
@@ -283,9 +305,7 @@ class Export(ABC):
             rows = self.rows_if_any(name)
             first, last = map(self.number, rows[0][:2]) if rows else (0, -1)
             if rows and last < first:
-                raise ProfileError(
-                    f"{self.path}: rows are out of order, so it is damaged; {EXPORT_AGAIN}"
-                )
+                raise self._rows_out_of_order()
             self._bounds[name] = first, last
         return self._bounds[name]
 

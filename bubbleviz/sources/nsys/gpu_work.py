@@ -121,7 +121,7 @@ class ExportedCalls:
         """Return the columns of calls/at.sql, in which a name may be -1 and no error is 0."""
         if len(rows) == 0:
             return np.empty((6, 0), np.int64)
-        return self.export.chosen("calls/at", rows)
+        return self.export.read_rows("calls/at", rows)
 
     def names(self, rows: Ints) -> tuple[str, ...]:
         """Return the names of the calls of some rows (distinct, ascending), "" where unknown.

@@ -87,11 +87,10 @@ class SqliteExport(export.Export):
     def _columns(self, name: str, binds: Binds) -> Ints:
         return self.database.columns(query(name), binds)
 
-    def chosen(self, name: str, rows: Ints) -> Ints:
-        """Return the int64 columns of a query in some rows (distinct, ascending)."""
+    def _read_rows(self, name: str, rows: Ints) -> Ints:
         direct = self.direct
         columns = direct.chosen(name, rows) if isinstance(direct, DirectReader) else None
-        return super().chosen(name, rows) if columns is None else columns
+        return super()._read_rows(name, rows) if columns is None else columns
 
     def names_of_calls(self, numbers: Sequence[int]) -> Sequence[int]:
         """Return those of some numbers of names that calls may have."""
