@@ -566,7 +566,7 @@ def _checked(
         lost.extend(
             limitations_of_lost(path, losses[0], n_told, sampled=losses[1], unknown=of_kernels)
         )
-        lost.extend(graphs.limitations(path, of_graphs))
+        lost.extend(graphs.limitations(profile.source, of_graphs))
         unrecorded = join_intervals((of_kernels, of_graphs), len(activities.ranks))
         repeated, repeating = check_rows(path, activities, launches, profile.calls)
         if len(repeated):

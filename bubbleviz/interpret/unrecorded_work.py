@@ -44,21 +44,23 @@ _MAX_STREAMS = 64
 
 @dataclass(frozen=True)
 class LostGraphs:
-    """Graph launches of processes that recorded the work of at least one.
+    """Graph launches of processes whose kernels were recorded.
 
     Attributes:
         calls: Launches without recorded work.
         n_launches: Number of all launches of these processes.
+        n_with_work: Number of those with recorded work.
     """
 
     calls: model.Calls
     n_launches: int
+    n_with_work: int
 
-    def limitations(self, path: str, unknown: RankIntervals) -> Iterator[Limitation]:
+    def limitations(self, source: model.Source, unknown: RankIntervals) -> Iterator[Limitation]:
         """Yield the limitation that counts the launches without work, if there are any.
 
         Args:
-            path: Path of the profile.
+            source: Source of the profile.
             unknown: When ranks may have run the work of these launches.
         """
         n_lost = len(self.calls)
@@ -66,9 +68,13 @@ class LostGraphs:
             return
         verb = "has" if n_lost == 1 else "have"
         what = f"{n_lost:,} of {self.n_launches:,} graph launches {verb} no recorded kernels"
+        evidence = "the kernels of the others" if self.n_with_work else "other kernels"
+        remedy = "profile with larger buffers or for a shorter time"
+        if self.n_with_work == 0 and source.format == "nsys":
+            remedy = f"record graphs' work with nsys profile --cuda-graph-trace=node, or {remedy}"
         reason = (
-            f"{path}: the kernels of the others are recorded, so idle time around these launches "
-            "is unknown; profile with larger buffers or for a shorter time"
+            f"{source.path}: {evidence} are recorded, so idle time around these launches is "
+            f"unknown; {remedy}"
         )
         is_noticeable = n_lost >= _NOTICEABLE * self.n_launches
         kind = LimitationKind.GRAPHS_LOST if is_noticeable else LimitationKind.COSTS
@@ -90,7 +96,7 @@ def find_lost_graphs(
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> LostGraphs:
-    """Return the graph launches without work in processes that recorded the work of others.
+    """Return the graph launches without work in processes whose kernels were recorded.
 
     Launches that failed, and launches whose work may not have run when the capture ended, are not
     lost.
@@ -104,10 +110,10 @@ def find_lost_graphs(
     """
     every_launch = calls.at(calls.named(GRAPH_LAUNCHES))
     if len(every_launch) == 0:
-        return LostGraphs(every_launch, 0)
+        return LostGraphs(every_launch, 0, 0)
     every_launch, has_work = _outermost(every_launch, launches.have_work(every_launch))
     process = model.process_of(every_launch.thread)
-    is_recorded = np.isin(process, distinct(process[has_work]))
+    is_recorded = np.isin(process, _recorded_processes(process, has_work, launches, activities))
     without_work = every_launch.take(is_recorded & ~has_work)
     if len(without_work):
         without_work = without_work.take(~calls.failed(without_work.row))
@@ -116,7 +122,35 @@ def find_lost_graphs(
             without_work, until_ns, launches, activities, of_launch, calls
         )
         without_work = launched_before(without_work, until_ns, of_launch[1])
-    return LostGraphs(without_work, int(is_recorded.sum()))
+    return LostGraphs(without_work, int(is_recorded.sum()), int(has_work.sum()))
+
+
+def _recorded_processes(
+    process: Ints, has_work: Bools, launches: Launches, activities: model.Activities
+) -> Ints:
+    """Return the processes of which the work of graph launches should be recorded.
+
+    If no graph launch of a process has work, some of its kernels may be work of graphs without a
+    recorded launch. A graph has at least one kernel, so these are no fewer than the graph launches.
+
+    Args:
+        process: Process of each graph launch.
+        has_work: Mask of graph launches that share their id with work.
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+    """
+    with_work = distinct(process[has_work])
+    processes = [with_work]
+    is_linked = launches.call[: activities.kernels] != NONE
+    # Processes without any recorded graph are few.
+    for number, graph_launches in rows_by_value(process[~np.isin(process, with_work)]):
+        is_of_process = activities.ranks[:, 0] == number
+        kernels = np.flatnonzero(is_of_process[activities.rank[: activities.kernels]])
+        n_linked = int(is_linked[kernels].sum())
+        n_unlinked = len(kernels) - n_linked
+        if n_linked and n_unlinked < len(graph_launches):
+            processes.append(np.array([number], np.int64))
+    return distinct(*processes)
 
 
 def _outermost(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]:
@@ -146,6 +180,8 @@ def unknown_times(
 ) -> RankIntervals:
     """Return when each rank may have run work that was launched and not recorded.
 
+    Work of a thread without any recorded kernels may have run on any device of its process.
+
     Args:
         lost: Launches whose kernels were not recorded.
         launches: Launches of all activities.
@@ -154,13 +190,19 @@ def unknown_times(
             unknown, and the threads that made calls.
     """
     ranks, starts, ends = ([np.empty(0, np.int64)] for _ in range(3))
-    kernels = np.flatnonzero(launches.call[: activities.kernels] != NONE) if len(lost) else ()
+    n_kernels = activities.kernels if len(lost) else 0
+    kernels = np.flatnonzero(launches.call[:n_kernels] != NONE)
+    thread_of_kernel = of_launch[1][of_launch[0][kernels]]
     # Threads that lost work, and devices, are few.
     for thread, rows in rows_by_value(lost.thread):
-        of_thread = kernels[of_launch[1][of_launch[0][kernels]] == thread]
-        for rank, of_rank in rows_by_value(activities.rank[of_thread]):
+        is_near = thread_of_kernel == thread
+        if not is_near.any():
+            # Nothing shows on which device its work ran.
+            is_near = model.process_of(thread_of_kernel) == thread >> 24
+        near = kernels[is_near]
+        for rank, of_rank in rows_by_value(activities.rank[near]):
             start_ns, end_ns = _between_kernels(
-                lost.start_ns[rows], launches.start_ns, activities, of_thread[of_rank]
+                lost.start_ns[rows], launches.start_ns, activities, near[of_rank]
             )
             ranks.append(np.full(len(start_ns), rank, np.int64))
             starts.append(start_ns)
@@ -185,7 +227,8 @@ def _between_kernels(
         launch_ns: When the lost work was launched.
         launched_ns: When each activity was launched.
         activities: Kernels, then copies.
-        kernels: Rows of the kernels that the thread launched on one device, at least one.
+        kernels: Rows of the kernels that the thread, or its process, launched on one device, at
+            least one.
 
     Returns:
         start_ns: Start of the time of each piece of lost work.

@@ -21,11 +21,12 @@ from bubbleviz.render.json_document import render
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.view import View
 from tests.interpret.test_graphs import CALLS, LAUNCH, NODES, RANGES
+from tests.interpret.test_graphs import graphs as traced_graphs
 from tests.support.columnar_exports import columnar
 from tests.support.idle_runs import spent
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
-from tests.support.processes import Process, processes_of
+from tests.support.processes import processes_of
 from tests.support.rocm_profiles import write_rocpd, write_rpd
 from tests.support.torch_traces import traces_of
 
@@ -53,20 +54,12 @@ def marked(report: IdleReport) -> list[str]:
     return [restriction.text for restriction in report.restrictions]
 
 
-def hip(export: Path) -> list[Process]:
-    """Return the processes of an export, whose graphs HIP launched."""
-    processes = processes_of(export)
-    for process in processes:
-        process.calls = [(*call[:4], "hipGraphLaunch") for call in process.calls]
-    return processes
-
-
 WRITERS: dict[str, Callable[[Path, Path], Path]] = {
     "nsys": lambda export, _: export,
     "parquet": lambda export, folder: columnar(export, folder / "columns"),
     "torch": lambda export, folder: traces_of(export, folder)[0],
-    "rocpd": lambda export, folder: write_rocpd(folder / "a.db", hip(export)),
-    "rpd": lambda export, folder: write_rpd(folder / "a.rpd", hip(export)),
+    "rocpd": lambda export, folder: write_rocpd(folder / "a.db", processes_of(export)),
+    "rpd": lambda export, folder: write_rpd(folder / "a.rpd", processes_of(export)),
 }
 
 
@@ -123,13 +116,65 @@ def test_no_launch_after_recording_stopped_is_recorded(tmp_path: Path) -> None:
     assert marked(report) == ["incomplete: 2 of 10 graph launches have no recorded kernels"]
 
 
-def test_a_process_without_any_recorded_graph_needs_another_option(tmp_path: Path) -> None:
-    kernels = [K(0, 10 * US, 1), K(20_000 * US, 20_010 * US, 2)]
-    calls = [C(-10, -5, 1), C(20_000 * US - 10, 20_000 * US - 5, 2)]
-    calls += [C(1_000 * US * i, 1_000 * US * i + 5, 10 + i, name=LAUNCH) for i in range(1, 5)]
-    report = bubbleviz.idle(profile(tmp_path, kernels, calls))
-    assert not marked(report)
-    assert any("--cuda-graph-trace" in note.reason for note in report.limitations)
+def without_graphs(
+    folder: Path, *, tid: int = 1, n_unlinked: int = 0, traced: Sequence[int] = ()
+) -> Path:
+    """Return an export of graph launches without any kernels, and a kernel after each launch.
+
+    Args:
+        folder: Where to write it.
+        tid: Thread that launches the graphs; thread 1 launches the kernels.
+        n_unlinked: Number of kernels whose launch is unknown.
+        traced: Launches whose graph was traced as a whole.
+    """
+    kernels, calls = [], []
+    for i in range(COUNT):
+        start = 1_000 * US * (i + 1)
+        calls.append(C(start, start + 5 * US, 10 + i, tid=tid, name=LAUNCH))
+        calls.append(C(start + 6 * US, start + 9 * US, 50 + i))
+        kernels.append(K(start + 900 * US, start + 950 * US, 50 + i))
+    kernels += [K(1_200 * US + i * US, 1_201 * US + i * US, 900 + i) for i in range(n_unlinked)]
+    path = profile(folder, kernels, calls)
+    whole = [(k.start - 890 * US, k.start - 90 * US, 10 + i) for i, k in enumerate(kernels[:COUNT])]
+    return traced_graphs(path, [whole[i] for i in traced]) if traced else path
+
+
+NONE_RECORDED = "incomplete: 10 of 10 graph launches have no recorded kernels"
+
+
+@pytest.mark.parametrize("tid", [1, 2])
+@pytest.mark.parametrize("form", WRITERS)
+def test_graphs_without_any_recorded_kernel_are_lost(tmp_path: Path, form: str, tid: int) -> None:
+    report = bubbleviz.idle(WRITERS[form](without_graphs(tmp_path, tid=tid), tmp_path))
+    assert marked(report) == [NONE_RECORDED]
+    # All idle time between kernels lies around a launch, but for that between a kernel and the
+    # next launch.
+    assert spent(report.ranks[0])[UNRECORDED] == 9 * 900
+    (note,) = [note for note in report.limitations if "graph launches" in note.what]
+    assert ("--cuda-graph-trace=node" in note.reason) == (form in ("nsys", "parquet"))
+
+
+@pytest.mark.parametrize("form", ["nsys", "parquet"])
+def test_graphs_traced_as_a_whole_are_not_lost(tmp_path: Path, form: str) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "some").mkdir()
+    every_graph = without_graphs(tmp_path / "all", traced=range(COUNT))
+    assert not marked(bubbleviz.idle(WRITERS[form](every_graph, tmp_path / "all")))
+    some_graphs = without_graphs(tmp_path / "some", traced=(0, 1, 2, 6, 7, 8, 9))
+    assert marked(bubbleviz.idle(WRITERS[form](some_graphs, tmp_path / "some"))) == [MARK]
+
+
+@pytest.mark.parametrize(("n_unlinked", "is_marked"), [(9, True), (10, False)])
+def test_kernels_of_unknown_launches_may_be_those_of_graphs(
+    tmp_path: Path, n_unlinked: int, *, is_marked: bool
+) -> None:
+    report = bubbleviz.idle(without_graphs(tmp_path, n_unlinked=n_unlinked))
+    assert bool(marked(report)) == is_marked
+
+
+def test_processes_that_launch_no_graph_lose_none(tmp_path: Path) -> None:
+    kernels = [K(1_000 * US, 1_500 * US, 1), K(2_000 * US, 2_500 * US, 2)]
+    assert not marked(bubbleviz.idle(profile(tmp_path, kernels, [C(0, 5, 1), C(10, 15, 2)])))
 
 
 def test_the_mark_is_in_every_output_of_idle(tmp_path: Path) -> None:
@@ -201,15 +246,9 @@ def stopped(
     return profile(folder, kernels[:n_recorded], [*launches, *calls])
 
 
-LOST_FORMS = WRITERS | {
-    "rocpd": lambda export, folder: write_rocpd(folder / "a.db", processes_of(export)),
-    "rpd": lambda export, folder: write_rpd(folder / "a.rpd", processes_of(export)),
-}
-
-
-@pytest.mark.parametrize("form", LOST_FORMS)
+@pytest.mark.parametrize("form", WRITERS)
 def test_kernels_launched_after_recording_stopped_are_lost(tmp_path: Path, form: str) -> None:
-    report = bubbleviz.idle(LOST_FORMS[form](stopped(tmp_path, 20), tmp_path))
+    report = bubbleviz.idle(WRITERS[form](stopped(tmp_path, 20), tmp_path))
     assert [restriction.code for restriction in report.restrictions] == ["kernels-lost"]
     (note,) = [note for note in report.limitations if "not recorded" in note.what]
     assert note.count == 80
@@ -245,14 +284,10 @@ def captured_late(folder: Path, *kernels: K, first: tuple[int, int] = (463 * MS,
     return profile(folder, rows, calls)
 
 
-@pytest.mark.parametrize("form", ["nsys", "parquet", "torch", "rocpd", "rpd"])
+@pytest.mark.parametrize("form", WRITERS)
 def test_work_from_before_the_capture_makes_idle_time_unknown(tmp_path: Path, form: str) -> None:
     export = captured_late(tmp_path)
-    writers = WRITERS | {
-        "rocpd": lambda export, folder: write_rocpd(folder / "a.db", processes_of(export)),
-        "rpd": lambda export, folder: write_rpd(folder / "a.rpd", processes_of(export)),
-    }
-    report = bubbleviz.idle(writers[form](export, tmp_path))
+    report = bubbleviz.idle(WRITERS[form](export, tmp_path))
     assert marked(report) == [BEFORE]
     assert spent(report.ranks[0])[UNRECORDED] == 463_000 - 160
     assert "stream or rank dependency" not in spent(report.ranks[0])

@@ -16,6 +16,8 @@ HIP = {
     "cuLaunchKernel": "hipExtModuleLaunchKernel",
     "cudaEventQuery_v3020": "hipEventQuery",
     "cudaLaunchKernel": "hipLaunchKernel",
+    "cudaGraphLaunch": "hipGraphLaunch",
+    "cudaGraphLaunch_v10000": "hipGraphLaunch",
 }
 
 

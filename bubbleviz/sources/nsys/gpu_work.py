@@ -14,7 +14,7 @@ from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES,
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model import profile
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, narrowed
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked, narrowed
 from bubbleviz.model.copies import Copies, Direction, Memory
 from bubbleviz.model.grouping import distinct, in_groups, places_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -325,19 +325,16 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
 def _unrecorded_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation if processes launched CUDA graphs of which no work was recorded.
+    """Return a limitation if processes launched CUDA graphs, but no kernel was recorded of them.
 
-    Graph launches of a process that has work of others are counted as lost work.
+    Graph launches of a process that has kernels are counted as lost work when calls are linked.
     """
     _, thread, ids = _calls_named(export, call_names, GRAPH_LAUNCHES)
-    known = (thread != NONE) & (ids != _NOTHING)
-    process, correlation_id = process_of(thread[known]), profile.correlations(ids[known])
-    lost = 0
-    for pid in distinct(process).tolist():
-        ranks = np.flatnonzero(activities.ranks[:, 0] == pid)
-        recorded = activities.correlation_id[np.isin(activities.rank, ranks)]
-        has_work = np.isin(correlation_id[process == pid], recorded)
-        lost += 0 if has_work.any() else len(has_work)
+    process = process_of(thread[(thread != NONE) & (ids != _NOTHING)])
+    if len(process) == 0:
+        return ()
+    has_kernels = marked(len(activities.ranks), activities.rank[: activities.kernels])
+    lost = int((~np.isin(process, activities.ranks[has_kernels, 0])).sum())
     reason = f"{export.path}: record graphs' work with nsys profile --cuda-graph-trace=node"
     what = "CUDA graph launches without recorded work"
     return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()
