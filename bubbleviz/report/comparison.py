@@ -12,7 +12,7 @@ from bubbleviz.errors import BubblevizError, InputError
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report.followed import FollowedAdvice, followed_advice, same_work, work_ns
 from bubbleviz.report.promise import saved_share
-from bubbleviz.report.remedies import SAME_WORK, other_job
+from bubbleviz.report.remedies import SAME_WORK, describe_job_difference
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport, check_one_kind
 
@@ -292,7 +292,7 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
             yield f"{what}: {before} -> {now}"
     yield from _predicted(first, other)
     found = [*_divided(first, other), *_kernels_changed(first, other)]
-    if other_job(first, other) is None:
+    if describe_job_difference(first, other) is None:
         # Stages, ranks and links of one number are the same thing.
         found += [*_times_changed(first.stage_ns, other.stage_ns), *_slowed(first, other)]
     yield from (text for _, text in sorted(found, key=lambda own: -own[0]))

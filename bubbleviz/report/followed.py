@@ -1,6 +1,7 @@
-"""Advice that was followed: what a report promised, what was done about it, and what came of it.
+"""Followed advice: compares the savings that a report promised with the savings of a later run.
 
-An iteration is as long as the window of ``step``; what lies between iterations is in ``period``.
+The length of an iteration is the window of ``step``. The window of ``period`` also contains the
+time between iterations.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.texts import percent
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, SavedAdvice, saved_share
-from bubbleviz.report.remedies import COMPUTE, named_change, unnamed_change
+from bubbleviz.report.remedies import COMPUTE, describe_named_change, describe_unnamed_change
 
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedReport
 
-#: Savings within this much of an iteration are the same, whatever their intervals.
-WITHIN = 0.01
-#: What saves at least this share of its promise is kept in part.
+#: Maximum difference of two savings that count as equal, as a share of an iteration.
+SAME_SAVING = 0.01
+#: Minimum share of the promised saving for the verdict "kept in part".
 _IN_PART = 0.25
 #: Verdicts, from what was done and what came of it.
 KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
@@ -33,19 +34,20 @@ KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
 
 @dataclass(frozen=True)
 class FollowedAdvice:
-    """What became of one advice of an earlier report.
+    """The result of one piece of advice of an earlier report.
 
     Attributes:
-        kind: of what it was to remove.
-        place: where that was, the same from run to run.
-        action: what to do.
-        promised_ratio: the saving, as a share of an iteration.
-        error_ratio: how far that may be off; None where it is unknown.
-        change: what was done about it, as far as reports show it.
-        saved_ratio: how much shorter iterations are, as a share; None where it is unknown.
-        window: the ratio by whose windows they are.
-        per_microbatch: whether it is of the time of a microbatch, as iterations have other numbers
-            of them.
+        kind: Kind of the fault that the advice was to remove.
+        place: Place of the fault, the same in every report of a job.
+        action: Recommended action.
+        promised_ratio: Promised saving, as a share of an iteration.
+        error_ratio: Error bound of ``promised_ratio``, or None if unknown.
+        change: Change between the two reports that concerns the advice, as a clause.
+        saved_ratio: Saved share of an iteration, negative if iterations are longer, or None if
+            unknown.
+        window: Name of the ratio whose windows are compared.
+        per_microbatch: Whether times per microbatch are compared, because the runs have different
+            numbers of microbatches.
         verdict: :data:`KEPT`, :data:`IN_PART`, :data:`NOT_KEPT`, :data:`NOT_FOLLOWED` or
             :data:`UNKNOWN`.
     """
@@ -63,7 +65,7 @@ class FollowedAdvice:
 
     @property
     def outcome(self) -> str:
-        """How much shorter or longer iterations are, as a clause."""
+        """Clause that says how much shorter or longer iterations are."""
         if self.saved_ratio is None:
             return "how long iterations are is unknown"
         longer = "shorter" if self.saved_ratio >= 0 else "longer"
@@ -72,21 +74,21 @@ class FollowedAdvice:
 
     @property
     def line(self) -> str:
-        """All of it, as a sentence."""
+        """Sentence with the action, the promise, the change, the outcome and the verdict."""
         promised = saved_share(self.kind, self.place, self.promised_ratio, self.error_ratio)
         return f"{self.action}: promised {promised}; {self.change}; {self.outcome}: {self.verdict}"
 
 
 def work_ns(run: SavedReport) -> float:
-    """Return how long a microbatch is computed for, on all stages together."""
+    """Return the compute time of a microbatch, summed over all stages."""
     return sum(ns for (_, phase), ns in run.stage_ns.items() if phase in COMPUTE)
 
 
 def same_work(before: SavedReport, after: SavedReport) -> float:
-    """Return how many iterations of a run do the work of one of an earlier run.
+    """Return the number of iterations of a later run that do the work of one earlier iteration.
 
-    That is the ratio of their numbers of microbatches; 1 where either is unknown, and where one
-    batch was divided otherwise: operations then take as many times less as there are more.
+    This is the ratio of the numbers of microbatches. It is 1 if either number is unknown, or if
+    operations got shorter in proportion, since the same batch was then divided into more parts.
     """
     if not before.microbatches or not after.microbatches:
         return 1.0
@@ -98,35 +100,39 @@ def same_work(before: SavedReport, after: SavedReport) -> float:
 
 
 def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAdvice, ...]:
-    """Return what became of each advice of a report, in its order.
+    """Check each piece of advice of a report against a later run.
 
-    An advice counts as followed only if what it names became better by more than noise, and the
-    rest of the job stayed the same. If several were followed, each is compared with what came of
-    all of them.
+    Advice counts as followed only if the fault that it names shrank by more than noise, and the
+    rest of the job stayed the same. If several pieces were followed, each is compared with the
+    combined saving. Advice that promises less than ``SAME_SAVING`` is left out, and of each kind
+    only the first piece is checked.
 
     Args:
-        before: the report that gives advice.
-        after: a report of the run with changes.
+        before: The report that gives the advice.
+        after: The report of the later run.
+
+    Returns:
+        The results, in the order of the advice.
     """
     results, kinds = [], set[str]()
     for advice in before.advice:
-        # What saves little cannot be told apart from all else; of a kind the largest stands for it.
-        if advice.saving_ratio < WITHIN or advice.kind in kinds:
+        if advice.saving_ratio < SAME_SAVING or advice.kind in kinds:
             continue
         kinds.add(advice.kind)
-        # Where iterations overlap, one that ends earlier is not all won: the next began before.
+        # If iterations overlap, an earlier end of one does not shorten the run as much, because
+        # the next one has already begun.
         overlapping = before.headline == "period" or advice.place == "between-iterations"
         window = "period" if overlapping else "step"
-        results.append(_checked(advice, before, after, window))
+        results.append(_check_advice(advice, before, after, window))
     if (more := _more_microbatches(before, after)) is not None:
-        results.append(_checked(more, before, after, before.headline))
+        results.append(_check_advice(more, before, after, before.headline))
     return tuple(results)
 
 
-def _checked(
+def _check_advice(
     advice: SavedAdvice, before: SavedReport, after: SavedReport, window: str
 ) -> FollowedAdvice:
-    """Return whether an advice was followed, how, and whether its promise was kept.
+    """Return whether a piece of advice was followed, how, and whether its promise was kept.
 
     Args:
         advice: Advice of the earlier report.
@@ -134,17 +140,17 @@ def _checked(
         after: Report of the later run.
         window: Ratio by whose windows iterations are compared.
     """
-    done, change = named_change(advice, before, after)
-    if done and (unnamed := unnamed_change(advice, before, after)):
-        # What came of this advice cannot be told apart from what came of the rest.
-        done, change = False, f"{change}, but {unnamed}"
+    is_done, change = describe_named_change(advice, before, after)
+    if is_done and (unnamed := describe_unnamed_change(advice, before, after)):
+        # The effect of this advice cannot be separated from the effect of the other change.
+        is_done, change = False, f"{change}, but {unnamed}"
     saved, window = _saved(before, after, window)
-    within = max(advice.error_ratio or 0.0, WITHIN)
-    if not done:
+    tolerance = max(advice.error_ratio or 0.0, SAME_SAVING)
+    if not is_done:
         verdict = NOT_FOLLOWED
     elif saved is None:
         verdict = UNKNOWN
-    elif saved >= advice.saving_ratio - within:
+    elif saved >= advice.saving_ratio - tolerance:
         verdict = KEPT
     else:
         verdict = IN_PART if saved >= _IN_PART * advice.saving_ratio else NOT_KEPT
@@ -163,14 +169,15 @@ def _checked(
 
 
 def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice | None:
-    """Return the advice to run more microbatches; None where a report does not give it.
+    """Return the advice to run more microbatches, or None if a report does not give it.
 
-    The same bubble beside n times the work saves all but the n-th part of it: n is 2, or what was
-    done. What transfers take of it comes with each microbatch, and stays.
+    With n times the work, the same bubble takes an n-th of its former share. The factor n is
+    the growth of the later run if it has more microbatches, else 2. Bubble time that waits for transfers grows
+    with the number of microbatches, so none of it is saved.
     """
     ratio = before.bubble_ratio
     parts = dict(before.bubble_parts)
-    staying = sum(parts.get(own.label, 0.0) for own in (Cause.COMMUNICATION, Cause.QUEUED))
+    staying = sum(parts.get(cause.label, 0.0) for cause in (Cause.COMMUNICATION, Cause.QUEUED))
     if TWICE_THE_MICROBATCHES not in (before.what_to_do_first or "") or ratio is None:
         return None
     times = (after.microbatches or 0) / (before.microbatches or 1)
@@ -179,12 +186,12 @@ def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice |
 
 
 def _saved(before: SavedReport, after: SavedReport, window: str) -> tuple[float | None, str]:
-    """Return the share by which a window of as much work is shorter, and which window that is.
+    """Return the share by which a window with the same work got shorter, and the window's name.
 
-    None where either run has none.
+    The share is None if the runs have no window in common.
     """
     for name in (window, before.headline, "step"):
-        first, now = before.ratio(name), after.ratio(name)
-        if first and now and first.window_ns.mean and now.window_ns.mean is not None:
-            return 1 - same_work(before, after) * now.window_ns.mean / first.window_ns.mean, name
+        then, now = before.ratio(name), after.ratio(name)
+        if then and now and then.window_ns.mean and now.window_ns.mean is not None:
+            return 1 - same_work(before, after) * now.window_ns.mean / then.window_ns.mean, name
     return None, window

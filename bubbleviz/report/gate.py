@@ -14,12 +14,12 @@ from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.report.followed import (
     KEPT,
     NOT_FOLLOWED,
-    WITHIN,
+    SAME_SAVING,
     FollowedAdvice,
     followed_advice,
     same_work,
 )
-from bubbleviz.report.remedies import other_job
+from bubbleviz.report.remedies import describe_job_difference
 from bubbleviz.report.saved import SavedRatio, SavedReport, check_one_kind
 
 #: A number with its unit, as limits are written; one that is not 1 has an exponent of ten.
@@ -137,10 +137,10 @@ def _written(value: float, limit: Limit) -> str:
 
 
 def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[str, bool], ...]:
-    """Return a line on each advice that was followed, and whether it was kept.
+    """Return a line on each piece of advice that was followed, and whether its promise was kept.
 
-    If none was followed, one line says so, and how long iterations are now. It passes: nobody
-    tried to keep a promise, and limits of the length of iterations are checked apart.
+    If none was followed, the only line says so and compares the iteration times. It passes, because
+    there is no promise to keep; limits on the iteration time are checked separately.
 
     Args:
         before: The report that gives advice.
@@ -152,7 +152,7 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
         InputError: The reports are of different jobs.
     """
     check_one_kind({path: before, "the report to check": after})
-    if (job := other_job(before, after)) is not None:
+    if (job := describe_job_difference(before, after)) is not None:
         raise InputError(
             f"{path}: {job}, so its advice cannot be checked on the later one; give --promised-by "
             "a report of the same job"
@@ -168,24 +168,27 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
 
 
 def _no_promise(path: str, before: SavedReport, advised: Sequence[FollowedAdvice]) -> str:
-    """Return why no promise is checked.
+    """Return a sentence that explains why no promise is checked.
 
     Args:
         path: Path of the earlier report.
         before: The earlier report.
-        advised: What became of its advice, none of which was followed.
+        advised: Results of its advice, none of which was followed.
     """
-    # A schedule that causes the bubble has no saving of its own; what to do first says more.
+    # If the schedule causes the bubble, there is no saving to check, so ``what_to_do_first`` is
+    # quoted below.
     if advised and before.advice:
         first = advised[0]
-        is_longer = (first.saved_ratio or 0.0) < -WITHIN
+        is_longer = (first.saved_ratio or 0.0) < -SAME_SAVING
         limited = "; --baseline limits their length" if is_longer else ""
         return (
             f"no advice of {path} was followed, so no promise is checked; {first.action}: "
             f"{first.change}; {first.outcome}{limited}"
         )
     if before.advice:
-        return f"{path} promises no saving of {100 * WITHIN:g} % of an iteration or more to check"
+        return (
+            f"{path} promises no saving of {100 * SAME_SAVING:g} % of an iteration or more to check"
+        )
     if before.what_to_do_first is None:
         return f"{path} advises nothing"
     return f"{path} promises no saving to check; what to do first: {before.what_to_do_first}"

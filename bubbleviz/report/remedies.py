@@ -1,14 +1,15 @@
-"""Remedies: what differs between two runs, by what an advice names and what it does not name.
+"""Remedies: checks whether a later run followed a piece of advice.
 
-An advice counts as followed only if what it names became better by more than noise, and the rest
-stayed the same. Otherwise a change of the schedule, for example, would be credited to advice on
-kernels.
+Advice counts as followed only if the fault that it names shrank by more than noise, and everything
+else stayed the same. Otherwise a change of the schedule, for example, would be credited to advice
+on kernels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.phases import COUNTED
@@ -18,60 +19,64 @@ from bubbleviz.report.promise import MICROBATCHES, SavedAdvice
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedReport
 
-#: Phases whose times tell how much work microbatches are.
+#: Labels of the phases whose times add up to the work of a microbatch.
 COMPUTE = frozenset(phase.label for phase in COUNTED)
-#: Relative change of a time or a measure that is noise, whatever its spread.
+#: Minimum relative change of a time or a measure; a smaller one is noise, whatever its spread.
 _NOISE = 0.02
-#: Share of a fault that must be gone before its advice counts as followed.
-_LEAST_REMEDY = 0.1
-#: Relative change of work that is not named by an advice and still counts as the same: clocks and
-#: temperatures differ between runs.
+#: Minimum share of a fault that must be gone before its advice counts as followed.
+_MIN_REMEDY = 0.1
+#: Maximum relative change of work that counts as the same: clock rates and temperatures differ
+#: between runs.
 SAME_WORK = 0.05
-#: Standard errors of a difference of medians that chance may reach.
+#: Maximum difference of two medians that counts as chance, in standard errors.
 _STANDARD_ERRORS = 2.0
-#: Standard error of a median over that of a mean, for normal values.
+#: Ratio of the standard error of a median to the standard error of a mean, for normal values.
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
-#: Orders of searched schedules at equal times are those of others, as which runs are recognised.
+#: Recognised names of searched schedules, whose order equals that of another schedule if all
+#: operations take equal times.
 _RECOGNISED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Kinds of advice that name the order of operations.
-_OF_ORDER = {"schedule", "order"}
-#: Kinds of advice that change no work of any stage.
-_OF_DELAYS = {"collective", "late-start", "launch", "link", "order", "queue", "token"}
-#: Kinds of advice whose measure would be 0 without the fault; others would be 1.
-_ALL_FAULT = {"launch-gaps", "order", "queue"}
+_ORDER_KINDS = {"schedule", "order"}
+#: Kinds of advice that change the work of no stage.
+_DELAY_KINDS = {"collective", "late-start", "launch", "link", "order", "queue", "token"}
+#: Kinds of advice whose measure would be 0 without the fault. Other measures would be 1.
+_ZERO_BASED = {"launch-gaps", "order", "queue"}
 #: Kinds of advice whose measure is better if it is larger.
 _MORE_IS_BETTER = {"token"}
 
 
-def named_change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> tuple[bool, str]:
-    """Return whether what an advice names became better by more than noise, and how it changed.
+def describe_named_change(
+    advice: SavedAdvice, before: SavedReport, after: SavedReport
+) -> tuple[bool, str]:
+    """Describe how the fault that a piece of advice names changed between two runs.
 
     Args:
         advice: Advice of the earlier report.
         before: The earlier report.
         after: Report of the later run.
+
+    Returns:
+        is_remedied: Whether the fault shrank by more than noise.
+        change: The change, as a clause.
     """
     if advice.kind == "schedule":
-        return _schedule_change(advice, before, after)
+        return _describe_schedule(advice, before, after)
     if advice.kind == MICROBATCHES:
-        now, then = after.microbatches or 0, before.microbatches or 0
-        change = f"iterations have {now or 'unknown'} microbatches"
-        change += " as before" if now == then else f", had {then or 'unknown'}"
-        return now > then > 0, change
+        return _describe_microbatches(before, after)
     if advice.stages:
-        return _stage_change(advice.stages, before, after)
+        return _describe_stages(advice.stages, before, after)
     if advice.kind == "launch-gaps" and len(advice.indices) in {0, before.ranks}:
         first, last = before.launch_gap, after.launch_gap
         if first is not None and last is not None:
-            return _is_better(first, first, last), _gap_words(first, last)
-    now_advised = next((own for own in after.advice if own.place == advice.place), None)
-    if now_advised is None:
+            return _is_better(first, first, last), _describe_gaps(first, last)
+    repeated = next((later for later in after.advice if later.place == advice.place), None)
+    if repeated is None:
         return True, "it no longer stands out"
-    return _measure_change(advice, now_advised)
+    return _describe_measure(advice, repeated)
 
 
-def unnamed_change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> str:
-    """Return a change between two runs that an advice does not name; empty if there is none.
+def describe_unnamed_change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> str:
+    """Describe a change between two runs that a piece of advice does not name.
 
     Unknown values count as unchanged.
 
@@ -79,29 +84,32 @@ def unnamed_change(advice: SavedAdvice, before: SavedReport, after: SavedReport)
         advice: Advice of the earlier report.
         before: The earlier report.
         after: Report of the later run.
+
+    Returns:
+        The first change that was found, as a clause, or "" if there is none.
     """
-    if (job := other_job(before, after)) is not None:
-        return job
+    if (difference := describe_job_difference(before, after)) is not None:
+        return difference
     schedules = [
         _RECOGNISED_AS.get(run.schedule, run.schedule) for run in (before, after) if run.schedule
     ]
-    if not _kinds(advice) & _OF_ORDER and len(set(schedules)) > 1:
+    if not _split_kinds(advice) & _ORDER_KINDS and len(set(schedules)) > 1:
         return f"the schedule is {schedules[1]}, was {schedules[0]}"
     microbatches = [run.microbatches for run in (before, after) if run.microbatches]
     if advice.kind != MICROBATCHES and len(set(microbatches)) > 1:
         return f"iterations have {microbatches[1]:,} microbatches, had {microbatches[0]:,}"
-    return _unnamed_work(advice, before, after)
+    return _describe_unnamed_work(advice, before, after)
 
 
-def _kinds(advice: SavedAdvice) -> set[str]:
-    """Return the kinds of what an advice is to remove."""
+def _split_kinds(advice: SavedAdvice) -> set[str]:
+    """Return the kinds of faults that a piece of advice is to remove."""
     return {*advice.kind.split("+")}
 
 
-def other_job(before: SavedReport, after: SavedReport) -> str | None:
-    """Return why two reports are of different jobs; None if they may be of one.
+def describe_job_difference(before: SavedReport, after: SavedReport) -> str | None:
+    """Return a clause on how the jobs of two reports differ, or None if they may be the same.
 
-    The same job has as many ranks and stages, whatever changed in it.
+    Two runs of the same job have equal numbers of ranks and stages.
     """
     if before.ranks != after.ranks:
         return f"the runs have {before.ranks:,} and {after.ranks:,} ranks"
@@ -111,28 +119,36 @@ def other_job(before: SavedReport, after: SavedReport) -> str | None:
     return None
 
 
-# What an advice names.
+# Changes that advice names.
 
 
-def _schedule_change(
+def _describe_schedule(
     advice: SavedAdvice, before: SavedReport, after: SavedReport
 ) -> tuple[bool, str]:
-    """Return whether the advised schedule ran, and which one ran."""
+    """Return whether the advised schedule ran, and a clause that names the schedule that ran."""
     if before.schedule == after.schedule:
         return False, f"the schedule is still {after.schedule or 'unknown'}"
-    wanted, ran = (_RECOGNISED_AS.get(own, own) for own in (advice.place, after.schedule or ""))
+    wanted, ran = (_RECOGNISED_AS.get(name, name) for name in (advice.place, after.schedule or ""))
     advised = "" if ran == wanted else f", not {advice.place}"
     change = f"the schedule is {after.schedule or 'unknown'}{advised}, was {before.schedule}"
     return not advised, change
 
 
-def _stage_change(
+def _describe_microbatches(before: SavedReport, after: SavedReport) -> tuple[bool, str]:
+    """Return whether there are more microbatches, and a clause with their number."""
+    now, then = after.microbatches or 0, before.microbatches or 0
+    change = f"iterations have {now or 'unknown'} microbatches"
+    change += " as before" if now == then else f", had {then or 'unknown'}"
+    return now > then > 0, change
+
+
+def _describe_stages(
     stages: tuple[int, ...], before: SavedReport, after: SavedReport
 ) -> tuple[bool, str]:
-    """Return whether stages have less work, relative to the others, and how one of them changed.
+    """Return whether stages have less work, relative to the other stages, and a clause on it.
 
-    Of several stages and phases, the one whose time fell most is told. Communication is no work,
-    so its phases are left out.
+    The clause is about the stage and phase whose time fell most. Communication is not work, so its
+    phases are left out.
     """
     times = [
         (now_ns / then_ns, stage, phase, then_ns, now_ns)
@@ -145,24 +161,32 @@ def _stage_change(
     if not times:
         return False, "times of its stages are unknown"
     ratio, stage, phase, then_ns, now_ns = min(times)
-    noise = max(_NOISE, _median_noise(before, stage, phase), _median_noise(after, stage, phase))
+    noise = max(
+        _NOISE,
+        _estimate_median_noise(before, stage, phase),
+        _estimate_median_noise(after, stage, phase),
+    )
     now_ms, then_ms = f"{now_ns / 1e6:,.3f} ms", f"{then_ns / 1e6:,.3f} ms"
     past = "as before" if now_ms == then_ms else f"was {then_ms}"
     change = f"{phase} of stage {stage} takes {now_ms}, {past}"
-    return ratio < (1 - noise) * min(_work_ratio(before, after, stages), 1.0), change
+    is_less = ratio < (1 - noise) * min(_compare_other_work(before, after, stages), 1.0)
+    return is_less, change
 
 
-def _work_ratio(before: SavedReport, after: SavedReport, without: tuple[int, ...]) -> float:
-    """Return how many times as long the other stages compute as before; 1 if that is unknown."""
+def _compare_other_work(before: SavedReport, after: SavedReport, stages: tuple[int, ...]) -> float:
+    """Return the ratio of the later to the earlier work of all stages but ``stages``.
+
+    The ratio is 1 if either is unknown.
+    """
     then_ns, now_ns = (
-        sum(ns for stage, ns in _work_of_stages(run.stage_ns).items() if stage not in without)
+        sum(ns for stage, ns in _sum_by_stage(run.stage_ns).items() if stage not in stages)
         for run in (before, after)
     )
     return now_ns / then_ns if then_ns and now_ns else 1.0
 
 
-def _median_noise(run: SavedReport, stage: int, phase: str) -> float:
-    """Return by how much chance may move the median time of a stage and phase, as a share."""
+def _estimate_median_noise(run: SavedReport, stage: int, phase: str) -> float:
+    """Return how far chance may move the median time of a stage and phase, as a share of it."""
     kinds = [kind for kind in run.kinds if (kind.stage, kind.phase.label) == (stage, phase)]
     variances = [(kind.std_ns or 0.0) ** 2 / max(kind.n, 1) for kind in kinds]
     median_ns = sum(kind.median_ns for kind in kinds)
@@ -170,34 +194,45 @@ def _median_noise(run: SavedReport, stage: int, phase: str) -> float:
     return _STANDARD_ERRORS * math.sqrt(2) * error_ns / median_ns if median_ns else 0.0
 
 
-def _gap_words(before: float, after: float) -> str:
-    """Return how the share of operations' time in which no kernel runs changed."""
+def _describe_gaps(before: float, after: float) -> str:
+    """Return a clause on the share of operation time in which no kernel runs."""
     idle = f"no kernel runs for {percent(after)} of the time of operations"
     return f"{idle}, {'as' if percent(after) == percent(before) else percent(before)} before"
 
 
-def _measure_change(advice: SavedAdvice, now: SavedAdvice) -> tuple[bool, str]:
-    """Return whether the largest measure of an advice became better, and how it changed."""
-    what, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
-    last = dict(now.measure).get(what)
+def _describe_measure(advice: SavedAdvice, repeated: SavedAdvice) -> tuple[bool, str]:
+    """Return whether the largest measure of a piece of advice improved, and a clause on it.
+
+    Args:
+        advice: Advice of the earlier report.
+        repeated: Advice of the later report on the same place.
+    """
+    name, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
+    last = dict(repeated.measure).get(name)
     if last is None or not _is_remedied(advice.kind, first, last):
-        return False, f"it still costs {percent(now.saving_ratio)} of an iteration"
+        return False, f"it still costs {percent(repeated.saving_ratio)} of an iteration"
     if advice.kind == "queue":
-        return True, f"{last:,.0f} {what}s are queued, {first:,.0f} were"
+        return True, f"{last:,.0f} {name}s are queued, {first:,.0f} were"
     if advice.kind == "token":
         return True, f"{last:,.0f} chunks are in flight, {first:,.0f} were"
     if advice.kind == "order":
-        return True, f"{last:,.0f} {what}, {first:,.0f} were"
+        return True, f"{last:,.0f} {name}, {first:,.0f} were"
     if advice.kind == "launch-gaps":
-        return True, _gap_words(first, last)
-    return True, f"{what or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
+        return True, _describe_gaps(first, last)
+    return True, f"{name or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
 
 
 def _is_remedied(kind: str, first: float, last: float) -> bool:
-    """Return whether a measure became better: a count, a share, or a multiple of usual time."""
+    """Return whether a measure improved by more than noise.
+
+    Args:
+        kind: Kind of the advice.
+        first: The measure before: a count, a share, or a multiple of the usual time.
+        last: The measure after.
+    """
     if kind in _MORE_IS_BETTER:
         return last > (1 + _NOISE) * first
-    return _is_better(first, first if kind in _ALL_FAULT else first - 1, last)
+    return _is_better(first, first if kind in _ZERO_BASED else first - 1, last)
 
 
 def _is_better(first: float, fault: float, last: float) -> bool:
@@ -205,63 +240,69 @@ def _is_better(first: float, fault: float, last: float) -> bool:
 
     Args:
         first: The value before.
-        fault: Part of it that the fault causes.
+        fault: The part of ``first`` that the fault causes.
         last: The value after.
     """
-    return first - last > max(_NOISE * first, _LEAST_REMEDY * fault)
+    return first - last > max(_NOISE * first, _MIN_REMEDY * fault)
 
 
-# What an advice does not name.
+# Changes that advice does not name.
 
 
-def _unnamed_work(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> str:
-    """Return how work changed that an advice does not name; empty if it stayed the same."""
-    changes = [
-        _changes_of_work(_work_of_stages(then), _work_of_stages(now))
-        for then, now in (
-            (before.stage_ns, after.stage_ns),
-            (_mean_ns(before), _mean_ns(after)),
-        )
-    ]
-    of_all = [own.pop(None, 1.0) for own in changes]
-    if _kinds(advice) & {"schedule", MICROBATCHES} or advice.stages:
-        # Work moves between stages, or microbatches are as many times shorter as there are more.
-        times = (after.microbatches or 1) / (before.microbatches or 1)
-        moved = [_is_changed(ratio) and _is_changed(ratio * times) for ratio in of_all]
-        stages = set(advice.stages)
-        apart = [stage for stage in _changed_stages(changes) if stage not in stages]
-        if all(moved) and (apart or not stages):
-            return f"a microbatch takes {of_all[0]:.2f}x the work on all stages"
-        return ""
-    if _kinds(advice) <= _OF_DELAYS:
-        named: set[int | None] = set()
-    else:
-        known = range(len(before.stage_of_rank))
-        ranks = [rank for rank in advice.indices if rank in known] or known
-        named = {before.stage_of_rank[rank] for rank in ranks}
-    unnamed = [
-        stage
-        for stage in _changed_stages(changes)
-        if stage not in named or _is_longer(stage, changes)
-    ]
-    if not unnamed:
-        return ""
-    stage = unnamed[0]
-    return f"a microbatch takes {changes[0][stage]:.2f}x the work on stage {stage}"
+@dataclass(frozen=True)
+class _WorkChange:
+    """Ratios of later to earlier compute times per microbatch.
 
-
-def _is_longer(stage: int, changes: Iterable[Mapping[int | None, float]]) -> bool:
-    """Return whether the work of a stage became longer, which no advice asks for.
-
-    Args:
-        stage: A stage with a change by each of the measures.
-        changes: How many times as long stages compute as before, by each of several measures.
+    Attributes:
+        by_stage: Ratio of each stage whose time is known in both runs.
+        total: Ratio of the sums over all stages, or 1 if no stage is known in both runs.
     """
-    return all(own[stage] > 1 for own in changes)
+
+    by_stage: Mapping[int, float]
+    total: float
 
 
-def _work_of_stages(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]:
-    """Return how long a microbatch is computed for, by stage."""
+def _describe_unnamed_work(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> str:
+    """Return a clause on work that changed and that advice does not name, or "" if none did.
+
+    Medians and means must both show the change.
+    """
+    changes = (
+        _compare_work(before.stage_ns, after.stage_ns),
+        _compare_work(_mean_ns(before), _mean_ns(after)),
+    )
+    changed_stages = _find_changed_stages(changes)
+    if _split_kinds(advice) & {"schedule", MICROBATCHES} or advice.stages:
+        # Work moves between stages, or microbatches get shorter as their number grows.
+        times = (after.microbatches or 1) / (before.microbatches or 1)
+        is_total_changed = all(
+            _is_changed(change.total) and _is_changed(change.total * times) for change in changes
+        )
+        has_changed_others = bool(set(changed_stages) - set(advice.stages))
+        if is_total_changed and (has_changed_others or not advice.stages):
+            return f"a microbatch takes {changes[0].total:.2f}x the work on all stages"
+        return ""
+    named = _find_named_stages(advice, before)
+    for stage in changed_stages:
+        # No advice asks for more work on any stage.
+        is_longer = all(change.by_stage[stage] > 1 for change in changes)
+        if stage not in named or is_longer:
+            ratio = changes[0].by_stage[stage]
+            return f"a microbatch takes {ratio:.2f}x the work on stage {stage}"
+    return ""
+
+
+def _find_named_stages(advice: SavedAdvice, before: SavedReport) -> set[int | None]:
+    """Return the stages whose work the advice is to reduce, by the ranks that it names."""
+    if _split_kinds(advice) <= _DELAY_KINDS:
+        return set()
+    all_ranks = range(len(before.stage_of_rank))
+    ranks = [rank for rank in advice.indices if rank in all_ranks] or all_ranks
+    return {before.stage_of_rank[rank] for rank in ranks}
+
+
+def _sum_by_stage(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]:
+    """Return the compute time of a microbatch, by stage."""
     work_ns: dict[int, float] = {}
     for (stage, phase), ns in times_ns.items():
         if phase in COMPUTE:
@@ -270,7 +311,10 @@ def _work_of_stages(times_ns: Mapping[tuple[int, str], float]) -> dict[int, floa
 
 
 def _mean_ns(run: SavedReport) -> dict[tuple[int, str], float]:
-    """Return mean times by stage and phase, of chunks together; medians if there are no means."""
+    """Return mean times by stage and phase, summed over chunks.
+
+    Operations without a mean count with their median.
+    """
     total: dict[tuple[int, str], float] = {}
     for kind in run.kinds:
         key = kind.stage, kind.phase.label
@@ -278,24 +322,23 @@ def _mean_ns(run: SavedReport) -> dict[tuple[int, str], float]:
     return total
 
 
-def _changes_of_work(
-    before_ns: Mapping[int, float], after_ns: Mapping[int, float]
-) -> dict[int | None, float]:
-    """Return how many times as long stages compute as before, and all together under None."""
-    known = [stage for stage, ns in before_ns.items() if ns and after_ns.get(stage)]
-    changes: dict[int | None, float] = {
-        stage: after_ns[stage] / before_ns[stage] for stage in known
+def _compare_work(
+    before_ns: Mapping[tuple[int, str], float], after_ns: Mapping[tuple[int, str], float]
+) -> _WorkChange:
+    """Compare the compute times of two runs, which are keyed by stage and phase."""
+    then_ns, now_ns = _sum_by_stage(before_ns), _sum_by_stage(after_ns)
+    by_stage = {
+        stage: now_ns[stage] / ns for stage, ns in then_ns.items() if ns and now_ns.get(stage)
     }
-    if known:
-        changes[None] = sum(after_ns.values()) / sum(before_ns.values())
-    return changes
+    total = sum(now_ns.values()) / sum(then_ns.values()) if by_stage else 1.0
+    return _WorkChange(by_stage, total)
 
 
-def _changed_stages(changes: Iterable[Mapping[int | None, float]]) -> list[int]:
-    """Return the stages whose work changed by each of several measures, ascending."""
+def _find_changed_stages(changes: Iterable[_WorkChange]) -> list[int]:
+    """Return the stages whose work changed by every measure, ascending."""
     changed = [
-        {stage for stage, ratio in own.items() if stage is not None and _is_changed(ratio)}
-        for own in changes
+        {stage for stage, ratio in change.by_stage.items() if _is_changed(ratio)}
+        for change in changes
     ]
     return sorted(set.intersection(*changed))
 
