@@ -77,7 +77,7 @@ def either(args: KinetoArgs, operator: KinetoArgs, field: str) -> object:
 
 
 def whole_number(value: object, below: int) -> int:
-    """Return a number from 0 up to ``below``; -1 for anything else."""
+    """Return a whole number in ``[0, below)``, or -1 for any other value."""
     if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdigit():
         value = int(value)
     known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < below
@@ -85,17 +85,17 @@ def whole_number(value: object, below: int) -> int:
 
 
 def text_of(value: object) -> str:
-    """Return a text, or a number as text; "" for anything else."""
+    """Return a text, or a number as text, or "" for any other value."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 63 else ""
     return encodable(value) if isinstance(value, str) else ""
 
 
-#: Device numbers are below this.
+#: Upper bound of device numbers.
 _MAX_DEVICES = 1 << 22
 #: Columns of events.
 _THREAD, _START, _END = range(3)
-#: Arguments that are columns of all events, after thread, start, end and name.
+#: Names of the arguments that become columns of all events, after thread, start, end and name.
 _NUMBERS = ("correlation", "device", "external", "bytes")
 _NO_ARGS = KinetoArgs()
 
@@ -106,15 +106,15 @@ class EventRows(Table):
 
     Attributes:
         thread: number of the thread.
-        start_ns: start, counted from the trace's first event.
-        end_ns: end.
-        name: number of the name.
-        correlation: of a call and what it launched; -1 none.
-        device: of a kernel or copy; -1 none.
-        external: of an operator and what it launched; -1 none.
+        start_ns: Start time, counted from the first event of the trace.
+        end_ns: End time.
+        name: Number of the name.
+        correlation: Correlation id of a call or of the work that it launched, or -1 if it has none.
+        device: Device number of a kernel or copy, or -1 if unknown.
+        external: External id of an operator or of the work that it launched, or -1 if it has none.
         size: Number of bytes that a copy moved, or -1 if unknown.
-        kind: category of each.
-        impossible: how many events were left out.
+        kind: Code of the category.
+        impossible: Number of events that were left out.
     """
 
     thread: Ints
@@ -138,8 +138,8 @@ class EventCollector:
         thread_names: names of threads, by number.
         kernels: Arguments of kernels of collectives, keyed by thread, correlation id and start.
         operators: external id, thread, end and arguments of operators of collectives.
-        waits: Thread, start and arguments of events in which a stream or a host waits.
-        records: the same of events that record a CUDA event.
+        waits: Thread, start and arguments of events in which a stream or the host waits.
+        records: Thread, start and arguments of events that record a CUDA event.
         devices: names of accelerators whose categories occur.
         untimed: how many events have no time.
         endless: how many have no duration.
@@ -194,15 +194,15 @@ class EventCollector:
                 self.operators.append((external, thread, end_ns, own))
 
     def of_recording(
-        self, is_host_thread: Bools, is_place: Callable[[int, int], bool]
+        self, is_host_thread: Bools, is_inside: Callable[[int, int], bool]
     ) -> EventCollector:
-        """Return a view of what describes the collectives and waits of one recording.
+        """Return a collector with only the collectives and waits of one recording.
 
-        Columns of events and numbers of names and threads are shared with this collector.
+        It shares the event columns and the numbering of names and threads with this collector.
 
         Args:
-            is_host_thread: Whether each thread belongs to the recording, indexed by number.
-            is_place: Tells whether a thread and a device number belong to the recording.
+            is_host_thread: Mask of the threads of the recording, indexed by thread number.
+            is_inside: Returns whether a thread and a device number belong to the recording.
         """
         part = copy(self)
         part.operators = [event for event in self.operators if is_host_thread[event[1]]]
@@ -210,7 +210,7 @@ class EventCollector:
             [
                 (thread, start_ns, args)
                 for thread, start_ns, args in events
-                if is_place(thread, whole_number(args.device, _MAX_DEVICES))
+                if is_inside(thread, whole_number(args.device, _MAX_DEVICES))
             ]
             for events in (self.waits, self.records)
         )

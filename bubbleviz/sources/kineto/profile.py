@@ -132,10 +132,10 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
 
 
 def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
-    """Return the process of each kernel, which is that of its launching call.
+    """Return the process of each kernel: the process that made its launching call.
 
-    A kernel without one belongs to the process that made the most calls; without any calls, to
-    process 0.
+    A kernel without a launching call belongs to the process that made the most calls, or to process
+    0 if no calls were recorded.
     """
     process = process_of(threads[calls.thread])
     groups = groups_of(process)
@@ -173,7 +173,7 @@ def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.A
 
 
 def _read_copies(work: EventRows, names: Sequence[str]) -> Copies:
-    """Return what copies moved, as their names and arguments tell."""
+    """Read the direction, memory and size of copies from their names and arguments."""
     rows = np.flatnonzero(work.kind == kineto.COPY)
     return copies_of_names(rows, work.name[rows], names, work.size[rows])
 
@@ -187,18 +187,18 @@ _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
 @dataclass(frozen=True)
 class _Trace:
-    """Data that all recordings in a trace share.
+    """Data shared by all recordings in a trace.
 
     Attributes:
         path: Path of the trace.
-        metadata: Values of the document other than its events.
+        metadata: Fields of the document other than its events.
         base_ns: Start of the first event.
         threads: Global thread of each thread number.
-        names: Names of events, by number.
-        device: What the devices are.
-        api: API of the calls.
+        names: Names of events, indexed by name number.
+        device: Word for the devices, such as GPU.
+        api: Name of the API of the calls, CUDA or HIP.
         is_cut: Whether the end of the file is missing.
-        is_merged: Whether the trace holds several recordings.
+        is_merged: Whether the trace contains several recordings.
     """
 
     path: str
@@ -220,8 +220,8 @@ class _Events:
         work: Kernels, then copies.
         calls: Calls of the CUDA or HIP API.
         ranges: Annotations, operators and Python functions.
-        overheads: Times in which the profiler held the process up.
-        collector: What describes collectives and waits.
+        overheads: Times in which the profiler delayed the process.
+        collector: Collector with the arguments of collectives and waits.
     """
 
     work: EventRows
@@ -235,7 +235,8 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
     """Read a trace.
 
     Raises:
-        ProfileError: it is none, or holds several recordings that cannot be told apart.
+        ProfileError: The file is not a trace, or contains several recordings that cannot be
+            separated.
     """
     file = TraceFile(path, kineto.KinetoArgs, watch)
     collector = EventCollector(file)
@@ -278,28 +279,27 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
 
 def _split(events: _Events, recordings: Recordings) -> Iterator[_Events]:
     """Yield the events of each recording."""
-    of_work = recordings.of_work(events.work.thread, events.work.device)
+    by_work = recordings.number_work(events.work.thread, events.work.device)
 
-    def is_place(thread: int, device: int) -> bool:
-        place = thread, device
-        return recordings.of_place.get(place, int(recordings.of_thread[thread])) == number
+    def is_inside(thread: int, device: int) -> bool:
+        return recordings.find(thread, device) == number
 
-    def take(rows: EventRows, of_row: Ints) -> EventRows:
-        # The number of events that were left out is counted once.
+    def take(rows: EventRows, recording: Ints) -> EventRows:
+        # Events that were left out belong to no recording. They count once, in the first one.
         impossible = rows.impossible if number == 0 else 0
-        return replace(rows.take(of_row == number), impossible=impossible)
+        return replace(rows.take(recording == number), impossible=impossible)
 
     for number in range(len(recordings.labels)):
         calls, ranges, overheads = (
-            take(rows, recordings.of_thread[rows.thread])
+            take(rows, recordings.by_thread[rows.thread])
             for rows in (events.calls, events.ranges, events.overheads)
         )
-        collector = events.collector.of_recording(recordings.of_thread == number, is_place)
-        yield _Events(take(events.work, of_work), calls, ranges, overheads, collector)
+        collector = events.collector.of_recording(recordings.by_thread == number, is_inside)
+        yield _Events(take(events.work, by_work), calls, ranges, overheads, collector)
 
 
 def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
-    """Decode the only recording of a trace, or one of several."""
+    """Decode one recording of a trace."""
     path, threads, names = trace.path, trace.threads, trace.names
     base_ns, collector = trace.base_ns, events.collector
     work, calls, ranges = events.work, events.calls, events.ranges
@@ -412,7 +412,7 @@ def _named_threads(trace: _Trace, collector: EventCollector) -> tuple[model.Thre
 
 
 def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
-    """Return why a trace without GPU work must have lost it; "" where it need not."""
+    """Return a reason if a trace without GPU work must have lost it, or "" if it need not."""
     if cut and (workless or metadata.get("deviceProperties")):
         called = f", although calls launched some ({workless:,})" if workless else ""
         return f"cut short: the file's end is missing, and with it the work of the GPUs{called}"
@@ -422,7 +422,12 @@ def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
 
 
 def _losses_of_cut(trace: _Trace, n_lost: int | None) -> Iterator[Limitation]:
-    """Yield what a trace lacks that is cut among its kernels, ``n_lost`` of them at least."""
+    """Yield a limitation if the file was cut short after some of its kernels.
+
+    Args:
+        trace: The trace.
+        n_lost: Number of launches without recorded work, or None if no work was recorded.
+    """
     if trace.is_cut and n_lost is not None:
         # PyTorch writes kernels last.
         reason = (
@@ -435,7 +440,7 @@ def _losses_of_cut(trace: _Trace, n_lost: int | None) -> Iterator[Limitation]:
 
 
 def _losses(path: str, collector: EventCollector) -> Iterator[Limitation]:
-    """Yield what a trace holds that cannot be used."""
+    """Yield limitations for events without a time or without a duration."""
     if collector.untimed:
         yield Limitation("events without a time", f"{path}: they are left out", collector.untimed)
     if collector.endless:

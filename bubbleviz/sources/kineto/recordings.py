@@ -1,17 +1,17 @@
-"""Tells apart the recordings of several processes that were merged into one trace.
+"""Separates the recordings of several processes that were merged into one trace.
 
-A trace of PyTorch's profiler holds one process, and its devices are processes 0, 1, ... of the
-trace. Tools that merge traces keep device numbers and correlation ids, so both collide, and change
-the process ids instead::
+A trace of PyTorch's profiler contains one process, and its devices appear as processes 0, 1, ...
+Tools that merge traces change the process ids. They keep device numbers and correlation ids, so
+both collide::
 
     as recorded             labelled                      offset
     pid   device            pid              device       pid       device
     83    -                 [TP00-PP01] 83   -            1000083   -        host
     0     0                 [TP00-PP01] 0    0            1000000   0        GPU
 
-A recording is therefore a label, or else the offset of a device's process id from the device's
-number. The host process of a recording has its label, or follows its offset. If offsets do not
-decide it, launches do: no kernel starts before the call that launched it.
+A recording is therefore identified by its label, or else by the offset of a device's process id
+from the device's number. The host process of a recording has the same label, or follows the offset.
+If neither decides it, launches do: no kernel starts before the call that launched it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from bubbleviz.model.grouping import Numbering, begins, distinct, found_in, grou
 from bubbleviz.sources.kineto.events import EventRows
 from bubbleviz.sources.trace_events import ThreadName
 
-#: Process ids below this can be the numbers of devices.
+#: Upper bound of the process ids that may be device numbers.
 MAX_DEVICES = 4096
-#: Share of correlation ids with two launches above which a trace holds two recordings.
+#: Minimum share of correlation ids with two launches in a trace of two recordings.
 _MIN_COLLISIONS = 0.02
-#: Maximum number of kernels of a recording that are compared with the launches of each process.
+#: Approximate number of kernels per recording that are compared with the launches of each process.
 _MAX_SAMPLE = 20_000
-#: Share of a recording's kernels that may contradict the launches of its process.
+#: Maximum share of a recording's kernels that contradict the launches of its process.
 _MAX_MISFITS = 0.002
-#: The same where process ids already show which process it is.
+#: The same limit for a process that the process ids point to.
 _MAX_MISFITS_OF_HINT = 0.1
-#: Difference of the clocks of hosts and devices that is not a contradiction.
+#: Maximum clock difference of host and device that is no contradiction, in ns.
 _CLOCK_NS = 10_000
-_LABELLED = re.compile(r"(?P<label>.*?)(?P<number>[0-9]{0,18})\s*\Z", re.DOTALL)
+#: Digits at the end of a process id.
+_NUMBER = re.compile(r"[0-9]{0,18}\Z")
 
-#: Process id of an event as a label and a number, each of which may be missing ("" or None).
+#: Process id split into a label, or "" if it has none, and a number, or None if it has none.
 _Process: TypeAlias = "tuple[str, int | None]"
-#: What tells recordings apart: a label, and the offset of a device's process id.
+#: Key of a recording: a label, and the offset of the process ids of its devices.
 _Key: TypeAlias = "tuple[str, int]"
 
 
@@ -55,47 +56,52 @@ class Recordings:
 
     Attributes:
         labels: Label of each recording, or "" if it has none.
-        of_thread: Recording of each thread of a host, indexed by thread number.
-        of_place: Recording of each device, keyed by thread number and device number.
+        by_thread: Recording of each host thread, indexed by thread number.
+        by_device: Recording of each device, keyed by thread number and device number.
     """
 
     labels: tuple[str, ...]
-    of_thread: Ints
-    of_place: Mapping[tuple[int, int], int]
+    by_thread: Ints
+    by_device: Mapping[tuple[int, int], int]
 
-    def of_work(self, thread: Ints, device: Ints) -> Ints:
-        """Return the recording of each kernel or copy, by its thread and device."""
+    def find(self, thread: int, device: int) -> int:
+        """Return the recording of a device, or of the thread if the device ran no work."""
+        return self.by_device.get((thread, device), int(self.by_thread[thread]))
+
+    def number_work(self, thread: Ints, device: Ints) -> Ints:
+        """Return the recording of each kernel or copy, given its thread and device."""
         groups = groups_of(thread, device)
         places = zip(thread[groups.first].tolist(), device[groups.first].tolist(), strict=True)
-        of_group = [self.of_place.get(p, int(self.of_thread[p[0]])) for p in places]
-        return np.array(of_group, np.int64)[groups.of_row]
+        numbers = [self.find(*place) for place in places]
+        return np.array(numbers, np.int64)[groups.of_row]
 
 
 def find_recordings(
     path: str, threads: Sequence[ThreadName], work: EventRows, calls: EventRows
 ) -> Recordings | None:
-    """Return the recordings that were merged into a trace, or None if it holds one.
+    """Return the recordings that were merged into a trace, or None if there is only one.
 
     Args:
         path: Path of the trace, for messages.
-        threads: Process and thread id of each thread number.
+        threads: Process id and thread id, indexed by thread number.
         work: Kernels and copies.
         calls: Calls of the CUDA or HIP API.
 
     Raises:
-        ProfileError: The trace holds several recordings that cannot be told apart.
+        ProfileError: The trace contains several recordings that cannot be separated.
     """
     finder = _Finder(threads, work, calls)
-    keys = finder.keys()
+    keys = finder.find_keys()
     if len(keys) < 2 and len(finder.hosts) < 2:
         _refuse_collisions(path, finder)
         return None
     by_device = len(keys) < 2
     if by_device:
-        keys = finder.keys_of_devices()
+        keys = finder.use_devices_as_keys()
     key_of_host = finder.assign_hosts(keys, has_hints=not by_device)
-    if key_of_host is None and by_device and not finder.hosts_collide():
-        # Ids alone show which process launched what, even if processes share devices.
+    if key_of_host is None and by_device and not finder.do_hosts_collide():
+        # Correlation ids alone show which process launched a kernel, even if processes share a
+        # device.
         _refuse_collisions(path, finder)
         return None
     if key_of_host is None:
@@ -104,20 +110,20 @@ def find_recordings(
             "nothing shows which GPU belongs to which; give the original files"
         )
     _refuse_collisions(path, finder)
-    return finder.recordings(keys, key_of_host, by_device=by_device)
+    return finder.build_recordings(keys, key_of_host, by_device=by_device)
 
 
 def _refuse_collisions(path: str, finder: _Finder) -> None:
     """Refuse a trace in which one process launched twice with the same correlation ids.
 
     Raises:
-        ProfileError: It is such a trace.
+        ProfileError: A process launched twice with many of its correlation ids.
     """
-    n_twice, n_ids = finder.count_relaunched_ids()
-    if n_twice > _MIN_COLLISIONS * n_ids:
+    n_relaunched, n_ids = finder.count_relaunched_ids()
+    if n_relaunched > _MIN_COLLISIONS * n_ids:
         raise ProfileError(
-            f"{path}: {n_twice:,} of {n_ids:,} correlation ids name two launches of one process, "
-            "so recordings of two runs were merged; give the original files, one run at a time"
+            f"{path}: {n_relaunched:,} of {n_ids:,} correlation ids name two launches of one "
+            "process, so recordings of two runs were merged; give the original files, one run at a time"
         )
 
 
@@ -125,7 +131,7 @@ class _Finder:
     """Finds the recordings in a trace.
 
     Attributes:
-        hosts: Process numbers of those that launched work, ascending.
+        hosts: Numbers of the processes that launched work, ascending.
     """
 
     def __init__(self, threads: Sequence[ThreadName], work: EventRows, calls: EventRows) -> None:
@@ -140,7 +146,7 @@ class _Finder:
         process = self._process_of_thread[work.thread]
         places = groups_of(process, work.device)
         self._place_of_work = places.of_row
-        #: Process and device number of each place where work ran.
+        #: Process number and device number of each place where work ran.
         self._places = list(
             zip(
                 process[places.first].tolist(),
@@ -148,9 +154,10 @@ class _Finder:
                 strict=True,
             )
         )
-        self._key_of_place = [self._key(process, device) for process, device in self._places]
+        self._key_of_place = [self._find_key(*place) for place in self._places]
 
-    def _key(self, process: int, device: int) -> _Key:
+    def _find_key(self, process: int, device: int) -> _Key:
+        """Return the key of the recording that a device belongs to, going by its process id."""
         label, number = self._processes[process]
         if number is None:
             return label, 0
@@ -161,11 +168,12 @@ class _Finder:
             return label, number if number >= MAX_DEVICES else 0
         return label, number - device
 
-    def keys(self) -> list[_Key]:
-        """Return the keys of the recordings, in order; fewer than two for a trace of one.
+    def find_keys(self) -> list[_Key]:
+        """Return the sorted keys of the recordings, fewer than two if there is one recording.
 
-        Offsets count if several processes launched work, or if they cannot be device numbers.
-        Labels do not if the only process that launched work has another one: they name devices.
+        Offsets are used if several processes launched work, or if the process ids are too large to
+        be device numbers. Labels are not used if no device has the label of the only process that
+        launched work, since they name the devices then.
         """
         host_labels = {self._processes[host][0] for host in self.hosts}
         work_labels = {label for label, _ in self._key_of_place}
@@ -177,58 +185,61 @@ class _Finder:
             keys = sorted(set(self._key_of_place))
         return keys
 
-    def keys_of_devices(self) -> list[_Key]:
-        """Take each device for a recording, and return the keys."""
+    def use_devices_as_keys(self) -> list[_Key]:
+        """Take each device for a recording of its own, and return the sorted keys."""
         self._key_of_place = [("", device) for _, device in self._places]
         return sorted(set(self._key_of_place))
 
-    def hosts_collide(self) -> bool:
-        """Return whether processes share correlation ids, which are unique within one only."""
+    def do_hosts_collide(self) -> bool:
+        """Return whether several processes launched work with the same correlation ids."""
         ids = self._calls.correlation[self._launches]
         pairs = groups_of(self._host_of_launch, ids)
         n_ids = len(distinct(ids))
         return len(pairs) - n_ids > _MIN_COLLISIONS * n_ids
 
     def count_relaunched_ids(self) -> tuple[int, int]:
-        """Return how many correlation ids of a process name two launches, and how many there are.
+        """Count the correlation ids of all processes.
 
-        One launch may be recorded as a call of the runtime and one of the driver: these overlap on
-        one thread.
+        A runtime call and a driver call that overlap on one thread are a single launch.
+
+        Returns:
+            n_relaunched: Number of ids that belong to two launches of one process.
+            n_ids: Number of all ids of launches.
         """
         rows = self._launches
         ids, thread = self._calls.correlation[rows], self._calls.thread[rows]
         start_ns, end_ns = self._calls.start_ns[rows], self._calls.end_ns[rows]
         order = sorted_rows(self._host_of_launch, ids, start_ns)
         is_first = begins(self._host_of_launch[order], ids[order])
-        apart = np.zeros(len(order), bool)
+        is_separate = np.zeros(len(order), bool)
         before, after = order[:-1], order[1:]
-        apart[1:] = (thread[before] != thread[after]) | (start_ns[after] > end_ns[before])
-        is_second = apart & ~is_first
+        is_separate[1:] = (thread[before] != thread[after]) | (start_ns[after] > end_ns[before])
+        is_relaunch = is_separate & ~is_first
         id_number: Ints = np.cumsum(is_first)
-        return len(distinct(id_number[np.flatnonzero(is_second)])), int(is_first.sum())
+        return len(distinct(id_number[is_relaunch])), int(is_first.sum())
 
     def assign_hosts(self, keys: Sequence[_Key], *, has_hints: bool) -> Mapping[int, _Key] | None:
-        """Return the recording of each process that launched work, or None if it is unknown.
+        """Return the recording of each process that launched work, or None if unknown.
 
         Args:
-            keys: Recordings.
-            has_hints: Whether process ids may show which recording they belong to.
+            keys: Keys of the recordings.
+            has_hints: Whether process ids may point to recordings.
         """
         n_kernels, misfits = self._count_misfits(keys)
-        hinted = self._hinted(keys) if has_hints else None
+        hinted = self._find_hinted_keys(keys) if has_hints else None
         if hinted is not None:
             key_number = {key: number for number, key in enumerate(keys)}
-            fitting = [
-                misfits[at, key_number[hinted[host]]]
-                <= _MAX_MISFITS_OF_HINT * n_kernels[key_number[hinted[host]]]
-                for at, host in enumerate(self.hosts)
-            ]
-            if all(fitting):
+            hinted_number = [key_number[hinted[host]] for host in self.hosts]
+            hinted_misfits = misfits[np.arange(len(self.hosts)), hinted_number]
+            if (hinted_misfits <= _MAX_MISFITS_OF_HINT * n_kernels[hinted_number]).all():
                 return hinted
         return self._assign_by_elimination(keys, misfits <= _MAX_MISFITS * n_kernels)
 
-    def _hinted(self, keys: Sequence[_Key]) -> Mapping[int, _Key] | None:
-        """Return the recording that each process id points to, or None if not all point to one."""
+    def _find_hinted_keys(self, keys: Sequence[_Key]) -> Mapping[int, _Key] | None:
+        """Return the recording that each process id points to, or None if any points to none.
+
+        A process id points to the recording of its label with the largest offset up to its number.
+        """
         hinted: dict[int, _Key] = {}
         for host in self.hosts:
             label, number = self._processes[host]
@@ -238,21 +249,21 @@ class _Finder:
             if not offsets:
                 return None
             hinted[host] = label, max(offsets)
-        # Each recording has a process of its own, unless no launch of it was recorded.
+        # Two processes cannot share a recording while another recording has no process.
         if len(set(hinted.values())) < min(len(keys), len(self.hosts)):
             return None
         return hinted
 
     def _count_misfits(self, keys: Sequence[_Key]) -> tuple[Ints, Ints]:
-        """Count the kernels of recordings that processes cannot have launched.
+        """Count the kernels of each recording that each process cannot have launched.
 
         Returns:
-            n_kernels: Number of kernels of each recording that were compared, shape (keys,).
-            misfits: Number of these that a process did not launch, or launched after they started,
-                shape (hosts, keys).
+            n_kernels: Number of compared kernels of each recording, shape (keys,).
+            misfits: Number of compared kernels that the process did not launch, or launched after
+                they started, shape (hosts, keys).
         """
-        number = {key: at for at, key in enumerate(keys)}
-        key_of_place = np.array([number[key] for key in self._key_of_place], np.int64)
+        key_number = {key: number for number, key in enumerate(keys)}
+        key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
         key_of_work = key_of_place[self._place_of_work]
         launched_ids = distinct(self._calls.correlation[self._launches])
         has_launch = found_in(launched_ids, self._work.correlation) != NONE
@@ -265,13 +276,16 @@ class _Finder:
             n_kernels[key] = len(rows)
             start_ns = self._work.start_ns[rows]
             for host, (ids, launched_ns) in enumerate(launches):
-                at = found_in(ids, self._work.correlation[rows])
-                fits = (at != NONE) & (launched_ns[at] <= start_ns + _CLOCK_NS)
+                launch = found_in(ids, self._work.correlation[rows])
+                fits = (launch != NONE) & (launched_ns[launch] <= start_ns + _CLOCK_NS)
                 misfits[host, key] = len(rows) - int(fits.sum())
         return n_kernels, misfits
 
     def _launches_of(self, host: int) -> tuple[Ints, Ints]:
-        """Return the correlation ids that a process launched with, ascending, and the times."""
+        """Return the ascending correlation ids of a process's launches, and their start times.
+
+        If several launches have the same id, the first one counts.
+        """
         rows = self._launches[self._host_of_launch == host]
         ids, start_ns = self._calls.correlation[rows], self._calls.start_ns[rows]
         order = sorted_rows(ids, start_ns)
@@ -281,64 +295,71 @@ class _Finder:
     def _assign_by_elimination(
         self, keys: Sequence[_Key], can_belong: Bools
     ) -> Mapping[int, _Key] | None:
-        """Return the only way to give each recording one process, or None if there is not just one.
+        """Return the unique assignment of processes to recordings, or None if it is not unique.
 
-        If there is only one way, some recording has only one process left at every step.
+        In a unique perfect matching, at every step some recording has only one process left.
 
         Args:
-            keys: Recordings.
-            can_belong: Whether each process fits each recording, shape (hosts, keys).
+            keys: Keys of the recordings.
+            can_belong: Mask of the processes that fit each recording, shape (hosts, keys).
         """
         if len(keys) != len(self.hosts):
             return None
         can_belong = can_belong.copy()
         assigned: dict[int, _Key] = {}
         while len(assigned) < len(keys):
-            sure = np.flatnonzero(can_belong.sum(axis=0) == 1)
-            if len(sure) == 0:
+            decided = np.flatnonzero(can_belong.sum(axis=0) == 1)
+            if len(decided) == 0:
                 return None
-            key = int(sure[0])
+            key = int(decided[0])
             host = int(can_belong[:, key].argmax())
             assigned[self.hosts[host]] = keys[key]
             can_belong[host] = False
         return assigned
 
-    def recordings(
+    def build_recordings(
         self, keys: Sequence[_Key], key_of_host: Mapping[int, _Key], *, by_device: bool
     ) -> Recordings:
-        """Return the recordings, with every thread and device in one of them."""
-        number = {key: at for at, key in enumerate(keys)}
-        of_process = dict(self._guess_idle_processes(keys))
-        of_process |= {host: number[key] for host, key in key_of_host.items()}
+        """Return the recordings, with every thread and device in one of them.
+
+        Args:
+            keys: Keys of the recordings.
+            key_of_host: Key of each process that launched work.
+            by_device: Whether each device is a recording of its own, whatever its process id is.
+        """
+        key_number = {key: number for number, key in enumerate(keys)}
+        by_process = dict(self._guess_recordings(keys))
+        by_process |= {host: key_number[key] for host, key in key_of_host.items()}
         for (process, _), key in zip(self._places, self._key_of_place, strict=True):
             if process not in self.hosts and not by_device:
-                of_process[process] = number[key]
-        of_thread = np.array([of_process[process] for process in self._process_of_thread.tolist()])
-        threads = groups_of(self._work.thread, self._work.device)
-        of_place = {
-            (int(self._work.thread[row]), int(self._work.device[row])): number[
-                self._key_of_place[self._place_of_work[row]]
-            ]
-            for row in threads.first.tolist()
-        }
+                by_process[process] = key_number[key]
+        by_thread = np.array([by_process[process] for process in self._process_of_thread.tolist()])
+        places = groups_of(self._work.thread, self._work.device)
+        devices = {}
+        for row in places.first.tolist():
+            place = int(self._work.thread[row]), int(self._work.device[row])
+            devices[place] = key_number[self._key_of_place[self._place_of_work[row]]]
         labels = tuple(label.strip(" []():-_") for label, _ in keys)
-        return Recordings(labels, of_thread, of_place)
+        return Recordings(labels, by_thread, devices)
 
-    def _guess_idle_processes(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
-        """Yield the recording of each process by its label, then by its id; else the first one."""
-        for process, (label, number) in enumerate(self._processes):
-            fitting = [at for at, (name, _) in enumerate(keys) if name == label]
-            below = [at for at in fitting if keys[at][1] <= (number or 0)]
-            yield process, max(below, default=min(fitting, default=0))
+    def _guess_recordings(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
+        """Yield each process with the recording of its label, or the first recording if no
+        recording has it.
+
+        If several recordings have its label, it is the last one whose offset is at most the number
+        in the process id.
+        """
+        for process, (label, process_number) in enumerate(self._processes):
+            same_label = [number for number, (name, _) in enumerate(keys) if name == label]
+            below = [number for number in same_label if keys[number][1] <= (process_number or 0)]
+            yield process, max(below, default=min(same_label, default=0))
 
 
 def _parse_process(name: int | str | None) -> _Process:
-    """Return the label and the number of a process id."""
+    """Split a process id into its label and its number."""
     if isinstance(name, int):
         return "", name
-    if name is None:
-        return "", None
-    match = _LABELLED.match(name)
-    if match is None:
-        return name, None
-    return match["label"], int(match["number"]) if match["number"] else None
+    text = (name or "").rstrip()
+    label = _NUMBER.sub("", text, count=1)
+    digits = text[len(label) :]
+    return label, int(digits) if digits else None
