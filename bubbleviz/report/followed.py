@@ -171,9 +171,9 @@ def _check_advice(
 def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice | None:
     """Return the advice to run more microbatches, or None if a report does not give it.
 
-    With n times the work, the same bubble takes an n-th of its former share. The factor n is
-    the growth of the later run if it has more microbatches, else 2. Bubble time that waits for transfers grows
-    with the number of microbatches, so none of it is saved.
+    With n times the work, the same bubble takes an n-th of its former share. If the later run has
+    more microbatches, n follows from their numbers; otherwise it is 2. Bubble time that waits for
+    transfers grows with the number of microbatches, so none of it is saved.
     """
     ratio = before.bubble_ratio
     parts = dict(before.bubble_parts)

@@ -123,7 +123,8 @@ def _refuse_collisions(path: str, finder: _Finder) -> None:
     if n_relaunched > _MIN_COLLISIONS * n_ids:
         raise ProfileError(
             f"{path}: {n_relaunched:,} of {n_ids:,} correlation ids name two launches of one "
-            "process, so recordings of two runs were merged; give the original files, one run at a time"
+            "process, so recordings of two runs were merged; give the original files, one run at a "
+            "time"
         )
 
 
@@ -343,11 +344,10 @@ class _Finder:
         return Recordings(labels, by_thread, devices)
 
     def _guess_recordings(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
-        """Yield each process with the recording of its label, or the first recording if no
-        recording has it.
+        """Yield each process with the recording of its label.
 
-        If several recordings have its label, it is the last one whose offset is at most the number
-        in the process id.
+        If several recordings have the label, the last one counts whose offset is at most the number
+        in the process id. If no recording has the label, the first recording is used.
         """
         for process, (label, process_number) in enumerate(self._processes):
             same_label = [number for number, (name, _) in enumerate(keys) if name == label]
