@@ -1,6 +1,6 @@
-"""Damaged work: kernels and copies whose times, places or rows cannot be, and those that are lost.
+"""Damaged work: kernels and copies with impossible times, places or rows, and lost kernels.
 
-Work whose times contradict its launching call, or the capture, is left out::
+Work whose times contradict its launching call or the capture is left out::
 
     calls          ├──────── capture ────────┤
     launch         │     ▼                   │
@@ -8,12 +8,12 @@ Work whose times contradict its launching call, or the capture, is left out::
     left out       │ ██                      │        began before its own launch
     left out   ██  │                         │    ███ lies outside the capture, and far from it
 
-Launches whose kernel the profile does not hold, though the capture went on, are counted::
+Launches without a recorded kernel are counted as lost if the capture went on::
 
     launches     │ a  b  c  d  e  f │
     kernels      │  a  b     d      │     c is lost; e and f had not run when the capture ended
 
-If the process goes on for longer than any work took to end, recording had stopped::
+Recording had stopped if the process goes on for longer than any work took from launch to end::
 
     launches     │ a  b  c  d  e  f        synchronize │
     kernels      │  a  b  c                            │     d, e and f are lost
@@ -38,29 +38,31 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.texts import counted, listed, percent
 
-#: Work may begin so much before its launching call, as clocks differ; ns.
+#: Maximum time by which work may begin before its launching call because clocks differ, in ns.
 _CLOCK_GRAIN_NS = 100_000
-#: So much where many kernels do; ns.
+#: The same maximum if many kernels begin early, in ns.
 _CLOCK_DRIFT_NS = 10_000_000
-#: Such a part of all kernels are many.
+#: One in so many kernels counts as many.
 _MANY = 20
-#: Rows that are looked at together, as memory is short.
+#: Number of rows that are checked at a time, to save memory.
 _PIECE = 1 << 16
-#: Work of an unknown place is damaged if it is no more than such a part of all work.
+#: Work of an unknown place is damaged if it is at most one in so many of all kernels and copies.
 _FEW = 100
-#: Places that a limitation lists.
+#: Maximum number of places that a limitation lists.
 _LISTED = 4
-#: Some profilers count in microseconds, so that a kernel of no length may have taken one or two.
+#: Minimum usual duration of kernels that cannot have a duration of 0, in ns. Some profilers count
+#: in microseconds, so a short kernel may have no duration.
 _LONG_NS = 10_000
-#: So many calls without work are looked at first, and the others only where one of these is lost.
+#: Number of calls without work that are checked first. The others are checked only if one of these
+#: is lost.
 _FIRST = 1 << 13
-#: Where such a part of the kernels of a process is lost, ratios are those of another run.
+#: Minimum share of lost kernels of a process that marks the ratios.
 _NOTICEABLE = 0.01
-#: So many lost kernels of a sample tell how many there are (to a third).
+#: Minimum number of lost kernels in a sample from which the total is estimated, to within a third.
 _ENOUGH = 10
-#: A kernel that takes so many times the longest time of others may run when the capture ends.
+#: A kernel may run at the end of the capture for so many times the longest time of other kernels.
 _FAR_LONGER = 2
-#: Stands for the launch of a thread that made none, and for a time that never comes.
+#: Launch time of a thread without launches, and a time after the end of every capture.
 _NEVER, _FOREVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 _Notes: TypeAlias = list[Limitation]
@@ -73,21 +75,22 @@ def check_times(
     launched_ns: Ints,
     capture_ns: tuple[int, int] | None,
 ) -> tuple[Bools | None, _Notes]:
-    """Hold the times of work against its launching call and the capture.
+    """Check the times of work against its launching call and the capture.
 
-    The clocks of a GPU and its host differ by microseconds, and by milliseconds where the profiler
-    corrects their drift badly. Such a difference shows in many kernels alike, and then nothing is
-    left out; a damaged time is alone. The clock of each device is judged for itself.
+    The clocks of a GPU and its host differ by microseconds, or by milliseconds if the profiler
+    corrects their drift badly. Many kernels then begin too early by similar times, and nothing is
+    left out. A damaged time stands out from the others. Each device is checked separately.
 
     Args:
-        path: of the profile.
-        activities: kernels, then copies.
-        call: the launching call of each; -1 unknown.
-        launched_ns: when that began.
-        capture_ns: start of the first call and end of the last; None where no host made them.
+        path: Path of the profile.
+        activities: Kernels, then copies.
+        call: Launching call of each activity, or -1 if unknown.
+        launched_ns: Start time of these calls.
+        capture_ns: Start of the first call and end of the last, or None if no host made calls.
 
     Returns:
-        Which work has times that can be, None for all, and limitations.
+        is_possible: Mask of the work with possible times, or None if all times are possible.
+        notes: Limitations.
     """
     start_ns, notes = activities.start_ns, list[Limitation]()
     early = np.zeros(len(activities), bool)
@@ -131,7 +134,13 @@ def check_times(
 
 
 def _most_early_ns(delay_ns: Ints) -> int:
-    """Return how long before its call work may begin (ns); for ever where most of it does."""
+    """Return how long before its launching call work may begin, in ns.
+
+    If most work begins before its call, the limit is so large that nothing is left out.
+
+    Args:
+        delay_ns: Time from the start of the call to the start of the work.
+    """
     negative = int((delay_ns < 0).sum())
     before = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
     if 2 * negative > len(delay_ns):
@@ -146,26 +155,27 @@ def check_places(
     devices: Sequence[profile.Device],
     calling: Ints | None,
 ) -> tuple[Bools, _Notes]:
-    """Hold the processes and devices of work against the lists of devices, and the calls.
+    """Check the processes and devices of work against the list of devices and the calls.
 
-    A damaged identifier gives a kernel a process, or a device, of its own::
+    A damaged identifier puts a kernel on a process or device that nothing else mentions::
 
         calls of      process 1   process 2
         devices of    process 1   process 2
         kernels of    process 1   process 2   process 7     a few: left out
                        GPU 0       GPU 1       GPU 1
 
-    Where many kernels ran there, it is the lists that lack something: they are kept, and that is
-    told.
+    If many kernels ran there, the lists are incomplete. The kernels are then kept, and a limitation
+    says so.
 
     Args:
-        source: of the profile.
-        activities: kernels, then copies.
-        devices: that the profile lists; empty where it lists none.
-        calling: processes that made calls, ascending; None where no host's calls are known.
+        source: Source of the profile.
+        activities: Kernels, then copies.
+        devices: Devices that the profile lists, or empty if it has no list.
+        calling: Processes that made calls, ascending, or None if no calls were recorded.
 
     Returns:
-        Which ranks are left out, and limitations.
+        is_left_out: Mask of the ranks whose work is left out.
+        notes: Limitations.
     """
     places = activities.ranks.tolist()
     work = activities.counts_by_rank()
@@ -207,20 +217,21 @@ def check_places(
 def check_rows(
     path: str, activities: profile.Activities, launches: Launches, calls: profile.CallLog
 ) -> tuple[Ints, _Notes]:
-    """Look for work that is recorded twice, and kernels without a length.
+    """Find work that is recorded twice, and kernels without a duration.
 
-    A call launches a kernel once, so that two rows of one call, name and device with the same times
-    are the same, but for those of a CUDA graph, whose nodes may run side by side. A kernel cannot
-    end as it begins where others of its name take long.
+    A call launches a kernel once, so two rows with the same call, name, device and times are
+    duplicates, except for nodes of a CUDA graph, which may run at the same time. A kernel cannot
+    have a duration of 0 if most kernels of its name are long.
 
     Args:
-        path: of the profile.
-        activities: kernels, then copies.
-        launches: of all of these.
-        calls: all calls, by row.
+        path: Path of the profile.
+        activities: Kernels, then copies.
+        launches: Launches of the activities.
+        calls: All calls of the profile.
 
     Returns:
-        The rows that are left out, for an earlier one is the same, and limitations.
+        duplicates: Rows that are left out because an earlier row is equal.
+        notes: Limitations.
     """
     repeated, notes = _repeated(activities, launches.sharing), list[Limitation]()
     if len(repeated):
@@ -243,7 +254,12 @@ def check_rows(
 
 
 def _repeated(activities: profile.Activities, rows: Codes) -> Ints:
-    """Return those of some rows that share their ids which an earlier one equals."""
+    """Return the rows that equal an earlier row.
+
+    Args:
+        activities: Kernels, then copies.
+        rows: Rows that share their correlation id with another row.
+    """
     if len(rows) == 0:
         return np.empty(0, np.int64)
     names = ("rank", "correlation_id", "name_id", "start_ns", "end_ns")
@@ -252,7 +268,7 @@ def _repeated(activities: profile.Activities, rows: Codes) -> Ints:
 
 
 def _lengthless(activities: profile.Activities) -> Ints:
-    """Return the kernels that end as they begin, while most of their name are long."""
+    """Return the kernels with a duration of 0 whose name usually takes long."""
     count = activities.kernels
     start_ns, end_ns = activities.start_ns[:count], activities.end_ns[:count]
     pieces = (slice(at, at + _PIECE) for at in range(0, count, _PIECE))
@@ -261,32 +277,31 @@ def _lengthless(activities: profile.Activities) -> Ints:
     if len(rows) == 0:
         return rows
     name = activities.name_id[:count]
-    wanted = marked(len(activities.names), name[rows])
-    rows = np.flatnonzero(wanted[name])
+    has_lengthless = marked(len(activities.names), name[rows])
+    rows = np.flatnonzero(has_lengthless[name])
     lengthless = [rows[:0]]
-    for _, own in rows_by_value(name[rows]):
-        duration_ns = end_ns[rows[own]] - start_ns[rows[own]]
-        real_ns = np.sort(duration_ns[duration_ns > 0])
-        # Half of them at least are as long.
-        if len(real_ns) and real_ns[len(real_ns) // 2] >= _LONG_NS:
-            lengthless.append(rows[own[duration_ns <= 0]])
+    for _, members in rows_by_value(name[rows]):
+        duration_ns = end_ns[rows[members]] - start_ns[rows[members]]
+        positive_ns = np.sort(duration_ns[duration_ns > 0])
+        if len(positive_ns) and positive_ns[len(positive_ns) // 2] >= _LONG_NS:
+            lengthless.append(rows[members[duration_ns <= 0]])
     return np.concatenate(lengthless)
 
 
 @dataclass(frozen=True)
 class ProcessLoss:
-    """What a process launched that the profile could hold.
+    """Lost and recorded kernels of a process.
 
     Attributes:
-        process: the process.
-        count: of kernels that are lost; an estimate where calls were sampled.
-        seen: of these, in the sample.
-        kernels: that the profile holds, of the time in which kernels count as lost.
-        launched_ns: When the lost kernels that were seen were launched.
-        first_launch_ns: When the first recorded work of the process was launched, or the smallest
-            number if that is unknown.
-        last_launch_ns: When the last recorded work of the process was launched, or the largest
-            number if that is unknown.
+        process: Number of the process.
+        count: Number of lost kernels, an estimate if calls were sampled.
+        seen: Number of lost kernels in the sample.
+        kernels: Number of recorded kernels that were launched while kernels can count as lost.
+        launched_ns: Launch times of the lost kernels in the sample.
+        first_launch_ns: Launch time of the first recorded work of the process, or the smallest
+            number if unknown.
+        last_launch_ns: Launch time of the last recorded work of the process, or the largest number
+            if unknown.
     """
 
     process: int
@@ -299,86 +314,122 @@ class ProcessLoss:
 
     @property
     def before_span(self) -> int:
-        """How many of the lost kernels that were seen were launched before all recorded work."""
+        """Number of lost kernels in the sample that were launched before all recorded work."""
         return int((self.launched_ns < self.first_launch_ns).sum())
 
     @property
     def after_span(self) -> int:
-        """Number of the lost kernels that were seen and were launched after all recorded work."""
+        """Number of lost kernels in the sample that were launched after all recorded work."""
         return int((self.launched_ns > self.last_launch_ns).sum())
 
 
-def lost_kernels(
+@dataclass(frozen=True)
+class LostKernels:
+    """Kernels that were launched and not recorded.
+
+    Attributes:
+        processes: Losses of each process that launched any kernel, by process number. Empty if no
+            kernel is lost.
+        is_sampled: Whether only a sample of the calls without work was checked.
+        calls: Checked calls that lost their kernel.
+    """
+
+    processes: tuple[ProcessLoss, ...]
+    is_sampled: bool
+    calls: profile.Calls
+
+
+def find_lost_kernels(
     workless: WorklessRows,
     launches: Launches,
     activities: profile.Activities,
     of_launch: tuple[Codes, Ints],
     calls: profile.CallLog,
-) -> tuple[tuple[ProcessLoss, ...], bool, profile.Calls]:
-    """Return how many kernels each process launched before others that the profile does not hold.
+) -> LostKernels:
+    """Find the kernels that were launched before recorded ones and are not in the profile.
 
-    A launch that failed makes no kernel, and neither does one while a stream is captured into a
-    CUDA graph. Where very many calls have no work, a sample of them stands for all.
+    A failed launch makes no kernel, and neither does a launch while a stream is captured into a
+    CUDA graph. If very many calls have no work, only a sample of them is checked.
 
     Args:
-        workless: calls without work.
-        launches: of all activities.
-        activities: kernels, then copies.
-        of_launch: of each activity the row of its launch's thread, which means nothing where it
-            has none; and the threads that made calls.
-        calls: all calls, by row.
-
-    Returns:
-        The processes that launched any kernel, by number, none where nothing is lost; whether
-        only some of the calls without work were looked at; and those of them that lost a kernel.
+        workless: Calls without work.
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+        of_launch: For each activity the row of its launch's thread, undefined if its launch is
+            unknown, and the threads that made calls.
+        calls: All calls of the profile.
     """
     rows, step = workless.sample(_FIRST)
-    some = _launches_without_kernel(rows, launches, calls)
-    if len(some) == 0:
-        return (), step > 1, some
+    lost = _launches_without_kernel(rows, launches, calls)
+    if len(lost) == 0:
+        return LostKernels((), step > 1, lost)
     until_ns = recorded_until(launches, activities, of_launch)
     threads = of_launch[1]
     until_ns = until_recording_stopped(
-        some, until_ns, launches, activities, of_launch, calls, patience=_FAR_LONGER
+        lost, until_ns, launches, activities, of_launch, calls, patience=_FAR_LONGER
     )
-    some = launched_before(some, until_ns, threads)
-    if len(some) and step > workless.step:
+    lost = launched_before(lost, until_ns, threads)
+    if len(lost) and step > workless.step:
         rows, step = workless.sample()
-        some = _launches_without_kernel(rows, launches, calls)
-        some = launched_before(some, until_ns, threads)
-    if len(some) == 0:
-        return (), step > 1, some
-    known = np.flatnonzero(launches.call != NONE)
-    launched_ns, thread = launches.start_ns[known], of_launch[0][known]
-    # The launch that a bound was taken from is before it, too.
-    counts = (known < activities.kernels) & (launched_ns <= until_ns[thread])
-    kernels = np.bincount(thread[counts], minlength=len(threads))
-    process = profile.process_of(threads)
-    seen = dict(rows_by_value(profile.process_of(some.thread)))
-    none = np.empty(0, np.int64)
+        lost = _launches_without_kernel(rows, launches, calls)
+        lost = launched_before(lost, until_ns, threads)
+    if len(lost) == 0:
+        return LostKernels((), step > 1, lost)
+    losses = _count_by_process(lost, step, until_ns, launches, activities, of_launch)
+    return LostKernels(tuple(losses), step > 1, lost)
+
+
+def _count_by_process(
+    lost: profile.Calls,
+    step: int,
+    until_ns: Ints,
+    launches: Launches,
+    activities: profile.Activities,
+    of_launch: tuple[Codes, Ints],
+) -> Iterator[ProcessLoss]:
+    """Yield the losses of each process that launched any kernel, by process number.
+
+    Args:
+        lost: Checked calls that lost their kernel.
+        step: Number of calls that each checked call stands for.
+        until_ns: Time of each thread until which kernels can count as lost.
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+        of_launch: For each activity the row of its launch's thread, undefined if its launch is
+            unknown, and the threads that made calls.
+    """
+    threads = of_launch[1]
+    linked = np.flatnonzero(launches.call != NONE)
+    launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
+    # A thread's bound may be the time of its own last launch, which counts as well.
+    is_counted = (linked < activities.kernels) & (launched_ns <= until_ns[thread])
+    n_kernels = np.bincount(thread[is_counted], minlength=len(threads))
     first_ns, last_ns = group_extents(
         thread.astype(np.int64), len(threads), launched_ns, launched_ns
     )
-    losses = tuple(
-        ProcessLoss(
-            process=number,
-            count=step * len(rows),
-            seen=len(rows),
-            kernels=total,
-            launched_ns=np.asarray(some.start_ns[rows], np.int64),
-            first_launch_ns=int(first_ns[process == number].min()) if total else _NEVER,
-            last_launch_ns=int(last_ns[process == number].max()) if total else _FOREVER,
-        )
-        for number in distinct(process).tolist()
-        if (total := int(kernels[process == number].sum())) + len(rows := seen.get(number, none))
-    )
-    return losses, step > 1, some
+    process = profile.process_of(threads)
+    lost_rows = dict(rows_by_value(profile.process_of(lost.thread)))
+    no_rows = np.empty(0, np.int64)
+    for number in distinct(process).tolist():
+        is_own = process == number
+        total = int(n_kernels[is_own].sum())
+        rows = lost_rows.get(number, no_rows)
+        if total or len(rows):
+            yield ProcessLoss(
+                process=number,
+                count=step * len(rows),
+                seen=len(rows),
+                kernels=total,
+                launched_ns=np.asarray(lost.start_ns[rows], np.int64),
+                first_launch_ns=int(first_ns[is_own].min()) if total else _NEVER,
+                last_launch_ns=int(last_ns[is_own].max()) if total else _FOREVER,
+            )
 
 
 def recorded_until(
     launches: Launches, activities: profile.Activities, of_launch: tuple[Codes, Ints]
 ) -> Ints:
-    """Return until when the work that each thread launched had to be recorded.
+    """Return the time of each thread until which all work that it launched should be recorded.
 
     Args:
         launches: Launches of all activities.
@@ -401,23 +452,25 @@ def until_recording_stopped(
     *,
     patience: int = 1,
 ) -> Ints:
-    """Return until when the work of each thread had to be recorded, for ever if recording stopped.
+    """Extend the time of threads until which work should be recorded, if recording stopped.
 
-    Recording stopped if a process went on, after its last recorded work, for longer than any of its
-    work took from the launch to the end, or for several times as long. The same time must have
-    passed since a launch without work; then no launch after the last recorded work is in the
-    profile. A process goes on until its last launch, or until it last returns from waiting for the
-    device.
+    Recording stopped if a process went on after its last recorded work for longer than
+    ``patience`` times the longest time that any of its work took from launch to end. All later
+    launches of a thread count as lost once as much time has passed since one of them. A process
+    goes on until its last launch, or until it last returns from waiting for the device.
 
     Args:
-        without_work: Launches that share their id with no work.
-        until_ns: Time of each thread, without launches after the last recorded work.
+        without_work: Launches without recorded work.
+        until_ns: Time of each thread, as returned by :func:`recorded_until`.
         launches: Launches of all activities.
         activities: Kernels, then copies.
         of_launch: For each activity the row of its launch's thread, undefined if its launch is
             unknown, and the threads that made calls.
         calls: All calls of the profile.
-        patience: How many times as long.
+        patience: Multiple of the longest time from launch to end.
+
+    Returns:
+        Time of each thread, or the largest number if recording stopped before its launches.
     """
     threads = of_launch[1]
     order = np.argsort(threads)
@@ -466,33 +519,40 @@ def launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> prof
 def _launches_without_kernel(
     rows: Ints, launches: Launches, calls: profile.CallLog
 ) -> profile.Calls:
-    """Return those of some calls that should have made a kernel, and share their id with none."""
-    some = calls.at(calls.beginning(rows, KERNEL_LAUNCHES))
-    some = some.take(~launches.have_work(some))
-    if len(some):
-        some = some.take(~calls.failed(some.row))
-    if len(some):
-        some = some.take(~_captured(some, calls))
-    return some
+    """Return the kernel launches without a recorded kernel, except those that make none.
+
+    Args:
+        rows: Rows of the calls to check.
+        launches: Launches of all activities.
+        calls: All calls of the profile.
+    """
+    chosen = calls.at(calls.beginning(rows, KERNEL_LAUNCHES))
+    chosen = chosen.take(~launches.have_work(chosen))
+    if len(chosen):
+        chosen = chosen.take(~calls.failed(chosen.row))
+    if len(chosen):
+        chosen = chosen.take(~_are_captured(chosen, calls))
+    return chosen
 
 
 def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> Ints:
-    """Return until when kernels that each thread launched had to be recorded.
+    """Return the time of each thread until which all kernels that it launched should be recorded.
 
-    That is until the thread launched what is recorded last. A thread that launched nothing of it
-    counts until another one of its process last did; if none did either, until the end of time.
+    This is the launch time of the thread's last recorded work. For a thread without recorded work
+    it is the last such time of its process, or the largest number if the process has no recorded
+    work.
 
-    A stream may still wait when the capture ends, while others go on. Which stream a lost kernel
-    was for is not recorded, so that the longest wait of any work of the process is granted::
+    A stream may still wait when the capture ends, while other streams go on. The stream of a lost
+    kernel is not recorded, so it may have waited as long as any work of its process::
 
         launches     │ a     b     c     │
         kernels      │   a        b   c  │    one at the time of c may have waited as long as b
 
     Args:
-        launched_ns: of the work whose launch is known.
-        start_ns: when it began.
-        thread: that launched it, as row of ``threads``.
-        threads: that made calls.
+        launched_ns: Launch times of the work whose launch is known.
+        start_ns: Start times of this work.
+        thread: Thread that launched it, as an index into ``threads``.
+        threads: Threads that made calls.
     """
     processes = groups_of(profile.process_of(threads))
     process = processes.of_row[thread]
@@ -506,26 +566,26 @@ def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> I
     return np.where(latest_ns == _NEVER, _FOREVER, bound_ns)
 
 
-def _captured(some: profile.Calls, calls: profile.CallLog) -> Bools:
-    """Tell which calls were made while their process captured a stream into a CUDA graph.
+def _are_captured(chosen: profile.Calls, calls: profile.CallLog) -> Bools:
+    """Return a mask of the calls made while their process captured a stream into a CUDA graph.
 
-    Several threads may capture at once, and one may end what another began; a capture that never
-    ends lasts, and one that failed to begin has no end.
+    Several threads may capture at once, and one thread may end a capture that another one began. A
+    capture without an end lasts until the profile ends. A capture that failed to begin has no end.
     """
-    began, ended = (calls.containing(f"Stream{what}Capture") for what in ("Begin", "End"))
+    began, ended = (calls.containing(f"Stream{edge}Capture") for edge in ("Begin", "End"))
     begin, end = calls.at(began[~calls.failed(began)]), calls.at(ended)
-    captured = np.zeros(len(some), bool)
-    for process, rows in rows_by_value(profile.process_of(some.thread)):
+    captured = np.zeros(len(chosen), bool)
+    for process, rows in rows_by_value(profile.process_of(chosen.thread)):
         began_ns = begin.start_ns[profile.process_of(begin.thread) == process]
         ended_ns = end.end_ns[profile.process_of(end.thread) == process]
         times_ns = np.concatenate((began_ns, ended_ns))
         change = np.repeat([1, -1], [len(began_ns), len(ended_ns)])
         order = np.lexsort((change, times_ns))
-        open_now = np.append(0, np.cumsum(change[order]))
-        # An end without a beginning, which was before the profile, ends nothing else.
-        open_now -= np.minimum.accumulate(open_now)
-        at = np.searchsorted(times_ns[order], some.start_ns[rows], side="right")
-        captured[rows] = open_now[at] > 0
+        n_open = np.append(0, np.cumsum(change[order]))
+        # The end of a capture that began before the profile does not end another capture.
+        n_open -= np.minimum.accumulate(n_open)
+        position = np.searchsorted(times_ns[order], chosen.start_ns[rows], side="right")
+        captured[rows] = n_open[position] > 0
     return captured
 
 
@@ -537,69 +597,94 @@ def limitations_of_lost(
     sampled: bool,
     unknown: RankIntervals,
 ) -> Iterator[Limitation]:
-    """Yield what to tell of lost kernels, if anything.
+    """Yield a limitation if kernels were lost.
 
     Args:
-        path: of the profile.
-        processes: what they lost.
-        left_out: how many kernels were left out as they were read, which is told already.
-        sampled: whether only some of the calls without work were looked at.
-        unknown: When ranks may have run the lost kernels.
+        path: Path of the profile.
+        processes: Losses of each process.
+        left_out: Number of kernels that were left out while reading, which another limitation
+            reports.
+        sampled: Whether only a sample of the calls without work was checked.
+        unknown: Times at which ranks may have run the lost kernels.
     """
-    total, kernels = (sum(getattr(p, name) for p in processes) for name in ("count", "kernels"))
+    total = sum(loss.count for loss in processes)
+    kernels = sum(loss.kernels for loss in processes)
     count = total - left_out
     if count <= 0:
         return
-    # What is told already may be any process's.
-    part = count / total
+    # The kernels that were left out may belong to any process.
+    factor = count / total
+    share = _share(count, kernels)
     about = "about " if sampled else ""
-    # Two decimals show no less.
-    share = _share(total * part, kernels)
+    # Percentages have two decimals.
     in_words = "less than 0.01 %" if share < 1e-4 else f"{about}{percent(share)}"
-    # A process without any kernel is no rank, and counts in the file's sum only.
-    enough = _ENOUGH if sampled else 1
-    whole = ProcessLoss(NONE, total, sum(p.seen for p in processes), kernels)
-    noticeable = any(
-        loss.count
-        and loss.seen >= enough
-        and _share(part * loss.count, loss.kernels) >= _NOTICEABLE
-        for loss in (whole, *(loss for loss in processes if loss.kernels))
-    )
-    of_ranks = [loss for loss in processes if loss.count and loss.kernels]
-    stopped = all(loss.after_span == loss.seen for loss in of_ranks)
-    later = "though the process went on" if stopped else "though later ones are"
-    where = [later] * bool(of_ranks)
-    pids = [str(profile.pid_of(p.process)) for p in processes if p.count and not p.kernels]
-    if pids:
-        where.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
-    # A sample does not show where nothing is lost.
-    launched_ns = None if sampled else np.concatenate([p.launched_ns for p in processes])
-    unknown_ns = None
-    if launched_ns is not None:
-        # Launches belong to it as well: work next to other work makes no idle time unknown.
+    is_noticeable = _is_noticeable(processes, factor, _ENOUGH if sampled else 1)
+    launched_ns = unknown_ns = None
+    # A sample does not show which iterations lost nothing.
+    if not sampled:
+        launched_ns = np.concatenate([loss.launched_ns for loss in processes])
+        # A lost kernel next to recorded work makes no idle time unknown, so its launch is added.
         start_ns = np.concatenate((unknown.start_ns, launched_ns))
         end_ns = np.concatenate((unknown.end_ns, launched_ns))
         unknown_ns = start_ns, end_ns
     yield Limitation(
         "kernels that were launched and not recorded",
         f"{path}: {in_words} of the launched kernels are not in the profile, "
-        f"{' and '.join(where)}: {_effect_on_idle(processes)}; profile with larger buffers, or "
-        "export again",
+        f"{_describe_evidence(processes)}: {_effect_on_idle(processes)}; profile with larger "
+        "buffers, or export again",
         count,
-        LimitationKind.KERNELS_LOST if noticeable else LimitationKind.COSTS,
+        LimitationKind.KERNELS_LOST if is_noticeable else LimitationKind.COSTS,
         times_ns=launched_ns,
         unknown_ns=unknown_ns,
         noticeable_kind=LimitationKind.KERNELS_LOST,
     )
 
 
-def _effect_on_idle(processes: Sequence[ProcessLoss]) -> str:
-    """Return what lost kernels do to idle time.
+def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: int) -> bool:
+    """Return whether any process, or the whole file, lost a noticeable share of its kernels.
 
-    A kernel that was launched before all recorded work of its process ran before the time that is
-    measured.
+    A process without recorded kernels is not a rank, so it counts only as part of the file.
+
+    Args:
+        processes: Losses of each process.
+        factor: Share of the lost kernels that no other limitation reports.
+        min_seen: Minimum number of lost kernels in the sample.
     """
-    before, seen = (sum(getattr(p, name) for p in processes) for name in ("before_span", "seen"))
+    whole_file = ProcessLoss(
+        process=NONE,
+        count=sum(loss.count for loss in processes),
+        seen=sum(loss.seen for loss in processes),
+        kernels=sum(loss.kernels for loss in processes),
+    )
+    of_ranks = (loss for loss in processes if loss.kernels)
+    return any(
+        loss.count
+        and loss.seen >= min_seen
+        and _share(factor * loss.count, loss.kernels) >= _NOTICEABLE
+        for loss in (whole_file, *of_ranks)
+    )
+
+
+def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
+    """Return a clause that says how the profile shows that kernels are lost."""
+    clauses = []
+    of_ranks = [loss for loss in processes if loss.count and loss.kernels]
+    if of_ranks:
+        is_stopped = all(loss.after_span == loss.seen for loss in of_ranks)
+        clauses.append("though the process went on" if is_stopped else "though later ones are")
+    pids = [str(profile.pid_of(p.process)) for p in processes if p.count and not p.kernels]
+    if pids:
+        clauses.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
+    return " and ".join(clauses)
+
+
+def _effect_on_idle(processes: Sequence[ProcessLoss]) -> str:
+    """Return a clause on the effect of lost kernels on idle time.
+
+    A kernel that was launched before all recorded work of its process ran before the measured time.
+    """
+    before = sum(loss.before_span for loss in processes)
+    seen = sum(loss.seen for loss in processes)
     if seen and sum(loss.after_span for loss in processes) == seen:
         return (
             "they were launched after the last recorded work, so the time from then on is unknown"
@@ -613,5 +698,5 @@ def _effect_on_idle(processes: Sequence[ProcessLoss]) -> str:
 
 
 def _share(lost: float, kernels: int) -> float:
-    """Return the part of all kernels that is lost."""
+    """Return the share of lost kernels among all kernels."""
     return lost / (lost + kernels)

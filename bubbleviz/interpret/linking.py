@@ -28,8 +28,8 @@ from bubbleviz.interpret.damaged_work import (
     check_places,
     check_rows,
     check_times,
+    find_lost_kernels,
     limitations_of_lost,
-    lost_kernels,
 )
 from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.overruns import clip_overruns
@@ -557,14 +557,18 @@ def _checked(
     repeating: list[Limitation] = []
     if known:
         of_launch = linker.thread, linker.threads.values
-        losses = lost_kernels(linker.workless_rows, launches, activities, of_launch, profile.calls)
+        kernels = find_lost_kernels(
+            linker.workless_rows, launches, activities, of_launch, profile.calls
+        )
         told = [n for n in profile.limitations if n.kind in LEFT_OUT]
         n_told = sum(note.count for note in told)
         graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
         of_graphs = unknown_times(graphs.calls, launches, activities, of_launch)
-        of_kernels = unknown_times(losses[2], launches, activities, of_launch)
+        of_kernels = unknown_times(kernels.calls, launches, activities, of_launch)
         lost.extend(
-            limitations_of_lost(path, losses[0], n_told, sampled=losses[1], unknown=of_kernels)
+            limitations_of_lost(
+                path, kernels.processes, n_told, sampled=kernels.is_sampled, unknown=of_kernels
+            )
         )
         lost.extend(graphs.limitations(profile.source, of_graphs))
         unrecorded = join_intervals((of_kernels, of_graphs), len(activities.ranks))
