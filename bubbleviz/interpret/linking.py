@@ -107,13 +107,13 @@ class LinkedProfile:
     Attributes:
         profile: with the kernels, then copies, whose times and places can be.
         named: the ranges that these are linked to.
-        links: of each of these.
-        sound: which of the work that was read these are; None for all.
+        links: Calls and ranges of these activities.
+        sound: Mask of the activities that were kept, or None if all were kept.
         workless: when calls without work began, of threads that launched some, by process.
         start_ns: when the first call began.
         end_ns: when the last one ended.
         long_calls: calls in which a thread spent real time; None where there are none.
-        unrecorded: When ranks may have run work that was launched and not recorded.
+        unrecorded: Times at which ranks may have run work that was launched and not recorded.
         limitations: what the profile lacks, and what was left out of it.
     """
 
@@ -451,28 +451,27 @@ def link(
     phase: Ints | None = None,
     helpers: Sequence[str] = (),
 ) -> LinkedProfile:
-    """Return each activity's call, range and rule, and which calls launched nothing.
+    """Link the work of a profile to calls and ranges, and leave out damaged work.
 
-    Work whose times contradict its launch or the capture is left out, and so is some of a process
-    or device that nothing else mentions. Work that ends after the next work on its stream starts is
-    cut short.
+    Work is left out if its times contradict its launch or the capture, or if nothing else mentions
+    its process or device. Work that ends after the next work on its stream starts is cut short.
 
     Args:
-        profile: as read.
-        named: the ranges that work is linked to.
-        phase: phase of each of them (codes of :class:`~bubbleviz.model.phases.Phase`); None for
-            ranges without, of which no rule looks at other threads.
-        helpers: regexes of names of threads that never run backward.
+        profile: The profile as it was read.
+        named: Ranges that work is linked to.
+        phase: Phase of each of these ranges (codes of :class:`~bubbleviz.model.phases.Phase`), or
+            None if they have no phases; work is then linked to ranges of its own thread only.
+        helpers: Regular expressions for the names of threads that never run backward.
     """
     linker = Linker(profile.activities, named, phase, helper_threads(profile.threads, helpers))
-    # Those that are known before their calls come are not numbered while these do.
+    # Numbering these threads first saves time while the calls are read.
     told = np.array([thread.thread for thread in profile.threads], np.int64)
     linker.threads.numbers(distinct(named.thread, told))
     for block in profile.calls.blocks():
         linker.add(block)
     linker.decide_by_device()
     activities, links = profile.activities, linker.links()
-    sound, left_out, unrecorded, notes = _checked(linker, profile)
+    sound, left_out, unrecorded, notes = _check_work(linker, profile)
     if sound is not None:
         activities, links = activities.chosen(sound), links.take(sound)
     if left_out.any():
@@ -484,22 +483,21 @@ def link(
     copies = profile.copies
     if copies is not None and sound is not None:
         profile = replace(profile, copies=lambda: copies().among(sound))
+    path, recorded_streams = profile.source.path, profile.streams
+    n_recorded = len(profile.activities)
     profile = replace(profile, activities=activities)
-    if profile.streams is not None:
-        recorded, unread = _read_streams(profile)
-        streams = recorded if sound is None else recorded[sound]
-        source = profile.source
-        are_queues = source.api == "HIP"
-        activities, overruns = clip_overruns(
-            source.path, activities, streams, are_queues=are_queues
-        )
+    if recorded_streams is not None:
+        streams, unread = _read_streams(path, recorded_streams, n_recorded)
+        streams = streams if sound is None else streams[sound]
+        are_queues = profile.source.api == "HIP"
+        activities, overruns = clip_overruns(path, activities, streams, are_queues=are_queues)
         profile = replace(profile, activities=activities, streams=lambda: streams)
         notes = (*notes, *unread, *overruns)
         if profile.launches_known:
             early = times_before_first_work(
                 activities, streams, links.call, links.launched_ns, profile.calls, linker.start_ns
             )
-            notes = (*notes, *limitation_before_capture(profile.source.path, early))
+            notes = (*notes, *limitation_before_capture(path, early))
             unrecorded = join_intervals((unrecorded, early), len(activities.ranks))
     return LinkedProfile(
         profile=profile,
@@ -515,32 +513,41 @@ def link(
     )
 
 
-def _read_streams(recorded: model.Profile) -> tuple[Codes, tuple[Limitation, ...]]:
-    """Return the stream of each recorded activity, or -1 if unknown, and what cannot be read.
+def _read_streams(
+    path: str, read: Callable[[], Codes], n_activities: int
+) -> tuple[Codes, tuple[Limitation, ...]]:
+    """Read the stream of each activity.
 
-    Streams only show whether ends of work are possible, so a profile is analysed without them.
+    Streams only show whether the ends of work are possible, so a profile with damaged streams is
+    analysed without them.
+
+    Args:
+        path: Path of the profile.
+        read: Returns the streams of all recorded activities.
+        n_activities: Number of recorded activities.
+
+    Returns:
+        streams: Stream of each recorded activity, all -1 if they cannot be read.
+        notes: A limitation if they cannot be read.
     """
-    unknown = constant(NONE, len(recorded.activities))
-    if recorded.streams is None:
-        return unknown, ()
     try:
-        return recorded.streams(), ()
+        return read(), ()
     except ProfileError:
-        reason = (
-            f"{recorded.source.path}: they are damaged, so nothing shows which ends of kernels are "
-            "wrong"
-        )
-        return unknown, (Limitation("streams of kernels and copies", reason),)
+        reason = f"{path}: they are damaged, so nothing shows which ends of kernels are wrong"
+        note = Limitation("streams of kernels and copies", reason)
+        return constant(NONE, n_activities), (note,)
 
 
-def _checked(
+def _check_work(
     linker: Linker, profile: model.Profile
 ) -> tuple[Bools | None, Bools, RankIntervals, tuple[Limitation, ...]]:
     """Check the work of a profile that was linked.
 
     Returns:
-        Mask of the work that can be, or None for all; mask of the ranks that are left out; times at
-        which ranks may have run work that was not recorded; and limitations.
+        sound: Mask of the work that is kept, or None if all work is kept.
+        left_out: Mask of the ranks that are left out.
+        unrecorded: Times at which ranks may have run work that was launched and not recorded.
+        notes: Limitations.
     """
     path, activities, launches = profile.source.path, profile.activities, linker.launches
     known = profile.launches_known

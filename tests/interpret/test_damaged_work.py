@@ -596,3 +596,15 @@ def test_kernels_of_a_trace_that_end_before_they_start_are_marked(tmp_path: Path
 def test_few_impossible_kernels_of_many_have_no_mark(kernels: int, is_marked: bool) -> None:
     note = Limitation("kernels", "why", 1, LimitationKind.KERNELS_IMPOSSIBLE)
     assert bool(without_few_left_out([note], kernels)) is is_marked
+
+
+def test_work_is_left_out_if_streams_cannot_be_read(tmp_path: Path) -> None:
+    path = _changed(
+        tmp_path,
+        f"UPDATE {KERNEL} SET start = start - 200000000, end = end - 200000000 WHERE rowid = 50",
+        f"UPDATE {KERNEL} SET streamId = 'seven' WHERE rowid = 5",
+    )
+    counts = _counted(analyze(path))
+
+    assert counts[EARLY] == 1
+    assert counts["streams of kernels and copies"] == 1
