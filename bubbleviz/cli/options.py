@@ -19,7 +19,7 @@ from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
 from bubbleviz.cli.terminal import progress_bars
 from bubbleviz.errors import BubblevizError, OutputError, UsageError
 from bubbleviz.model.window import parse_window
-from bubbleviz.render.formats import renderers, suffixed
+from bubbleviz.render.formats import check_suffix, renderers, suffixed
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleReport
@@ -258,6 +258,7 @@ def _formats(
         if name not in known:
             continue
         known[name].check(file)
+        check_suffix(file, name, known)
         if known[name].binary and file == "-" and sys.stdout.isatty():
             raise OutputError(
                 f"--{name} -: refusing to write binary data to a terminal; name a file or pipe it"

@@ -101,6 +101,49 @@ def test_standard_output_needs_the_name_of_a_format() -> None:
         suffixed("-", ["json", "svg"])
 
 
+@pytest.mark.parametrize(
+    ("option", "file", "advised"),
+    [
+        ("svg", "x.png", "give -o x.png, or a name that ends in .svg"),
+        ("svg", "X.PDF", "give -o X.PDF, or a name that ends in .svg"),
+        ("png", "x.svg", "give -o x.svg, or a name that ends in .png"),
+        ("html", "x.json", "give -o x.json, or a name that ends in .html"),
+        ("json", "x.csv", "give -o x.csv, or a name that ends in .json"),
+        ("csv", "a.b.parquet", "give -o a.b.parquet, or a name that ends in .csv"),
+        ("markdown", "x.htm", "give -o x.htm, or a name that ends in .md"),
+    ],
+)
+def test_an_option_writes_no_file_with_the_suffix_of_another_format(
+    option: str, file: str, advised: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    path = tmp_path / file
+    said = cli.refused("analyze", ONE, f"--{option}", str(path), code=2)
+    shortened = said.replace(f"{tmp_path}/", "")
+    assert f"--{option} {file}: .{file.lower().rpartition('.')[2]} is the suffix of" in shortened
+    assert advised in shortened
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_command_does_not_advise_a_format_that_it_lacks(tmp_path: Path, cli: CommandLine) -> None:
+    said = cli.refused("idle", ONE, "--svg", f"{tmp_path}/x.parquet", code=2)
+    assert said.endswith("give a name that ends in .svg\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "file"),
+    [
+        *(("svg", "x"), ("svg", "x.svgz"), ("svg", ".png"), ("svg", "x.png.tmp")),
+        *(("json", "x.trace.json"), ("chrome", "x.json"), ("bubbles", "x.csv")),
+        *(("markdown", "x.txt"), ("panels", "x.svg"), ("html", "X.HTM")),
+    ],
+)
+def test_an_option_writes_any_suffix_that_names_no_other_content(
+    option: str, file: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    cli.printed("analyze", ONE, f"--{option}", str(tmp_path / file))
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
 def test_a_file_is_named_once(tmp_path: Path, cli: CommandLine) -> None:
     file = str(tmp_path / "x.svg")
     for option in ("--svg", "-o"):

@@ -146,6 +146,35 @@ def suffixed(file: str, names: Iterable[str], others: Iterable[str] = ()) -> str
     raise UsageError(f"-o {file[:200]}: its suffix is not one of {suffixes}")
 
 
+def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
+    """Check that the suffix of a file is not that of another format than its option names.
+
+    A suffix that no format has, and ``.txt``, fit every format: they promise no other content.
+
+    Args:
+        file: Path of the file.
+        name: Name of the option, and of the format it writes.
+        names: Names of the formats that the command writes, for the message.
+
+    Raises:
+        UsageError: The suffix is that of another format.
+    """
+    suffix = Path(file).suffix.lower()
+    formats = {renderer.name: renderer for renderer in renderers()}
+    last_suffixes = {
+        renderer.name: {Path(f"x{ending}").suffix for ending in renderer.suffixes}
+        for renderer in renderers()
+    }
+    others = [other for other, suffixes in last_suffixes.items() if suffix in suffixes]
+    if not others or name in others or suffix == ".txt":
+        return
+    written = f"-o {file[:200]}, or " if set(others) & set(names) else ""
+    raise UsageError(
+        f"--{name} {file[:200]}: {suffix} is the suffix of another format; give {written}a name "
+        f"that ends in {formats[name].suffixes[0]}"
+    )
+
+
 @cache
 def renderers() -> tuple[Renderer, ...]:
     """Return every renderer, in display order: the rows of ``formats.csv``."""
