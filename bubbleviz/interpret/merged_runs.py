@@ -1,14 +1,15 @@
 """Refuses files in which the operations of two runs have the same ranks and iterations.
 
-Their ratio would be that of neither run. One run may repeat all operations of an iteration, too,
-if it does not number the microbatches of all its passes, but it does so in one go::
+The ratio would be wrong for both runs. A single run may also repeat all operations
+of an iteration, if it does not number the microbatches of all its passes. It repeats them without a
+break::
 
     one run      iteration 0: F0 F1 B0 B1 F0 F1 B0 B1   iteration 1: ...
     two runs     iteration 0: F0 F1 B0 B1   iteration 1: ...   iteration 0: F0 F1 B0 B1   ...
     two runs     iteration 0: F0 F1 B0 B1
                                F0 F1 B0 B1                at the same time, on one rank
 
-One of two runs may have more microbatches, so that its last ones occur once.
+One of the two runs may have more microbatches. Its last microbatches then occur once.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK, Phase
 
 _FORWARD, _BACKWARD = (Phase.F,), (Phase.B, Phase.BW)
-#: Share of the iterations of ranks that two runs have in common, from which a file is refused.
+#: Minimum share of iterations that two runs have in common in a file that is refused.
 _MIN_SHARE = 0.1
-#: Share of the compute time of two occurrences that overlaps if they are of two runs.
+#: Minimum share of the compute time that overlaps if two occurrences belong to two runs.
 _MIN_OVERLAP = 0.05
 
 
 def refuse_merged_runs(path: str, operations: RankOperations, is_named: Bools) -> None:
-    """Refuse a file that holds two runs of the same ranks and iterations.
+    """Refuse a file that contains two runs of the same ranks and iterations.
 
     Args:
         path: Path of the file, for the message.
         operations: Operations of the file.
-        is_named: Whether the file itself names the iteration of each operation.
+        is_named: Mask of the operations whose iteration is named in the file.
 
     Raises:
-        ProfileError: The file holds two runs.
+        ProfileError: The file contains two runs.
     """
     is_pass = among(operations.phase, (*_FORWARD, *_BACKWARD)) & (operations.microbatch >= 0)
     rows = np.flatnonzero(is_pass & is_named & (operations.has_span == 1))
@@ -49,55 +50,65 @@ def refuse_merged_runs(path: str, operations: RankOperations, is_named: Bools) -
     group = groups.of_row[rows]
     n_named = len(distinct(group))
     is_repeated = _find_repeated(operations, rows, group, len(groups))
-    end_ns, start_ns = _find_gap(operations, rows, group, len(groups))
+    end_ns, start_ns = _find_breaks(operations, rows, group, len(groups))
     rank = operations.rank[groups.first]
-    is_apart = _has_starts_between(operations, groups.of_row, rank, end_ns, start_ns)
+    has_break = _has_starts_between(operations, groups.of_row, rank, end_ns, start_ns)
     is_overlapped = _find_overlapped(operations, rows, group, len(groups))
-    n_merged = int((is_repeated & (is_apart | is_overlapped)).sum())
+    n_merged = int((is_repeated & (has_break | is_overlapped)).sum())
     if n_merged and n_merged >= _MIN_SHARE * n_named:
         raise ProfileError(
-            f"{path}: {n_merged:,} of {n_named:,} iterations of ranks hold the same forwards and "
-            "backwards twice, at different times, so the operations of two runs were merged; give "
-            "each run a file of its own"
+            f"{path}: {n_merged:,} of {n_named:,} iterations of ranks contain the same forwards "
+            "and backwards twice, at different times, so the operations of two runs were merged; "
+            "give each run a file of its own"
         )
 
 
 def _find_repeated(operations: RankOperations, rows: Ints, group: Ints, n_groups: int) -> Bools:
-    """Return whether all forwards and backwards of one run occur a second time in each group.
+    """Return a mask of the groups in which all forwards and backwards of one run occur twice.
 
-    The other run may have more microbatches, so that only the first ones occur twice.
+    The other run may have more microbatches, which then occur once.
+
+    Args:
+        operations: Operations of the file.
+        rows: Forwards and backwards with a named iteration.
+        group: Group of each of these rows: a rank and an iteration.
+        n_groups: Number of groups.
     """
-    last = _last_repeated(operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD))
+    last = _find_last_repeated(operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD))
     is_shared = operations.microbatch[rows] <= last[group]
     is_repeated = last >= 0
     for phases in (_FORWARD, _BACKWARD):
         of_phase = among(operations.phase[rows], phases) & is_shared
-        first, second = (
+        n_first, n_second = (
             np.bincount(group[of_phase & (operations.occurrence[rows] == k)], minlength=n_groups)
             for k in (0, 1)
         )
-        is_repeated &= (first == second) & (first > 0)
-        is_repeated &= _last_repeated(operations, rows, group, n_groups, phases) == last
+        is_repeated &= (n_first == n_second) & (n_first > 0)
+        is_repeated &= _find_last_repeated(operations, rows, group, n_groups, phases) == last
     return is_repeated
 
 
-def _last_repeated(
+def _find_last_repeated(
     operations: RankOperations, rows: Ints, group: Ints, n_groups: int, phases: tuple[Phase, ...]
 ) -> Ints:
-    """Return the last microbatch of each group that runs a phase twice; -1 if none does."""
+    """Return the last microbatch of each group that occurs twice in ``phases``, or -1 without one.
+
+    See :func:`_find_repeated` for the other arguments.
+    """
     chosen = among(operations.phase[rows], phases) & (operations.occurrence[rows] == 1)
     microbatch = operations.microbatch[rows[chosen]]
     return intervals.group_latest(group[chosen], n_groups, microbatch, NONE)
 
 
-def _find_gap(
+def _find_breaks(
     operations: RankOperations, rows: Ints, group: Ints, n_groups: int
 ) -> tuple[Ints, Ints]:
-    """Return when the first of two occurrences in each group end, and when the second ones start.
+    """Return when the first occurrences in each group end, and when the second occurrences start.
 
-    Microbatches that occur once do not count, as either run may hold them.
+    Microbatches that occur once are ignored, because either run may have executed them. See
+    :func:`_find_repeated` for the arguments.
     """
-    last = _last_repeated(operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD))
+    last = _find_last_repeated(operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD))
     is_shared = operations.microbatch[rows] <= last[group]
     bounds = []
     for occurrence in (0, 1):
@@ -117,10 +128,10 @@ def _find_gap(
 def _has_starts_between(
     operations: RankOperations, group: Ints, rank: Ints, since_ns: Ints, until_ns: Ints
 ) -> Bools:
-    """Return whether the rank of each group starts anything else in the interval of the group.
+    """Return a mask of the groups whose rank starts an unrelated operation in their interval.
 
-    Forwards and backwards of the group itself do not count: those of one run may have numbers that
-    its next pass does not use.
+    Forwards and backwards of the group itself are ignored, because one run may use microbatch
+    numbers in one pass that it does not use in the next.
 
     Args:
         operations: Operations of the file.
@@ -131,42 +142,45 @@ def _has_starts_between(
     """
     is_spanned = operations.has_span == 1
     rows = np.flatnonzero(is_spanned)
-    of_rank = _count_starts(operations, rows, operations.rank[rows], rank, since_ns, until_ns)
+    n_of_rank = _count_starts(operations, rows, operations.rank[rows], rank, since_ns, until_ns)
     rows = np.flatnonzero(is_spanned & among(operations.phase, WORK))
     groups = np.arange(len(rank))
-    of_group = _count_starts(operations, rows, group[rows], groups, since_ns, until_ns)
-    return np.asarray(of_rank > of_group, bool)
+    n_of_group = _count_starts(operations, rows, group[rows], groups, since_ns, until_ns)
+    return np.asarray(n_of_rank > n_of_group, bool)
 
 
 def _count_starts(
     operations: RankOperations,
     rows: Ints,
-    place: Ints,
-    wanted: Ints,
+    key: Ints,
+    interval_key: Ints,
     since_ns: Ints,
     until_ns: Ints,
 ) -> Ints:
-    """Return how many operations start in intervals, each of which counts those of one place.
+    """Count the operations that start in each interval and have the key of the interval.
 
     Args:
         operations: Operations of the file.
-        rows: Operations that are counted.
-        place: Place of each of these.
-        wanted: Place of each interval.
+        rows: Operations to count.
+        key: Key of each of these operations, a rank or a group.
+        interval_key: Key of each interval.
         since_ns: Start of each interval.
-        until_ns: End of each interval; the interval is empty if it is not after the start.
+        until_ns: End of each interval. The interval is empty if this is not after the start.
     """
-    n_places = int(max(place.max(initial=0), wanted.max(initial=0))) + 1
+    n_keys = int(max(key.max(initial=0), interval_key.max(initial=0))) + 1
     start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
-    packing = intervals.Packing.of(*intervals.group_extents(place, n_places, start_ns, end_ns))
-    starts = np.sort(packing.place(place, start_ns))
-    low = np.searchsorted(starts, packing.place(wanted, since_ns))
-    high = np.searchsorted(starts, packing.place(wanted, np.maximum(since_ns, until_ns)))
+    packing = intervals.Packing.of(*intervals.group_extents(key, n_keys, start_ns, end_ns))
+    starts = np.sort(packing.place(key, start_ns))
+    low = np.searchsorted(starts, packing.place(interval_key, since_ns))
+    high = np.searchsorted(starts, packing.place(interval_key, np.maximum(since_ns, until_ns)))
     return np.asarray(high - low, np.int64)
 
 
 def _find_overlapped(operations: RankOperations, rows: Ints, group: Ints, n_groups: int) -> Bools:
-    """Return whether operations of each group ran at the same time as others of it."""
+    """Return a mask of the groups in which operations overlap each other.
+
+    See :func:`_find_repeated` for the arguments.
+    """
     start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
     total_ns = intervals.group_sum(group, n_groups, end_ns - start_ns)
     union_ns = intervals.group_measure(group, n_groups, start_ns, end_ns)

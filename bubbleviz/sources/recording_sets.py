@@ -1,8 +1,8 @@
-"""Joins the recordings of several processes that one file holds into one profile.
+"""Joins the recordings of several processes in one file into one profile.
 
-Tools merge the traces of a job's ranks into one file. Each rank still has its own devices, its own
-correlation ids and its own threads, so each is decoded as a profile of its own first. Joining them
-keeps the ranks apart, because processes differ.
+Tools merge the traces of a job's ranks into one file. Each rank still has separate devices,
+correlation ids and threads, so each recording is decoded as a separate profile first. Ranks remain
+separate when the profiles are joined, because their processes differ.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     Recordings without work on a device keep their host threads and their limitations.
 
     Args:
-        parts: At least two recordings, decoded from one file. No two have a process in common, and
-            none has packed range names.
-        labels: What the file calls the processes of each recording, or "" if it does not tell.
+        parts: At least two recordings, decoded from one file. They have no process in common, and
+            no packed range names.
+        labels: Label of the processes of each recording, or "" if it has none.
     """
     profiles = [part.profile for part in parts]
     activities, rows = _join_activities([profile.activities for profile in profiles])
     ranges = numbered_together([profile.ranges for profile in profiles], names=["name_id"])
     path = profiles[0].source.path
-    limitations = (*_add_up(profiles), _limitation_of_set(path, len(parts), labels))
+    limitations = (*_add_up(profiles), _limit_to_one_clock(path, len(parts), labels))
     profile = replace(
         profiles[0],
         activities=activities,
@@ -70,12 +70,13 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     )
 
 
-def _limitation_of_set(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
-    """Return the note that a file holds several recordings, whose clocks are taken for one."""
-    named = [label for label in labels if label]
-    which = f" ({', '.join(named[:4])}{', ...' if len(named) > 4 else ''})" if named else ""
+def _limit_to_one_clock(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
+    """Return the limitation that all recordings of the file are taken to share one clock."""
+    known_labels = [label for label in labels if label]
+    shown = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
+    listed = f" ({shown})" if shown else ""
     reason = (
-        f"{path}: {n_parts} recordings{which} were merged into this file and are told apart by "
+        f"{path}: {n_parts} recordings{listed} were merged into this file and are told apart by "
         "their processes; they count as one host with one clock, so give the original files if "
         "they ran on several hosts"
     )
@@ -85,10 +86,11 @@ def _limitation_of_set(path: str, n_parts: int, labels: Sequence[str]) -> Limita
 def _join_activities(
     tables: Sequence[model.Activities],
 ) -> tuple[model.Activities, list[Ints]]:
-    """Join activities: the kernels of all tables come first, then their copies.
+    """Join activities, so that the kernels of all tables come first, then their copies.
 
     Returns:
-        The activities, and for each table the rows that its rows became.
+        activities: The joined table.
+        rows: For each table, the joined row of each of its rows.
     """
     names = Numbering[str]()
     renumbered = []
@@ -101,7 +103,7 @@ def _join_activities(
         }
         renumbered.append(table.changed(**columns))
         n_ranks += len(table.ranks)
-    together = joined(renumbered)
+    activities = joined(renumbered)
     is_copy = np.concatenate([np.arange(len(table)) >= table.kernels for table in tables])
     order = np.argsort(is_copy, kind="stable")
     bounds = np.cumsum([len(table) for table in tables])[:-1]
@@ -109,11 +111,11 @@ def _join_activities(
 
     ranks = np.concatenate([table.ranks for table in tables]).reshape(-1, 2)
     groups = groups_of(ranks[:, 0], ranks[:, 1])
-    together = together.take(order)
+    activities = activities.take(order)
     activities = replace(
-        together,
-        rank=groups.of_row[together.rank].astype(np.int32),
-        name_id=together.name_id.astype(np.int32),
+        activities,
+        rank=groups.of_row[activities.rank].astype(np.int32),
+        name_id=activities.name_id.astype(np.int32),
         kernels=sum(table.kernels for table in tables),
         names=names.values,
         ranks=ranks[groups.first],
@@ -122,7 +124,7 @@ def _join_activities(
 
 
 def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
-    """Join call logs that are in memory."""
+    """Join the call logs of recordings, which must be in memory."""
     logs = [p.calls for p in profiles if isinstance(p.calls, in_memory.InMemoryCalls)]
     names = Numbering[str]()
     name_id = [names.numbers(log.texts)[log.name_id] for log in logs]
@@ -138,7 +140,12 @@ def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
 
 
 def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Collectives | None:
-    """Join the collectives of recordings, or return None if no recording has any."""
+    """Join the collectives of recordings, or return None if no recording has collectives.
+
+    Args:
+        profiles: The recordings.
+        rows: For each recording, the joined row of each of its activities.
+    """
     tables = []
     n_operations = 0
     for profile, of_activity in zip(profiles, rows, strict=True):
@@ -154,7 +161,7 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
 
 
 def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationReader | None:
-    """Join what recordings hold of waiting, or return None if none of them holds any."""
+    """Join the synchronization events of recordings, or return None if they cannot be read."""
     if all(profile.synchronisation is None for profile in profiles):
         return None
 
@@ -177,7 +184,13 @@ def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationR
 def _join_streams(
     profiles: Sequence[Profile], rows: Sequence[Ints], n_activities: int
 ) -> Callable[[], Codes]:
-    """Join the streams of the work of recordings."""
+    """Return a reader of the stream of each joined activity, or -1 if unknown.
+
+    Args:
+        profiles: The recordings.
+        rows: For each recording, the joined row of each of its activities.
+        n_activities: Number of joined activities.
+    """
 
     def read() -> Codes:
         streams = np.full(n_activities, NONE, np.int64)
@@ -190,21 +203,32 @@ def _join_streams(
 
 
 def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[[], Copies] | None:
-    """Join what the copies of recordings moved, or return None if no recording tells."""
-    known = [(p.copies, of) for p, of in zip(profiles, rows, strict=True) if p.copies is not None]
-    if not known:
+    """Join the copies of recordings, or return None if no recording describes its copies.
+
+    Args:
+        profiles: The recordings.
+        rows: For each recording, the joined row of each of its activities.
+    """
+    readers = [
+        (profile.copies, of_activity)
+        for profile, of_activity in zip(profiles, rows, strict=True)
+        if profile.copies is not None
+    ]
+    if not readers:
         return None
 
     def read() -> Copies:
-        tables = [copies().moved(of_activity) for copies, of_activity in known]
-        together = joined(tables)
-        return together.take(np.argsort(together.activity, kind="stable"))
+        copies = joined([read_part().moved(of_activity) for read_part, of_activity in readers])
+        return copies.take(np.argsort(copies.activity, kind="stable"))
 
     return read
 
 
 def _devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
-    """Yield the devices of each recording, each with the processes of its recording."""
+    """Yield the devices of each recording.
+
+    A device without a process is yielded once for each process of its recording.
+    """
     for profile in profiles:
         processes = dict.fromkeys(profile.activities.ranks[:, 0].tolist())
         for device in profile.devices:
@@ -215,7 +239,7 @@ def _devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
 
 
 def _label_processes(profiles: Sequence[Profile], labels: Sequence[str]) -> Mapping[int, str]:
-    """Return the label of each process that a label is known for."""
+    """Return the label of each process whose recording has a label."""
     return {
         process: label
         for profile, label in zip(profiles, labels, strict=True)
@@ -225,7 +249,10 @@ def _label_processes(profiles: Sequence[Profile], labels: Sequence[str]) -> Mapp
 
 
 def _add_up(profiles: Sequence[Profile]) -> Iterator[Limitation]:
-    """Yield the limitations of all recordings; equal ones are one, with the sum of the counts."""
+    """Yield the limitations of all recordings.
+
+    Limitations with equal texts are yielded once, with the sum of their counts.
+    """
     notes = [note for profile in profiles for note in profile.limitations]
     counts = Counter[tuple[str, str]]()
     for note in notes:
@@ -236,7 +263,7 @@ def _add_up(profiles: Sequence[Profile]) -> Iterator[Limitation]:
 
 
 def _add_counts(tables: Sequence[Mapping[str, int | None]]) -> Mapping[str, int | None]:
-    """Add up the row counts of recordings; a table that no recording has stays None."""
+    """Add up the row counts of recordings, or None for a table that no recording has."""
     return {
         name: sum(table[name] or 0 for table in tables)
         if any(table[name] is not None for table in tables)
@@ -248,7 +275,13 @@ def _add_counts(tables: Sequence[Mapping[str, int | None]]) -> Mapping[str, int 
 def _join_masks(
     parts: Sequence[Decoded], masks: Sequence[Bools | None], *, missing: bool
 ) -> Bools | None:
-    """Join masks over ranges; a recording without a mask counts as all ``missing``."""
+    """Join masks over ranges, or return None if no recording has a mask.
+
+    Args:
+        parts: The recordings.
+        masks: Mask over the ranges of each recording, or None if it has no mask.
+        missing: Value for the ranges of a recording without a mask.
+    """
     if all(mask is None for mask in masks):
         return None
     lengths = [len(part.profile.ranges) for part in parts]
