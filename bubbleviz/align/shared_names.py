@@ -1,7 +1,7 @@
-"""Shared names: one hostname of several machines, as containers with a fixed name have it.
+"""Shared names: several machines with one hostname, such as containers with a fixed name.
 
-Profiles of one hostname share a clock. If the data dependencies between two of them contradict
-that clock again and again, they were recorded on two machines.
+Profiles with the same hostname share a clock. If the data dependencies between two of them
+contradict this clock in most iterations, they were recorded on different machines.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted
 
-#: Part of the iterations of two profiles in which dependencies are broken if clocks are apart.
-_SYSTEMATIC = 0.5
+#: Minimum share of iterations with contradicted dependencies between profiles of two machines.
+_MIN_BROKEN_SHARE = 0.5
 
 
 def separate_machines(
     joined: JoinedRecordings, staging: Staging, precedences: offsets.Precedences
 ) -> tuple[str, ...] | None:
-    """Return the machine of each profile, with profiles apart whose clocks contradict each other.
+    """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    A profile joins the first machine of its hostname with which dependencies agree, and none
-    disagree. One that no dependency connects with the others gets a machine of its own.
+    A profile joins the first machine of its hostname that has a profile with an agreeing clock, and
+    none with a contradicting clock. A profile without dependencies on the others gets a separate
+    machine.
 
     Args:
         joined: The recordings, on the clocks of their sessions.
         staging: Their stages, pipelines and iterations.
-        precedences: Dependencies between all ranks; clocks are numbers of ranks.
+        precedences: Dependencies between all ranks; their clocks are rank numbers.
 
     Returns:
-        A machine per profile, or None if no clock is contradicted.
+        Machine of each profile, or None if no clock is contradicted.
     """
-    agreeing, apart = _profile_pairs(joined, staging, precedences)
-    if not apart:
+    agreeing, contradicting = _compare_clocks(joined, staging, precedences)
+    if not contradicting:
         return None
-    contradicted = {joined.machine_of_profile[one] for one, _ in apart}
+    contradicted = {joined.machine_of_profile[profile] for profile, _ in contradicting}
     members: dict[str, list[list[int]]] = defaultdict(list)
     machines = list(joined.machine_of_profile)
     for profile, machine in enumerate(joined.machine_of_profile):
@@ -53,7 +54,7 @@ def separate_machines(
             number
             for number, others in enumerate(members[machine])
             if any(_pair(profile, other) in agreeing for other in others)
-            and not any(_pair(profile, other) in apart for other in others)
+            and not any(_pair(profile, other) in contradicting for other in others)
         ]
         if fitting:
             number = fitting[0]
@@ -66,44 +67,49 @@ def separate_machines(
     return tuple(machines)
 
 
-def _pair(one: int, other: int) -> tuple[int, int]:
-    return min(one, other), max(one, other)
+def _pair(profile: int, other: int) -> tuple[int, int]:
+    return min(profile, other), max(profile, other)
 
 
-def _profile_pairs(
+def _compare_clocks(
     joined: JoinedRecordings, staging: Staging, precedences: offsets.Precedences
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """Return the pairs of profiles of one machine whose clocks agree, and those that are apart."""
+    """Compare the clocks of profiles of one machine by the dependencies between them.
+
+    Returns:
+        agreeing: Pairs of profiles without a contradicted dependency.
+        contradicting: Pairs with contradicted dependencies in most of their iterations.
+    """
     profile = np.array([rank.profile for rank in joined.ranks], np.int64)
     machine = joined.machine_of_rank
     before, after = profile[precedences.before], profile[precedences.after]
-    same = machine[precedences.before] == machine[precedences.after]
-    rows = np.flatnonzero(same & (before != after))
+    is_same_machine = machine[precedences.before] == machine[precedences.after]
+    rows = np.flatnonzero(is_same_machine & (before != after))
     if not len(rows):
         return set(), set()
     early_ns = _early_ns(staging, precedences)[rows]
-    one, other = np.minimum(before, after)[rows], np.maximum(before, after)[rows]
-    cells = groups_of(one, other, precedences.iteration[rows])
+    low, high = np.minimum(before, after)[rows], np.maximum(before, after)[rows]
+    cells = groups_of(low, high, precedences.iteration[rows])
     is_broken = np.zeros(len(cells), bool)
     is_broken[cells.of_row[early_ns > offsets.GRAIN_NS]] = True
-    pairs = groups_of(one[cells.first], other[cells.first])
+    pairs = groups_of(low[cells.first], high[cells.first])
     n_broken = np.bincount(pairs.of_row[is_broken], minlength=len(pairs))
     n_iterations = np.bincount(pairs.of_row, minlength=len(pairs))
-    agreeing, apart = set(), set()
+    agreeing, contradicting = set(), set()
     for number, row in enumerate(cells.first[pairs.first].tolist()):
-        pair = int(one[row]), int(other[row])
+        pair = int(low[row]), int(high[row])
         if n_broken[number] == 0:
             agreeing.add(pair)
-        elif n_broken[number] >= _SYSTEMATIC * n_iterations[number]:
-            apart.add(pair)
-    return agreeing, apart
+        elif n_broken[number] >= _MIN_BROKEN_SHARE * n_iterations[number]:
+            contradicting.add(pair)
+    return agreeing, contradicting
 
 
 def _early_ns(staging: Staging, precedences: offsets.Precedences) -> Ints:
     """Return how long before its input each operation ran, by the clock of its host.
 
-    An operation without a receive may begin with kernels that need no input, so only its end
-    counts.
+    An operation without a receive may begin with kernels that need no input, so its end is
+    compared instead of its start. Times are negative if the operation ran after its input.
     """
     received = staging.arrivals.latest_ns[precedences.after_row] != NEVER
     end_ns = staging.operations.end_ns[precedences.after_row]
@@ -117,22 +123,22 @@ def shared_name_limitations(
     """Return a limitation for each hostname that stands for several machines.
 
     Args:
-        before: Machine of each profile by its hostname.
-        machines: Machine of each profile, with contradicting ones apart.
+        before: Machine of each profile, one per hostname.
+        machines: Machine of each profile, as returned by :func:`separate_machines`.
     """
-    of_name: dict[str, set[str]] = defaultdict(set)
+    machines_of_name: dict[str, set[str]] = defaultdict(set)
     for name, machine in zip(before, machines, strict=True):
-        of_name[name].add(machine)
+        machines_of_name[name].add(machine)
     return tuple(
         Limitation(
             "one host name of several machines",
-            f"profiles of {name} contradict each other on one clock, so they are taken for "
-            f"{counted(len(found), 'machine')}, as of containers with a fixed name, whose clocks "
+            f"profiles of {name} contradict each other on one clock, as profiles of containers with "
+            f"a fixed host name do, so they count as {counted(len(names), 'machine')}, whose clocks "
             f"follow from data dependencies; --same-clock {name} keeps one clock",
-            len(found),
+            len(names),
             LimitationKind.HOST_NAME_SHARED,
             hosts=(name,),
         )
-        for name, found in of_name.items()
-        if len(found) > 1
+        for name, names in machines_of_name.items()
+        if len(names) > 1
     )

@@ -1,4 +1,4 @@
-"""Damage inside the averaged iterations: lost or impossible work elsewhere changes no average."""
+"""Locates damage: lost or impossible work outside the averaged iterations changes no average."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phase_masks import EVALUATION, among
 from bubbleviz.model.phases import COUNTED
 
-#: Minimum part of an averaged iteration that makes its ratio wrong if it is unknown.
+#: Minimum share of unknown time in an averaged iteration that marks the ratio.
 _NOTICEABLE = 0.01
-#: Part of the averaged iterations that an undamaged window must hold to be suggested.
-_WORTH_A_WINDOW = 1 / 3
+#: Minimum length of an undamaged window that is suggested, as a share of the averaged iterations.
+_MIN_WINDOW_SHARE = 1 / 3
 _ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wrong"
 
 
 def locate_damage(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[tuple[Limitation, ...], ...]:
-    """Return the limitations of each recording, with damage outside the averaged iterations.
+    """Return the limitations of each recording, with the place of the damage in their reasons.
 
-    Damage whose times are known, and that lies in none of the averaged iterations, no longer
-    restricts the ratios. If it lies in few of them, the limitation suggests the longest window of
-    complete iterations without any damage.
+    Damage with known times outside the averaged iterations no longer restricts the ratios. If only
+    few of the averaged iterations are damaged, the limitation suggests the longest window of
+    complete iterations without damage. Nothing changes if no iteration is averaged.
 
     Args:
         recordings: One per profile, in the order of the run.
@@ -39,49 +39,57 @@ def locate_damage(
         counts: Ratios of the run's iterations.
     """
     averaged = np.array([i.averaged for i in counts.iterations], bool)
+    if not averaged.any():
+        return tuple(recording.limitations for recording in recordings)
     located = [
         [
-            (_weighed(note, profile, run, averaged), _damaged_iterations(note, profile, run))
+            (_update_kind(note, profile, run, averaged), _damaged_iterations(note, profile, run))
             for note in recording.limitations
         ]
         for profile, recording in enumerate(recordings)
     ]
-    if not averaged.any():
-        return tuple(recording.limitations for recording in recordings)
     masks = [mask for notes in located for _, mask in notes if mask is not None]
     window = _undamaged_window(np.logical_or.reduce(masks), counts) if masks else ""
     return tuple(
-        tuple(_with_place(note, mask, averaged, window) for note, mask in notes)
-        for notes in located
+        tuple(_add_place(note, mask, averaged, window) for note, mask in notes) for notes in located
     )
 
 
-def _weighed(note: Limitation, profile: int, run: Run, averaged: Bools) -> Limitation:
-    """Return a limitation with the kind that follows from its time in the averaged iterations.
+def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> Limitation:
+    """Return a limitation with its noticeable kind if it affects an averaged iteration noticeably.
 
-    Few losses may make an iteration wrong if they all lie in it.
+    A few losses may make the ratio of an iteration wrong if they are all in this iteration.
+
+    Args:
+        note: Any limitation.
+        profile: Index of its profile.
+        run: The merged recordings.
+        averaged: Mask of the averaged iterations.
     """
     if note.noticeable_kind is None or note.unknown_ns is None:
         return note
-    began_ns, ended_ns = (_aligned(times, run.clocks[profile]) for times in note.unknown_ns)
+    began_ns, ended_ns = (_align_times(times, run.clocks[profile]) for times in note.unknown_ns)
     ranks = run.rank_of_local[profile]
     start_ns, end_ns = _iteration_times(run, ranks)
     is_present = averaged & (end_ns > start_ns)
     start_ns, end_ns = start_ns[is_present], end_ns[is_present]
-    unknown_ns = _time_until(end_ns, began_ns, ended_ns) - _time_until(start_ns, began_ns, ended_ns)
+    unknown_ns = _sum_until(end_ns, began_ns, ended_ns) - _sum_until(start_ns, began_ns, ended_ns)
     is_noticeable = unknown_ns >= _NOTICEABLE * len(ranks) * (end_ns - start_ns)
     return replace(note, kind=note.noticeable_kind) if is_noticeable.any() else note
 
 
-def _time_until(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return how much time all of some intervals take together until each of some times.
+def _sum_until(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return the summed length of all intervals, each cut at every time in turn.
 
     Args:
-        times_ns: The times.
-        start_ns: Start of each interval, at least one.
+        times_ns: Times to cut at.
+        start_ns: Start of each interval. At least one is required.
         end_ns: End of each interval.
+
+    Returns:
+        Sum of the parts before each time, shape of ``times_ns``. Overlaps count several times.
     """
-    # Sums of whole timestamps would not fit 64 bits.
+    # Sums of timestamps since the epoch would not fit into 64 bits.
     base_ns = start_ns.min()
     start_ns, end_ns = np.sort(start_ns - base_ns), np.sort(end_ns - base_ns)
     times_ns = np.maximum(times_ns - base_ns, 0)
@@ -93,10 +101,17 @@ def _time_until(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     return np.asarray(sums[0] - sums[1], np.int64)
 
 
-def _with_place(
+def _add_place(
     note: Limitation, is_damaged: Bools | None, averaged: Bools, window: str
 ) -> Limitation:
-    """Return a limitation that says whether its damage lies in the averaged iterations."""
+    """Return a limitation whose reason says if its damage is outside the averaged iterations.
+
+    Args:
+        note: Any limitation.
+        is_damaged: Mask of the iterations with its damage, or None if unknown.
+        averaged: Mask of the averaged iterations.
+        window: Undamaged window to suggest, or "" if there is none.
+    """
     if is_damaged is None:
         return note
     if not (is_damaged & averaged).any():
@@ -108,7 +123,13 @@ def _with_place(
 
 
 def _damaged_iterations(note: Limitation, profile: int, run: Run) -> Bools | None:
-    """Return the iterations in which the damage of a profile lies, or None if that is unknown."""
+    """Return a mask of the iterations with the damage of a limitation, or None if unknown.
+
+    Args:
+        note: Any limitation.
+        profile: Index of its profile.
+        run: The merged recordings.
+    """
     if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK:
         operations = run.operations
         is_lacking = among(operations.phase, COUNTED) & (operations.has_span == 0)
@@ -117,31 +138,35 @@ def _damaged_iterations(note: Limitation, profile: int, run: Run) -> Bools | Non
         mask = np.zeros(len(run.iteration_names), bool)
         mask[operations.iteration[is_lacking]] = True
         return mask
-    # What was launched in an iteration belongs to it, even if it runs while the next one begins.
+    # A kernel belongs to the iteration that launched it, even if it runs after the next one begins.
     if note.times_ns is not None:
         damage_ns = note.times_ns, note.times_ns
     elif note.unknown_ns is not None:
         damage_ns = note.unknown_ns
     else:
         return None
-    began_ns, ended_ns = (np.sort(_aligned(times, run.clocks[profile])) for times in damage_ns)
+    began_ns, ended_ns = (np.sort(_align_times(times, run.clocks[profile])) for times in damage_ns)
     start_ns, end_ns = _iteration_times(run, run.rank_of_local[profile])
     n_ended_before = np.searchsorted(ended_ns, start_ns)
     n_began = np.searchsorted(began_ns, end_ns, side="right")
     return np.asarray(n_began > n_ended_before, bool)
 
 
-def _aligned(times_ns: Ints, clock: ProfileClock) -> Ints:
-    """Return times of a profile on the clock of the run."""
+def _align_times(times_ns: Ints, clock: ProfileClock) -> Ints:
+    """Convert times of a profile to the clock of the run."""
     drift_ns = np.rint((times_ns - clock.t0_ns) * clock.drift_ppm * 1e-6).astype(np.int64)
     return np.asarray(times_ns + clock.offset_ns + drift_ns, np.int64)
 
 
 def _iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
-    """Return when each iteration begins and ends on the host and the GPU of any of some ranks.
+    """Return the start and end of each iteration on the hosts and GPUs of some ranks.
 
-    An iteration lasts until the next one begins: work between two iterations counts in ``period``.
-    An iteration without operations on these ranks ends before it begins.
+    An iteration lasts until the next one begins, since work between two iterations counts in
+    ``period``. The end is before the start for an iteration without operations on these ranks.
+
+    Args:
+        run: The merged recordings.
+        ranks: Ranks whose operations count.
     """
     operations, count = run.operations, len(run.iteration_names)
     rows = np.flatnonzero(np.isin(operations.rank, ranks) & (operations.iteration >= 0))
@@ -158,22 +183,23 @@ def _iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
 def _undamaged_window(is_damaged: Bools, counts: Counts) -> str:
     """Return the longest window of complete iterations without damage, or "" if it is too short.
 
-    Iterations go by the numbers that ``--window`` takes. Of several windows the first is returned.
+    The first one is returned if several windows are longest. Only iterations with a numeric name
+    are used, because ``--window`` takes numbers.
     """
     usable = [
         i.complete and i.kind != EVALUATION and i.name.isdecimal() and not is_damaged[i.index]
         for i in counts.iterations
     ]
-    runs = list(_runs(usable))
+    ranges = list(_true_ranges(usable))
     n_averaged = sum(i.averaged for i in counts.iterations)
-    first, stop = max(runs, key=lambda run: run[1] - run[0], default=(0, 0))
-    if stop - first < max(1, _WORTH_A_WINDOW * n_averaged):
+    first, stop = max(ranges, key=lambda bounds: bounds[1] - bounds[0], default=(0, 0))
+    if stop - first < max(1, _MIN_WINDOW_SHARE * n_averaged):
         return ""
     names = [counts.iterations[first].name, counts.iterations[stop - 1].name]
     return f"iteration:{names[0]}" if names[0] == names[1] else f"iteration:{'-'.join(names)}"
 
 
-def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+def _true_ranges(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """Yield the half-open ranges of consecutive true flags."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int64)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

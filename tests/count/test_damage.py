@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.count.damage import _time_until
+from bubbleviz.count.damage import _sum_until
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.window import parse_window
 from bubbleviz.report.advice import first_thing
@@ -129,7 +129,7 @@ def test_times_until_agree_with_a_slow_reference(
 ) -> None:
     intervals = [(min(pair), max(pair)) for pair in pairs]
     columns = (np.array(column, np.int64) for column in zip(*intervals, strict=True))
-    found = _time_until(np.array(times, np.int64), *columns)
+    found = _sum_until(np.array(times, np.int64), *columns)
     assert found.tolist() == [
         sum(max(min(time, end) - start, 0) for start, end in intervals) for time in times
     ]
