@@ -132,9 +132,9 @@ def shared_name_limitations(
     return tuple(
         Limitation(
             "one host name of several machines",
-            f"profiles of {name} contradict each other on one clock, as profiles of containers with "
-            f"a fixed host name do, so they count as {counted(len(names), 'machine')}, whose clocks "
-            f"follow from data dependencies; --same-clock {name} keeps one clock",
+            f"profiles of {name} contradict each other on one clock, so they count as "
+            f"{counted(len(names), 'machine')}, such as containers with a fixed host name; data "
+            f"dependencies align their clocks, and --same-clock {name} keeps one clock",
             len(names),
             LimitationKind.HOST_NAME_SHARED,
             hosts=(name,),

@@ -169,7 +169,10 @@ def _outermost(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]
     is_outermost[1:] |= calls.start_ns[1:] >= calls.end_ns[:-1]
     launch = np.cumsum(is_outermost) - 1
     works = np.bincount(launch, has_work[order]) > 0
-    return calls.take(is_outermost), works
+    outermost = calls.take(is_outermost)
+    # Calls can be looked up by ascending rows only.
+    by_row = np.argsort(outermost.row)
+    return outermost.take(by_row), works[by_row]
 
 
 def unknown_times(

@@ -67,7 +67,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert low <= mean_of(truth) <= high
     assert notes(report, CONTRADICTED) == []
     (reason,) = notes(report, SHARED)
-    assert "taken for 2 machines" in reason
+    assert "count as 2 machines" in reason
     assert [restriction.code for restriction in report.restrictions] == ["host-name-shared"]
     assert "one host name stands for several machines" in text_of(report)
     assert document(report)["restriction"] == "one host name stands for several machines"
