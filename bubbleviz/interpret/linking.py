@@ -33,6 +33,7 @@ from bubbleviz.interpret.damaged_work import (
 )
 from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.overruns import clip_overruns
+from bubbleviz.interpret.partial_replays import find_partial_replays
 from bubbleviz.interpret.unrecorded_work import (
     find_lost_graphs,
     join_intervals,
@@ -570,7 +571,9 @@ def _check_work(
         told = [n for n in profile.limitations if n.kind in LEFT_OUT]
         n_told = sum(note.count for note in told)
         graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
-        of_graphs = unknown_times(graphs.calls, launches, activities, of_launch)
+        partial = find_partial_replays(graphs.with_work, launches, activities, of_launch)
+        graphs = replace(graphs, partial=partial)
+        of_graphs = unknown_times(graphs.lost, launches, activities, of_launch)
         of_kernels = unknown_times(kernels.calls, launches, activities, of_launch)
         lost.extend(
             limitations_of_lost(

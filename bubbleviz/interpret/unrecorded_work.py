@@ -49,12 +49,19 @@ class LostGraphs:
     Attributes:
         calls: Launches without recorded work.
         n_launches: Number of all launches of these processes.
-        n_with_work: Number of those with recorded work.
+        with_work: Calls with recorded work, by row.
+        partial: Those of which some kernels were recorded and others were not.
     """
 
     calls: model.Calls
     n_launches: int
-    n_with_work: int
+    with_work: model.Calls
+    partial: model.Calls
+
+    @property
+    def lost(self) -> model.Calls:
+        """The launches of which kernels were not recorded."""
+        return joined([self.calls, self.partial])
 
     def limitations(self, source: model.Source, unknown: RankIntervals) -> Iterator[Limitation]:
         """Yield the limitation that counts the launches without work, if there are any.
@@ -63,14 +70,12 @@ class LostGraphs:
             source: Source of the profile.
             unknown: When ranks may have run the work of these launches.
         """
-        n_lost = len(self.calls)
+        n_lost = len(self.lost)
         if n_lost == 0:
             return
-        verb = "has" if n_lost == 1 else "have"
-        what = f"{n_lost:,} of {self.n_launches:,} graph launches {verb} no recorded kernels"
-        evidence = "the kernels of the others" if self.n_with_work else "other kernels"
+        evidence = "the kernels of the others" if len(self.with_work) else "other kernels"
         remedy = "profile with larger buffers or for a shorter time"
-        if self.n_with_work == 0 and source.format == "nsys":
+        if len(self.with_work) == 0 and source.format == "nsys":
             remedy = f"record graphs' work with nsys profile --cuda-graph-trace=node, or {remedy}"
         reason = (
             f"{source.path}: {evidence} are recorded, so idle time around these launches is "
@@ -79,15 +84,25 @@ class LostGraphs:
         is_noticeable = n_lost >= _NOTICEABLE * self.n_launches
         kind = LimitationKind.GRAPHS_LOST if is_noticeable else LimitationKind.COSTS
         yield Limitation(
-            what,
+            self._counts(),
             reason,
             n_lost,
             kind,
-            times_ns=self.calls.start_ns,
+            times_ns=self.lost.start_ns,
             # Without any, only the times of the launches are known.
             unknown_ns=(unknown.start_ns, unknown.end_ns) if len(unknown) else None,
             noticeable_kind=LimitationKind.GRAPHS_LOST,
         )
+
+    def _counts(self) -> str:
+        """Return how many launches lack kernels, in words."""
+        n_lost, n_partial = len(self.calls), len(self.partial)
+        of_all = f" of {self.n_launches:,} graph launches"
+        if n_lost == 0:
+            return f"only some kernels of {n_partial:,}{of_all} are recorded"
+        verb = "has" if n_lost == 1 else "have"
+        what = f"{n_lost:,}{of_all} {verb} no recorded kernels"
+        return f"{what}, and {n_partial:,} only some" if n_partial else what
 
 
 def find_lost_graphs(
@@ -109,9 +124,12 @@ def find_lost_graphs(
             unknown, and the threads that made calls.
     """
     every_launch = calls.at(calls.named(GRAPH_LAUNCHES))
+    none = every_launch.take(np.empty(0, np.int64))
     if len(every_launch) == 0:
-        return LostGraphs(every_launch, 0, 0)
-    every_launch, has_work = _outermost(every_launch, launches.have_work(every_launch))
+        return LostGraphs(none, 0, none, none)
+    has_work = launches.have_work(every_launch)
+    with_work = every_launch.take(has_work)
+    every_launch, has_work = _outermost(every_launch, has_work)
     process = model.process_of(every_launch.thread)
     is_recorded = np.isin(process, _recorded_processes(process, has_work, launches, activities))
     without_work = every_launch.take(is_recorded & ~has_work)
@@ -122,7 +140,7 @@ def find_lost_graphs(
             without_work, until_ns, launches, activities, of_launch, calls
         )
         without_work = launched_before(without_work, until_ns, of_launch[1])
-    return LostGraphs(without_work, int(is_recorded.sum()), int(has_work.sum()))
+    return LostGraphs(without_work, int(is_recorded.sum()), with_work, none)
 
 
 def _recorded_processes(
@@ -237,6 +255,27 @@ def _between_kernels(
         start_ns: Start of the time of each piece of lost work.
         end_ns: End of that time, later than its start.
     """
+    start_ns, end_ns = times_around(launch_ns, launched_ns, activities, kernels)
+    is_open = end_ns > start_ns
+    return start_ns[is_open], end_ns[is_open]
+
+
+def times_around(
+    launch_ns: Ints, launched_ns: Ints, activities: model.Activities, kernels: Ints
+) -> tuple[Ints, Ints]:
+    """Return from when to when the work of launches may run, by the kernels before and after it.
+
+    Args:
+        launch_ns: When the work was launched.
+        launched_ns: When each activity was launched.
+        activities: Kernels, then copies.
+        kernels: Rows of kernels that were launched on one device, at least one.
+
+    Returns:
+        start_ns: When the work was launched, or later: when all kernels launched before had ended.
+        end_ns: When the first kernel launched afterwards began, or earlier than the start if the
+            work had no time. Without such a kernel, when the last of the work was launched.
+    """
     order = kernels[np.argsort(launched_ns[kernels], kind="stable")]
     times_ns = launched_ns[order]
     latest_end_ns = np.maximum.accumulate(activities.end_ns[order])
@@ -245,10 +284,8 @@ def _between_kernels(
     n_up_to = np.searchsorted(times_ns, launch_ns, side="right")
     previous_end_ns = np.where(n_before > 0, latest_end_ns[n_before - 1], launch_ns)
     start_ns = np.maximum(launch_ns, previous_end_ns)
-    # Without a next kernel, the work may have run at least until the last lost one was launched.
     end_ns = np.append(earliest_start_ns, launch_ns.max(initial=0))[n_up_to]
-    is_open = end_ns > start_ns
-    return start_ns[is_open], end_ns[is_open]
+    return start_ns, end_ns
 
 
 # Work from before the capture: it kept a stream busy until the first recorded work on it began.
