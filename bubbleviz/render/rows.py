@@ -1,15 +1,17 @@
 """Rows of tables and pictures: a rank each, or a stage each with all its replicas.
 
 Tensor- and data-parallel replicas of a stage do the same at the same time. As one row of a picture
-they are drawn as the first of them ran, of very many ranks as that with the median ratio; the
-ratio next to the row is that of the rank that is drawn. Rows of tables are means of the replicas,
-and their titles say so. What stands out of the many has rows of its own in pictures.
+they are drawn as the replica in the pipeline that the first advice is about, or else as the first
+replica; of very many ranks, as the replica with the median ratio. The ratio next to the
+row is that of the rank that is drawn. Rows of tables are means of the replicas, and their titles
+say so. What stands out of the many has rows of its own in pictures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.model.choices import ROWS, one_of, style_settings
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.report.advice import shown_iteration
+from bubbleviz.report.advice import culprits, shown_iteration
 from bubbleviz.report.rank_means import Standout, many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -107,6 +109,32 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
     return tuple(rows)
 
 
+def advised_pipeline(
+    report: Report, rows: Iterable[RankRow], marked: Collection[int]
+) -> tuple[RankRow, ...]:
+    """Return rows that draw the replicas in the pipeline with the most marked ranks.
+
+    A mark next to a row would contradict the drawing if another replica was drawn. Of several
+    pipelines with the most marked ranks, the one of the first marked rank wins. A row without a
+    replica in that pipeline stays as it is.
+
+    Args:
+        report: Any report.
+        rows: Rows of the report.
+        marked: Indices of the ranks that are marked; all rows stay as they are if it is empty.
+    """
+    if not marked:
+        return tuple(rows)
+    marked_in = Counter(report.ranks[rank].pipeline for rank in sorted(marked))
+    ((pipeline, _),) = marked_in.most_common(1)
+    shown = []
+    for row in rows:
+        replicas = [rank for rank in row.replicas if report.ranks[rank].pipeline == pipeline]
+        drawn = min(replicas, key=lambda rank: (rank not in marked, rank), default=None)
+        shown.append(row if drawn is None else replace(row, rank=report.ranks[drawn], spread=False))
+    return tuple(shown)
+
+
 def _median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
     """Return the row of a stage as the copy with the lower median ratio ran; NaN comes last."""
     ordered = sorted(replicas, key=lambda r: (ratio[r.index] != ratio[r.index], ratio[r.index]))
@@ -184,6 +212,8 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
         with_standouts: see :func:`bubbleviz.render.rows.rows_of`.
     """
     rows = rows_of(report, view, with_standouts=with_standouts)
+    if not any(row.spread for row in rows):
+        rows = advised_pipeline(report, rows, culprits(report))
     chosen = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in chosen)
     if not chosen:

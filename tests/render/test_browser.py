@@ -20,6 +20,7 @@ from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.render.web import page as html
+from bubbleviz.report.advice import advice_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting
@@ -38,6 +39,11 @@ SMALL = REPORTS["1f1b"]
 #: Two pipelines, in which one rank is slow in the last iteration alone.
 SLOW_IN_ONE = Planting(
     stages=3, microbatches=6, replicas=2, iterations=3, slow_rank=1, slow_rank_from=2, kernels=1
+)
+
+#: The same with a rank of the second pipeline that is always slow, and a slow stage.
+SLOW_COPY = Planting(
+    stages=3, microbatches=6, replicas=2, slow_rank=4, slow_rank_factor=1.5, slow_stage=2
 )
 
 
@@ -437,6 +443,21 @@ def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
     means = [fmean(of_rank[rank] or 0.0 for of_rank in ratios) for rank in drawn]
     assert shown_ratios(own) == pytest.approx(means)
     assert "mean of 3" in ratio_title(own)
+
+
+def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> None:
+    """The marked row would show a rank that is as fast as all others, were it another replica."""
+    report = analysed(SLOW_COPY)
+    own = opened(report)
+    own.page.select_option("#rows", "stage")
+
+    drawn = own.run("return timeline.rows.map((row) => row.rank)")
+    assert [report.ranks[rank].pipeline for rank in drawn] == [1] * 3
+    further = own.page.locator("#advice ~ p").all_inner_texts()
+    assert [text.removeprefix("Then: ") for text in further] == [
+        own.text.split(". ")[0] for own in advice_of(report)[1:3]
+    ]
+    assert further
 
 
 def test_light_and_dark(opened: Open) -> None:

@@ -16,6 +16,7 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.rows import select
+from bubbleviz.report.advice import MARK, shown_iteration
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting
@@ -317,6 +318,27 @@ def test_copies_of_a_stage_share_a_row_if_asked() -> None:
     by_rank = written(render(COPIES, View(rows="rank")))
     assert len([text for text in by_rank if "GPU" in text]) == 4
     assert "share a row" not in " ".join(by_rank)
+
+
+def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
+    """The marked row would show a rank that is as fast as all others, were it another replica."""
+    report = analysed(Planting(stages=3, microbatches=6, replicas=2, slow_rank=4))
+    texts = written(render(report, View(rows="stage")))
+
+    iteration = shown_iteration(report)
+    assert iteration is not None
+    ratios = {rank.rank: rank.bubble_ratio[report.headline] for rank in iteration.ranks}
+    drawn = [rank for rank in report.ranks if rank.pipeline == 1]
+    assert [text for text in texts if "GPU" in text and text.startswith("1 of 2: ")] == [
+        f"1 of 2: {rank.label}" for rank in drawn
+    ]
+    shown = [text.split() for text in texts if text.endswith("%")]
+    assert [words for words in shown if len(words) == 2] == [
+        [f"{100 * (ratios[rank.index] or 0.0):.1f}", "%"] for rank in drawn
+    ]
+    assert f"{MARK} stage 1" in texts
+    note = "Rows: stages, each drawn as its replica in the pipeline of the advice, with the"
+    assert note in " ".join(texts)
 
 
 def test_golden() -> None:

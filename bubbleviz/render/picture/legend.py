@@ -186,6 +186,8 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     bounds = [f"{end}\u00a0%" for end in ends]
     spread = any(row.spread for row in selection.rows)
     copies = any(len(row.replicas) > 1 for row in selection.rows)
+    is_first = all(row.rank.index == row.replicas[0] for row in selection.rows)
+    replica = "first replica" if is_first else "replica in the pipeline of the advice"
     told = culprits(report)
     marked = {*told} & {r for row in selection.rows for r in row.replicas}
     advised = marked_advice(report) if marked else None
@@ -223,7 +225,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         ),
         (
             copies and not spread,
-            "Rows: stages, each drawn as its first replica, with the ratio of that replica.",
+            f"Rows: stages, each drawn as its {replica}, with the ratio of that replica.",
         ),
     )
     return [sentence for told, sentence in sentences if told]

@@ -27,7 +27,14 @@ from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step
-from bubbleviz.render.rows import RankRow, Selection, chosen_ranks, row_ratios, select
+from bubbleviz.render.rows import (
+    RankRow,
+    Selection,
+    advised_pipeline,
+    chosen_ranks,
+    row_ratios,
+    select,
+)
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.terminal import Display, flowing
 from bubbleviz.report.advice import MARK
@@ -82,7 +89,7 @@ def timeline_selection(
         report: any report.
         view: the ranks, and what a row is.
         iteration: which is drawn.
-        marked: ranks whose pipeline is drawn, of the first that is in any.
+        marked: ranks whose pipeline is drawn; see :func:`advised_pipeline`.
     """
     staged = any(rank.stage is not None for rank in chosen_ranks(report, view))
     rows = view.rows or ("stage" if staged else "rank")
@@ -91,12 +98,8 @@ def timeline_selection(
     if selection is None:
         return None
     shown = [row for row in selection.rows if {*row.replicas} & at_work]
-    pipeline = report.ranks[min(marked)].pipeline if marked else None
-    for at, row in enumerate(shown if pipeline is not None else ()):
-        own = [rank for rank in row.replicas if report.ranks[rank].pipeline == pipeline]
-        for rank in sorted(own, key=lambda rank: rank not in marked)[:1]:
-            shown[at] = replace(row, rank=report.ranks[rank], spread=False)
-    return replace(selection, rows=tuple(shown)) if shown else None
+    rows_drawn = advised_pipeline(report, shown, marked)
+    return replace(selection, rows=rows_drawn) if rows_drawn else None
 
 
 def terminal_timeline(

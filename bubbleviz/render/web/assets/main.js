@@ -25,7 +25,7 @@ function showHead(run) {
   const first = report.what_to_do_first ?? "";
   const others = (report.advice ?? []).filter((own) => own.saving_ratio >= 0.01 && !first.includes(own.text));
   for (const own of others.slice(0, 2).reverse()) {
-    byId("advice").after(element("p", {}, `Then: ${clean(own.action.split(". ")[0], 200)} (-${percent(own.saving_ratio)})`));
+    byId("advice").after(element("p", {}, `Then: ${clean(own.text.split(". ")[0], 300)}`));
   }
   const [title, date] = titleOf(report);
   byId("run-title").textContent = title;

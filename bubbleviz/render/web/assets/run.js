@@ -192,7 +192,7 @@ class Run {
     return `${pipeline}${stage}${clean(own.label)}`;
   }
 
-  // Rows: ranks; or stages, drawn as the first of their replicas.
+  // Rows: ranks; or stages, each drawn as its replica in the pipeline with the most marked ranks, or else as its first replica.
   rows(by) {
     const ranks = this.report.ranks.slice(this.first, this.last);
     if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rowLabel(rank.index), replicas: [rank.index] }));
@@ -205,6 +205,13 @@ class Run {
       rows.set(key, row);
     }
     const found = [...rows.values()].sort((a, b) => a.stage - b.stage || a.rank - b.rank);
+    const pipelines = [...this.culprits].sort((a, b) => a - b).map((rank) => this.report.ranks[rank].pipeline);
+    const markedIn = (pipeline) => pipelines.filter((own) => own === pipeline).length;
+    const pipeline = pipelines.find((own) => pipelines.every((other) => markedIn(own) >= markedIn(other)));
+    for (const row of found) {
+      const replicas = row.replicas.filter((rank) => this.report.ranks[rank].pipeline === pipeline);
+      row.rank = replicas.find((rank) => this.culprits.has(rank)) ?? replicas[0] ?? row.rank;
+    }
     return found.map((row) => ({ ...row, label: row.replicas.length > 1 ? `${row.label} (1 of ${row.replicas.length})` : row.label }));
   }
 
