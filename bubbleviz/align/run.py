@@ -16,6 +16,7 @@ from bubbleviz.align.meetings import met, without_members
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.recorded_devices import devices_on_clocks
 from bubbleviz.align.shared_names import separate_machines, shared_name_limitations
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
@@ -24,6 +25,7 @@ from bubbleviz.align.waiting_kernels import waiting_kernels
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
+from bubbleviz.interpret.start_skew import RecordedDevice
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints, marked, scattered
@@ -244,6 +246,7 @@ class Run:
         pauses: when nothing of a rank was recorded.
         layers: what layers took on each virtual stage; empty where ranges tell none.
         recorded_start_ns: When the recording of each rank's profile began.
+        recorded: When the recording of each device began, and what it waited in.
     """
 
     ranks: tuple[tables.Rank, ...]
@@ -274,6 +277,7 @@ class Run:
     layers: tuple[StageLayers, ...] = ()
     ends_early: bool = False
     order_refutes: bool = True
+    recorded: tuple[RecordedDevice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -396,6 +400,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         rank_of_local=tuple(place[first:end] for first, end in pairwise(ends)),
         pauses=_placed(joined.pauses, place),
         recorded_start_ns=joined.recorded_start_ns[np.argsort(place)],
+        recorded=tuple(devices_on_clocks(recordings, time.clocks)),
     )
     return replace(run, layers=layers_of_stages(recordings, run))
 

@@ -16,6 +16,7 @@ from bubbleviz.count.rank_iterations import RankSlice
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
 from bubbleviz.count.window_bounds import window_bounds
 from bubbleviz.errors import ProfileError
+from bubbleviz.interpret.start_skew import common_start
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Floats, Ints, marked, scattered
 from bubbleviz.model.grouping import distinct
@@ -450,6 +451,8 @@ def _measured(
         can_idle=_can_idle(run, extents) & ~names_work,
         is_recorded=has_stepped & (run.recorded_start_ns <= iteration_starts(extents)),
     )
+    began_unrecorded = _began_unrecorded(run, extents)
+    statuses = replace(statuses, complete=statuses.complete & ~began_unrecorded)
     extents = with_idle_ranks(extents, statuses.idle)
     first_ns, last_ns, step_last_ns = extents.first_ns, extents.last_ns, extents.step_last_ns
     takes_part = extents.present
@@ -507,6 +510,7 @@ def _measured(
                 kind=statuses.kind[k],
                 complete=bool(statuses.complete[k]),
                 unmatched=bool(statuses.unmatched[k]),
+                began_unrecorded=bool(began_unrecorded[k]),
                 averaged=False,
                 microbatches=statuses.microbatches[k],
                 start_ns=int(first_ns[k, at].min()) if len(at) else 0,
@@ -566,6 +570,17 @@ def iteration_starts(extents: Extents) -> Ints:
     first_ns = np.where(extents.present, extents.first_ns, never)
     starts_ns: Ints = first_ns.min(axis=1, keepdims=True, initial=never)
     return starts_ns
+
+
+def _began_unrecorded(run: Run, extents: Extents) -> Bools:
+    """Return which iterations began before the recording of a rank that others waited for.
+
+    The wait is no bubble: a rank may be late only because its profiler was starting.
+    """
+    awaited_ns = common_start(run.recorded)
+    if awaited_ns is None:
+        return np.zeros(len(extents.present), bool)
+    return np.asarray(iteration_starts(extents)[:, 0] < awaited_ns, bool)
 
 
 def _can_idle(run: Run, extents: Extents) -> Bools:

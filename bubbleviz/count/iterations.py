@@ -52,6 +52,8 @@ class Iteration:
         ranks: the ranks with work in it.
         unmatched: whether some F has no B though its rank went on, so that no capture cut it.
         bubble_ratio: the report's primary one in it; None where it is unknown.
+        began_unrecorded: Whether it began before the recording of a rank that others waited for,
+            so that it is incomplete.
     """
 
     index: int
@@ -66,6 +68,7 @@ class Iteration:
     ranks: RankIterations
     unmatched: bool = False
     bubble_ratio: float | None = None
+    began_unrecorded: bool = False
 
     def __repr__(self) -> str:
         ratio = "unknown" if self.bubble_ratio is None else f"{self.bubble_ratio:.4f}"

@@ -22,6 +22,7 @@ from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.memory import MemoryUse
 from bubbleviz.interpret.operation_ranges import NameHints
 from bubbleviz.interpret.spans import ActiveTime
+from bubbleviz.interpret.start_skew import RecordedDevice
 from bubbleviz.model import operations as model
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints, joined
@@ -93,6 +94,7 @@ class Recording:
         layers: how long kernels of layers ran; None where that was not asked for.
         memory: what operations hold; None where that was not asked for, or not recorded.
         unknown_kernels: kernels of unknown names that take much of a rank's time.
+        recorded: When the recording of each device began, and what it waited in; empty if unknown.
     """
 
     source: Source
@@ -106,6 +108,7 @@ class Recording:
     layers: LayerTimes | None = None
     memory: MemoryUse | None = None
     unknown_kernels: tuple[UnknownKernels, ...] = ()
+    recorded: tuple[RecordedDevice, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -31,11 +31,12 @@ _LONG_WAIT = 0.05
 class RecordedDevice:
     """When the recording of a device began, and what it waited in.
 
-    Times are in ns, on UTC if that is known, or else on the profile's own clock.
+    Times are in ns, on UTC or on the clock of a run if that is known, or else on the profile's own
+    clock.
 
     Attributes:
         path: Path of its profile.
-        has_utc: Whether the times are on UTC.
+        has_common_clock: Whether the times can be compared to those of other profiles.
         begin_ns: Start of the first call, range or work of the recording.
         span_ns: Start of its first work and end of the last.
         wait_ns: Start and end of its longest communication kernel, or an empty interval.
@@ -43,11 +44,31 @@ class RecordedDevice:
     """
 
     path: str
-    has_utc: bool
+    has_common_clock: bool
     begin_ns: int
     span_ns: tuple[int, int]
     wait_ns: tuple[int, int]
     first_wait_ns: tuple[int, int]
+
+    def moved(self, by_ns: int, *, has_common_clock: bool) -> RecordedDevice:
+        """Return the device with its times on a clock that is ahead by some time.
+
+        Args:
+            by_ns: The time by which the clock is ahead.
+            has_common_clock: Whether other profiles have times on that clock.
+        """
+        span, wait, first_wait = (
+            (start_ns + by_ns, end_ns + by_ns)
+            for start_ns, end_ns in (self.span_ns, self.wait_ns, self.first_wait_ns)
+        )
+        return replace(
+            self,
+            has_common_clock=has_common_clock,
+            begin_ns=self.begin_ns + by_ns,
+            span_ns=span,
+            wait_ns=wait,
+            first_wait_ns=first_wait,
+        )
 
     def has_long_wait(self) -> bool:
         """Return whether its longest communication takes a large part of its time."""
@@ -66,7 +87,7 @@ class RecordedDevice:
         All ranks leave a collective at about the same time. The other rank was recorded while this
         one waited if its recording is long enough when it leaves its first collective.
         """
-        if other.path == self.path or (self.has_utc and other.has_utc):
+        if other.path == self.path or (self.has_common_clock and other.has_common_clock):
             return False
         if self.wait_ns != self.first_wait_ns or not self.has_long_wait():
             return False
@@ -108,7 +129,7 @@ def recorded_devices(
         devices.append(
             RecordedDevice(
                 path=source.path,
-                has_utc=source.session_utc_ns is not None,
+                has_common_clock=source.session_utc_ns is not None,
                 begin_ns=first_ns,
                 span_ns=(first_ns, last_ns),
                 wait_ns=longest_ns,
@@ -189,9 +210,9 @@ def common_start(devices: Sequence[RecordedDevice]) -> int | None:
         devices: The devices of all profiles.
 
     Returns:
-        The time on UTC in ns, or None if no collective waited for a recording to begin.
+        The time on their common clock in ns, or None if nothing waited for a recording to begin.
     """
-    timed = [device for device in devices if device.has_utc]
+    timed = [device for device in devices if device.has_common_clock]
     for begin_ns in sorted({device.begin_ns for device in timed}, reverse=True):
         earlier = [device for device in timed if device.begin_ns < begin_ns]
         if any(device.waits_for(begin_ns) for device in earlier):
@@ -206,13 +227,15 @@ def skew_limitation(
 
     Args:
         devices: The devices of all profiles.
-        start_ns: When the recording of the last of them began, on UTC.
+        start_ns: When the recording of the last of them began, on their common clock.
         consequence: What that means for the numbers, a clause with a place for milliseconds.
     """
-    early = [start_ns - d.span_ns[0] for d in devices if d.has_utc and d.span_ns[0] < start_ns]
+    early = [
+        start_ns - d.span_ns[0] for d in devices if d.has_common_clock and d.span_ns[0] < start_ns
+    ]
     skew = f"up to {max(early) / 1e6:,.1f} ms"
     reason = (
-        f"a collective waited until the recording of the last device began, so "
+        f"communication waited until the recording of the last device began, so "
         f"{consequence.format(skew)}; start all profilers before the first collective"
     )
     return Limitation("devices recorded before others", reason, len(early))

@@ -37,6 +37,7 @@ from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording, Recordings, hosts_of
+from bubbleviz.interpret.start_skew import common_start, skew_limitation, unclear_waits
 from bubbleviz.model import operations as tables
 from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -617,6 +618,7 @@ def _limitations(
     )
     inferred = any(note.kind is LimitationKind.MICROBATCHES_INFERRED for note in of_files)
     limitations.extend(_not_averaged(counts, numbered=not inferred))
+    limitations.extend(_unrecorded_waits(run, counts))
     limitations.extend(_lacking(run, counts))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
@@ -644,7 +646,7 @@ def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
         if numbered
         else "microbatches are numbered by order, so check that no range is missing"
     )
-    incomplete = [i for i in counts.iterations if not i.complete]
+    incomplete = [i for i in counts.iterations if not (i.complete or i.began_unrecorded)]
     unmatched = sum(i.unmatched for i in incomplete)
     evaluations = sum(i.kind == EVALUATION for i in counts.iterations)
     cut, other = len(incomplete) - unmatched, LimitationKind.OTHER
@@ -672,6 +674,22 @@ def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
     ):
         if number:
             yield Limitation(what, reason, number, kind)
+
+
+def _unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
+    """Yield the limitations of iterations in which ranks waited, or may have, for a recording."""
+    awaited_ns = common_start(run.recorded)
+    left_out = [i for i in counts.iterations if i.began_unrecorded and counts.inside[i.index]]
+    if awaited_ns is not None and left_out:
+        verb = "is" if len(left_out) == 1 else "are"
+        consequence = (
+            f"{counted(len(left_out), 'iteration')} that began {{}} before that {verb} listed, not "
+            "averaged"
+        )
+        note = skew_limitation(run.recorded, awaited_ns, consequence)
+        no_other = not counts.summary.iterations
+        yield replace(note, kind=LimitationKind.RECORDINGS_AWAITED) if no_other else note
+    yield from unclear_waits(run.recorded)
 
 
 def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:

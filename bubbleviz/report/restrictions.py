@@ -99,6 +99,12 @@ RESTRICTIONS = (
         "before it and is not recorded, so their idle time is unknown (-v coverage says how long)",
     ),
     Restriction(
+        "recordings-awaited",
+        "incomplete: iterations began before all ranks were recorded",
+        "it is incomplete, since iterations began before all ranks were recorded",
+        kind=LimitationKind.RECORDINGS_AWAITED,
+    ),
+    Restriction(
         "kernels-left-out",
         "incomplete: kernels have invalid timestamps",
         "it is incomplete, since kernels with invalid timestamps were left out",

@@ -169,7 +169,7 @@ def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) 
     """Return a device whose longest communication kernel is its only one."""
     return RecordedDevice(
         path=f"{begin_ns}.sqlite",
-        has_utc=True,
+        has_common_clock=True,
         begin_ns=begin_ns,
         span_ns=span_ns,
         wait_ns=wait_ns,

@@ -141,6 +141,8 @@ def _advice_sentence(report: Report, first: str | None) -> str | None:
         return f"no range names {' or '.join(lacking)}; name it in ranges, or with --convention"
     skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
     remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
+    if not skipped and any(i.began_unrecorded for i in report.iterations):
+        remedy = "start all profilers before the first iteration, or record more iterations"
     return f"no advice, since no iteration is averaged; {remedy}"
 
 
