@@ -1,4 +1,4 @@
-"""Names of copies: the direction and the kinds of memory that they tell.
+"""Names of copies: reads the direction and the kinds of memory of a copy from its name.
 
 PyTorch and XLA name a copy ``Memcpy HtoD (Pinned -> Device)`` or ``MemcpyH2D``, ROCm's tools
 ``CopyHostToDevice`` or ``MEMORY_COPY_HOST_TO_DEVICE``.
@@ -16,15 +16,15 @@ from bubbleviz.model.copies import Copies, Direction, Memory
 
 #: Beginnings of the names of fills, which copy nothing.
 _FILLS = ("memset", "fill")
-#: Two ends of a copy: ``HtoD``, ``H2D``, ``HostToDevice``, ``HOST_TO_DEVICE``.
+#: Source and target of a copy: ``HtoD``, ``H2D``, ``HostToDevice``, ``HOST_TO_DEVICE``.
 _ENDS = re.compile(
     r"(?i)(host|device|array|peer|[hdap])_?(?:to|2)_?(host|device|array|peer|[hdap])"
 )
-#: Two kinds of memory: ``(Pinned -> Device)``.
+#: Kinds of memory of source and target: ``(Pinned -> Device)``.
 _MEMORY = re.compile(r"\((\w+)[\w ]* -> (\w+)[\w ]*\)")
-#: Details of a copy in XLA's profiles, as pairs of a key and a value.
+#: A key and its value in the details of a copy in XLA's profiles.
 _DETAIL = re.compile(r"\b(?:(kind_src|kind_dst):([a-z]+)|(size):([0-9]{1,18}))\b")
-#: Longest part of a name that is looked at.
+#: Maximum number of characters of a name that are read.
 _MAX_LENGTH = 200
 _DIRECTIONS = {
     "hd": Direction.HOST_TO_DEVICE,
@@ -49,13 +49,14 @@ _KINDS = {
 
 
 def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
-    """Return the direction of a copy and the memory that it reads and writes.
+    """Read the direction of a copy and the memory that it reads and writes from its name.
 
     Args:
         name: Name of a copy or fill.
 
     Returns:
-        What the name tells, with unknown parts as unknown, or None if it is the name of a fill.
+        Direction, source and target, each UNKNOWN if not in the name, or None if it names a
+        fill.
     """
     name = name[:_MAX_LENGTH]
     if name.lower().startswith(_FILLS):
@@ -72,32 +73,37 @@ def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
 
 
 def read_copy_details(text: str) -> tuple[int, Memory, Memory]:
-    """Return the number of bytes of a copy, or -1, and the memory that it reads and writes.
+    """Read the size of a copy and the memory that it reads and writes from XLA's details.
 
     Args:
-        text: Details that XLA records of a copy, such as
-            ``kind_src:pinned kind_dst:device size:4 dest:0 async:1``, or "" for none.
+        text: Details such as ``kind_src:pinned kind_dst:device size:4 dest:0 async:1``, or "" if
+            none were recorded.
+
+    Returns:
+        Number of bytes, or -1 if unknown, source and target.
     """
-    found = _DETAIL.findall(text[:_MAX_LENGTH])
-    words = {kind or size: memory or number for kind, memory, size, number in found}
-    kinds = (_KINDS.get(words.get(f"kind_{end}", ""), Memory.UNKNOWN) for end in ("src", "dst"))
-    source, target = kinds
-    return int(words.get("size", NONE)), source, target
+    details = {
+        key or size_key: memory or size
+        for key, memory, size_key, size in _DETAIL.findall(text[:_MAX_LENGTH])
+    }
+    source = _KINDS.get(details.get("kind_src", ""), Memory.UNKNOWN)
+    target = _KINDS.get(details.get("kind_dst", ""), Memory.UNKNOWN)
+    return int(details.get("size", NONE)), source, target
 
 
-def copies_of_names(activity: Ints, name: Ints, names: Sequence[str], size: Ints) -> Copies:
-    """Return copies as their names tell them, without fills.
+def read_copies(activity: Ints, name: Ints, names: Sequence[str], size: Ints) -> Copies:
+    """Return a table of copies with the direction and memory in their names, without fills.
 
     Args:
-        activity: Row of the activities of each copy or fill, ascending.
-        name: Number of its name.
-        names: Names by number.
+        activity: Row of each copy or fill in the activities, ascending.
+        name: Index of its name in ``names``.
+        names: Names of copies and fills.
         size: Number of bytes that it moved, or -1 if unknown.
     """
-    used, of_row = np.unique(name, return_inverse=True)
-    told = [read_copy_name(names[number]) for number in used.tolist()]
-    codes = np.array([own or (NONE, NONE, NONE) for own in told], np.int64).reshape(-1, 3)
-    columns = codes[of_row]
+    used, used_index = np.unique(name, return_inverse=True)
+    fill = (NONE, NONE, NONE)
+    codes = [read_copy_name(names[number]) or fill for number in used.tolist()]
+    columns = np.array(codes, np.int64).reshape(-1, 3)[used_index]
     is_copy: Bools = columns[:, 0] != NONE
     direction, source, target = columns[is_copy].T
     return Copies(activity[is_copy], size[is_copy], direction, source, target)

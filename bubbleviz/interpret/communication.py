@@ -47,7 +47,7 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     streams = profile.streams
     sorted_streams = None if streams is None else lambda: streams()[order]
     copies, places = profile.copies, places_in(order)
-    moved_copies = None if copies is None else lambda: copies().moved(places)
+    moved_copies = None if copies is None else lambda: copies().reorder(places)
     return replace(profile, activities=sorted_work, streams=sorted_streams, copies=moved_copies)
 
 

@@ -483,7 +483,7 @@ def link(
         unrecorded = replace(unrecorded, rank=number[unrecorded.rank].astype(np.int64))
     copies = profile.copies
     if copies is not None and sound is not None:
-        profile = replace(profile, copies=lambda: copies().among(sound))
+        profile = replace(profile, copies=lambda: copies().restrict_to(sound))
     path, recorded_streams = profile.source.path, profile.streams
     n_recorded = len(profile.activities)
     profile = replace(profile, activities=activities)

@@ -1,4 +1,4 @@
-"""Copies: how much each copy of a profile moved, in which direction, and between which memory."""
+"""Copies: the size, direction and kinds of memory of each copy in a profile."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Memory(IntEnum):
 
     @property
     def label(self) -> str:
-        """The kind in a word."""
+        """The kind of memory in words."""
         return self.name.lower()
 
 
@@ -47,11 +47,11 @@ class Copies(Table):
     """Copies of a profile, in ascending order of their activities.
 
     Attributes:
-        activity: Row of the activities.
+        activity: Row of the copy in the activities.
         size: Number of bytes, or -1 if unknown.
-        direction: Code of :class:`Direction`.
-        source: Code of :class:`Memory` that is read.
-        target: Code of :class:`Memory` that is written.
+        direction: Code of the :class:`Direction`.
+        source: Code of the :class:`Memory` that is read.
+        target: Code of the :class:`Memory` that is written.
     """
 
     activity: Ints
@@ -62,7 +62,7 @@ class Copies(Table):
 
     @staticmethod
     def unknown(activity: Ints) -> Copies:
-        """Return copies of which nothing is known.
+        """Return copies with unknown sizes, directions and memory.
 
         Args:
             activity: Rows of the activities, ascending.
@@ -70,21 +70,21 @@ class Copies(Table):
         unknown = np.zeros(len(activity), np.int64)
         return Copies(activity, constant(NONE, len(activity)), unknown, unknown, unknown)
 
-    def among(self, is_kept: Bools) -> Copies:
-        """Return the copies that are left once some activities are left out.
+    def restrict_to(self, is_kept: Bools) -> Copies:
+        """Return the copies that remain if some activities are left out, with their new rows.
 
         Args:
             is_kept: Mask of the activities that are kept.
         """
         rows = np.cumsum(is_kept) - 1
-        left = self.take(is_kept[self.activity])
-        return left.changed(activity=rows[left.activity])
+        kept = self.take(is_kept[self.activity])
+        return kept.changed(activity=rows[kept.activity])
 
-    def moved(self, rows: Ints) -> Copies:
-        """Return the copies in another order of the activities.
+    def reorder(self, rows: Ints) -> Copies:
+        """Return the copies for activities in another order.
 
         Args:
-            rows: Row that each activity moves to, or -1 if it is left out.
+            rows: New row of each activity, or -1 if it is left out.
         """
         activity = rows[self.activity]
         moved = self.changed(activity=activity)

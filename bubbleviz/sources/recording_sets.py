@@ -218,7 +218,7 @@ def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[
         return None
 
     def read() -> Copies:
-        copies = joined([read_part().moved(of_activity) for read_part, of_activity in readers])
+        copies = joined([read_part().reorder(of_activity) for read_part, of_activity in readers])
         return copies.take(np.argsort(copies.activity, kind="stable"))
 
     return read

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.conventions.copy_names import copies_of_names
+from bubbleviz.conventions.copy_names import read_copies
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Ints, joined
@@ -175,7 +175,7 @@ def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.A
 def _read_copies(work: EventRows, names: Sequence[str]) -> Copies:
     """Read the direction, memory and size of copies from their names and arguments."""
     rows = np.flatnonzero(work.kind == kineto.COPY)
-    return copies_of_names(rows, work.name[rows], names, work.size[rows])
+    return read_copies(rows, work.name[rows], names, work.size[rows])
 
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.

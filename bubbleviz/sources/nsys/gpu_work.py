@@ -466,7 +466,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
     if group is None:
         return copies
     (order,) = in_groups(group, (np.arange(len(activities), dtype=np.int32),))
-    return copies.moved(places_in(order))
+    return copies.reorder(places_in(order))
 
 
 def _codes(ids: Ints, codes: Mapping[int, int]) -> Ints:

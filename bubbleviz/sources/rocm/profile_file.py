@@ -135,7 +135,7 @@ def _copies(
     if group is None:
         return copies
     (order,) = in_groups(group, (np.arange(len(activities), dtype=np.int32),))
-    return copies.moved(places_in(order))
+    return copies.reorder(places_in(order))
 
 
 def decoded(recording: RocmRecording) -> in_memory.Decoded:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.conventions.copy_names import copies_of_names, read_copy_details
+from bubbleviz.conventions.copy_names import read_copies, read_copy_details
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
@@ -183,7 +183,7 @@ class DeviceWork:
         texts = ("" if number == NONE else self._texts[number] for number in used.tolist())
         told = np.array([read_copy_details(text) for text in texts], np.int64).reshape(-1, 3)
         size, source, target = told[of_row.reshape(-1)].T
-        copies = copies_of_names(rows, name, self._texts, size)
+        copies = read_copies(rows, name, self._texts, size)
         place = copies.activity - (len(self.activities) - len(name))
         return copies.changed(source=source[place], target=target[place])
 
