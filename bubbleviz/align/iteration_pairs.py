@@ -252,21 +252,30 @@ def _numbers_of_idle(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Return the named iterations of ranks, with those of idle iterations that lack a range.
 
     The Optimizer of an iteration without work may lie in no range that names the iteration. It
-    then has the number of the rank's iteration before, and belongs to the next number, if other
-    ranks have that.
+    then has the number of the rank's iteration before, or none at the start of a recording. It
+    belongs to the next number, or at the start to the number before the next, if other ranks have
+    that.
 
     Args:
         rank: Rank of each of the ranks' own iterations, in order of (rank, iteration).
         number: Number that ranges name, or -1 if there is none.
         is_idle: Whether the rank runs no forward or backward in it.
     """
-    same_rank = np.append(False, rank[1:] == rank[:-1])
-    repeats = same_rank & is_idle & (number >= 0) & (number == np.append(NONE, number[:-1]))
+    of_work = number[~is_idle]
+    follows = np.append(False, rank[1:] == rank[:-1])
+    repeats = follows & is_idle & (number >= 0) & (number == np.append(NONE, number[:-1]))
     row = np.arange(len(number))
     first = np.maximum.accumulate(np.where(repeats, 0, row))
     following = number + row - first
-    is_named = np.isin(following, number[~is_idle])
-    return np.where(repeats & is_named, following, number)
+    number = np.where(repeats & np.isin(following, of_work), following, number)
+    start = np.searchsorted(rank, rank)
+    n_busy = np.cumsum(~is_idle)
+    n_before: Ints = n_busy - ~is_idle
+    leads = is_idle & (number < 0) & (n_before == n_before[start])
+    last = len(row) - 1
+    after = np.minimum.accumulate(np.where(leads, last, row)[::-1])[::-1]
+    preceding = np.where(rank[after] == rank, number[after] - (after - row), NONE)
+    return np.where(leads & np.isin(preceding, of_work), preceding, number)
 
 
 def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:

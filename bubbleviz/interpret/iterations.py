@@ -209,8 +209,7 @@ def _families(
 #                          │
 #                          └ F0 is held already: the iteration ended at the Optimizer before it
 #
-# An Optimizer that follows another one much later ends an iteration without work: see
-# ``_idle_steps``.
+# An Optimizer that follows another one may be an iteration without other work: see ``_idle_steps``.
 #
 # A capture that begins inside an iteration repeats forwards from its own first on: see ``_bounds``.
 # Frameworks that give every microbatch the same name hold "the same forward" all the time; there
@@ -370,10 +369,72 @@ def _by_marks(ranges: HostOrder, constant: bool) -> Ints:
 
 
 def _idle_steps(ranges: HostOrder) -> Bools:
-    """Tell which Optimizers of a rank end an iteration in which the rank had nothing else to run.
+    """Tell which Optimizers of a rank begin an iteration in which the rank has nothing else to run.
 
-    A stage without work in an iteration still waits for the other stages there, and then steps.
-    Parts of one Optimizer follow each other closely instead::
+    A stage without work in an iteration still steps there. Its Optimizer then follows another
+    one::
+
+        ranges    F0 B0 Optimizer   F0 B0 Optimizer Optimizer   F0 B0 Optimizer
+                                                    └ idle
+
+    An Optimizer may consist of several parts, too. How many is known if every iteration with work
+    ends with as many, or with a multiple of that; else the time between Optimizers must tell.
+
+    Args:
+        ranges: The ranges of one rank.
+
+    Returns:
+        Mask of the Optimizers that begin an idle iteration.
+    """
+    is_idle = np.zeros(len(ranges), bool)
+    rows = np.flatnonzero(ranges.counted | ranges.optimizer)
+    is_step = ranges.optimizer[rows]
+    follows_step = np.append(False, is_step[:-1])
+    if not (is_step & follows_step).any() or not ranges.forward.any():
+        return is_idle
+    by_count = _idle_steps_by_count(is_step, ranges.forward[rows])
+    is_idle[rows] = _idle_steps_by_time(ranges.take(rows)) if by_count is None else by_count
+    return is_idle
+
+
+def _idle_steps_by_count(is_step: Bools, is_forward: Bools) -> Bools | None:
+    """Tell which Optimizers begin an idle iteration, by how many follow each other.
+
+    Args:
+        is_step: Whether each range of a rank is an Optimizer; the others are forwards and
+            backwards, of which there are some.
+        is_forward: Whether each is a forward.
+
+    Returns:
+        Mask of the Optimizers that begin an idle iteration. None if that is unknown: if an
+        Optimizer runs between backwards, or if iterations end with different numbers of
+        Optimizers.
+    """
+    first = np.flatnonzero(is_step & ~np.append(False, is_step[:-1]))
+    behind = np.flatnonzero(is_step & ~np.append(is_step[1:], False)) + 1
+    count = behind - first
+    followed = behind < len(is_step)
+    # The capture may begin between the parts of an Optimizer.
+    whole = count[first > 0]
+    if len(whole) == 0 or not is_forward[behind[followed]].all():
+        return None
+    n_parts = int(whole.min())
+    if (whole % n_parts).any():
+        return None
+    place = np.arange(len(is_step))
+    run = np.searchsorted(first, place, side="right") - 1
+    # An Optimizer before the first work is counted back from there.
+    since = np.where(first[run] == 0, place - behind[run], place - first[run])
+    begins = is_step & (since % n_parts == 0)
+    # The first Optimizer after work belongs to it, and that at the very start to what was cut.
+    return np.asarray(begins & (place != first[run]), bool)
+
+
+def _idle_steps_by_time(ranges: HostOrder) -> Bools:
+    """Tell which Optimizers begin an idle iteration, by the time before them.
+
+    A stage without work in an iteration waits for the other stages before it steps. Parts of one
+    Optimizer follow each other closely instead::
 
         ranges    F0 B0 Optimizer                 Optimizer   F0 B0 Optimizer Optimizer
                                   └─ as long as ─┘└ idle            two parts ┘
@@ -383,29 +444,22 @@ def _idle_steps(ranges: HostOrder) -> Bools:
     iteration: then both belong to it.
 
     Args:
-        ranges: The ranges of one rank.
-
-    Returns:
-        Mask of the Optimizers that end an idle iteration.
+        ranges: Forwards, backwards and Optimizers of one rank.
     """
     is_idle = np.zeros(len(ranges), bool)
-    rows = np.flatnonzero(ranges.counted | ranges.optimizer)
-    is_step = ranges.optimizer[rows]
+    is_step = ranges.optimizer
     follows_step = np.append(False, is_step[:-1])
-    if not (is_step & follows_step).any() or not ranges.forward.any():
-        return is_idle
-    start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
     first_work = np.flatnonzero(~is_step & np.append(True, is_step[:-1]))
     first_step = np.flatnonzero(is_step & ~follows_step)
     first_step = first_step[first_step > first_work[0]]
     if len(first_step) < 2:
         return is_idle
-    work_ns = start_ns[first_step] - start_ns[first_work[: len(first_step)]]
-    gap_ns = np.append(0, start_ns[1:] - end_ns[:-1])
+    work_ns = ranges.start_ns[first_step] - ranges.start_ns[first_work[: len(first_step)]]
+    gap_ns = np.append(0, ranges.start_ns[1:] - ranges.end_ns[:-1])
     is_late = is_step & follows_step & (gap_ns > _IDLE_STEP * np.median(work_ns))
     iteration = np.searchsorted(first_step, np.flatnonzero(is_late), side="right")
     if len(distinct(iteration[iteration > 0])) < len(first_step):
-        is_idle[rows[is_late]] = True
+        is_idle[is_late] = True
     return is_idle
 
 
@@ -436,13 +490,15 @@ def _bounds(ranges: HostOrder) -> Ints:
     if at[0] == forwards[0] and key[0] == starts[0] == starts[-1]:
         return repeated
     before, ends = np.append(NONE, forwards), np.flatnonzero(ranges.optimizer)
+    # An Optimizer before all work is of an iteration of its own.
+    first_row = min([int(at[0]), *ends[:1].tolist()])
     found = []
     for start in starts.tolist():  # one for each chunk
         first = forwards[key == start]
         # After an Optimizer behind the forward before.
         last = np.append(NONE, ends)[np.searchsorted(ends, first)]
         begin = np.where(last > before[np.searchsorted(forwards, first)], last + 1, first)
-        found.append(begin[begin > at[0]])
+        found.append(begin[begin > first_row])
     return min(*found, repeated, key=lambda bounds: _flaws(ranges, forwards, bounds))
 
 

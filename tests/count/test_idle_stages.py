@@ -40,6 +40,10 @@ RUNS = {
     "host runs ahead": replace(IDLE, run_ahead_ns=5_000_000),
     "constant names": replace(IDLE, names="constant"),
     "interleaved": replace(IDLE, schedule="interleaved-1f1b", chunks=2),
+    "interleaved, first iterations": replace(
+        IDLE, schedule="interleaved-1f1b", chunks=2, idle_iterations=(0, 1)
+    ),
+    "named, first iterations": replace(IDLE, iteration_ranges=True, idle_iterations=(0, 1)),
     "post-validation": replace(IDLE, schedule="zb-h1", idle_stage=1, postponed_ns=100_000),
     "two replicas": replace(IDLE, replicas=2),
     "no Optimizer": replace(IDLE, barrier=False, optimizer_ns=-1),
@@ -87,22 +91,30 @@ def test_causes_of_an_idle_stage_add_up_to_its_bubble(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
-@pytest.mark.parametrize("jitter", [0.0, 0.1])
+@pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize(
     ("iterations", "idle"),
-    [(6, (1, 4)), (6, (1, 2, 3)), (8, (2, 3, 4, 5)), (8, (2, 3, 5, 6))],
+    [
+        (6, (1, 4)),
+        (6, (1, 2, 3)),
+        (4, (3,)),
+        (4, (0, 1)),
+        (5, (3, 4)),
+        (8, (2, 3, 4, 5)),
+        (8, (2, 3, 5, 6)),
+    ],
 )
-def test_an_optimizer_that_runs_at_once_belongs_to_the_iteration_before(
-    iterations: int, idle: tuple[int, ...], jitter: float, schedule: str, tmp_path: Path
+def test_an_idle_stage_may_run_its_optimizer_at_once(
+    iterations: int, idle: tuple[int, ...], servers: int, schedule: str, tmp_path: Path
 ) -> None:
-    """Nothing shows where the Optimizer of an idle stage belongs if no stage waits for others.
+    """No stage waits for others before its Optimizer, so only their number shows idle iterations.
 
     After several idle iterations, forwards of the stage run long before those of others.
     """
     planting = Planting(
         schedule=schedule,
         iterations=iterations,
-        jitter=jitter,
+        servers=servers,
         idle_stage=0,
         idle_iterations=idle,
     )
@@ -110,7 +122,7 @@ def test_an_optimizer_that_runs_at_once_belongs_to_the_iteration_before(
     report = bubbleviz.analyze(tmp_path)
 
     assert sum(iteration.complete for iteration in report.iterations) == iterations
-    for window in ("schedule", "stage", "period"):
+    for window in WINDOWS:
         mean = report.summary.bubble_ratio[window].mean
         assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
 

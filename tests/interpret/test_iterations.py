@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import bubbleviz
+from bubbleviz.interpret.iterations import host_order, number_iterations
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.csv import columns, written
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
@@ -151,6 +154,40 @@ def test_ranks_that_overlap_more_or_fewer_pairs_are_one_run(tmp_path: Path) -> N
 
 
 UNDIVIDED = "iteration boundaries are unknown"
+
+
+@pytest.mark.parametrize(
+    ("ranges", "numbers"),
+    [
+        ("F0 B0 O F0 B0 O", "0 0 0 1 1 1"),
+        ("F0 B0 O O F0 B0 O", "0 0 0 1 2 2 2"),
+        ("F0 B0 O F0 B0 O O O", "0 0 0 1 1 1 2 3"),
+        ("O O F0 B0 O F0 B0 O", "0 1 2 2 2 3 3 3"),
+        # An Optimizer of two parts.
+        ("F0 B0 O O", "0 0 0 0"),
+        ("F0 B0 O O F0 B0 O O", "0 0 0 0 1 1 1 1"),
+        ("F0 B0 O O O O F0 B0 O O", "0 0 0 0 1 1 2 2 2 2"),
+        ("O O F0 B0 O O F0 B0 O O", "0 0 1 1 1 1 2 2 2 2"),
+        # The capture begins between the parts.
+        ("O F0 B0 O O F0 B0 O O", "0 1 1 1 1 2 2 2 2"),
+        ("O O O F0 B0 O O F0 B0 O O", "0 1 1 2 2 2 2 3 3 3 3"),
+        # It is unknown how many parts there are.
+        ("F0 B0 O O F0 B0 O O O", "0 0 0 0 1 1 1 1 1"),
+        # Optimizers run inside backwards.
+        ("F0 F1 B0 O O B1 O F0 F1 B0 O B1 O", "0 0 0 0 0 0 0 1 1 1 1 1 1"),
+    ],
+)
+def test_which_optimizers_are_iterations_without_work(ranges: str, numbers: str) -> None:
+    names = ranges.split()
+    phases = {"F": Phase.F, "B": Phase.BW, "O": Phase.OPTIMIZER}
+    phase = np.array([phases[name[0]] for name in names])
+    microbatch = np.array([int(name[1:] or NONE) for name in names])
+    start_ns = 10 * np.arange(len(names))
+    rank, mark = np.zeros(len(names), np.int64), np.full(len(names), NONE)
+    order = host_order(rank, phase, (microbatch,), (), mark, (start_ns, start_ns + 8))
+
+    iteration = number_iterations(order, np.zeros(len(names), bool))
+    assert " ".join(map(str, iteration.tolist())) == numbers
 
 
 def naming(folder: Path, *patterns: str) -> Path:
