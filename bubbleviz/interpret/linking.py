@@ -491,12 +491,18 @@ def link(
         streams, unread = _read_streams(path, recorded_streams, n_recorded)
         streams = streams if sound is None else streams[sound]
         are_queues = profile.source.api == "HIP"
-        activities, overruns = clip_overruns(path, activities, streams, are_queues=are_queues)
+        clipped = clip_overruns(path, activities, streams, are_queues=are_queues)
+        activities = clipped.activities
         profile = replace(profile, activities=activities, streams=lambda: streams)
-        notes = (*notes, *unread, *overruns)
+        notes = (*notes, *unread, *clipped.limitations)
         if profile.launches_known:
             early = times_before_first_work(
-                activities, streams, links.call, links.launched_ns, profile.calls, linker.start_ns
+                activities,
+                clipped.first,
+                links.call,
+                links.launched_ns,
+                profile.calls,
+                linker.start_ns,
             )
             notes = (*notes, *limitation_before_capture(path, early))
             unrecorded = join_intervals((unrecorded, early), len(activities.ranks))

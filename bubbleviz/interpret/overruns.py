@@ -55,9 +55,24 @@ class _Overruns(Table):
     next_end_ns: Ints
 
 
+@dataclass(frozen=True)
+class ClippedWork:
+    """Work that ends before the next work on its stream begins.
+
+    Attributes:
+        activities: The activities with corrected ends.
+        first: Row of the first work on each stream, of several the first row.
+        limitations: What counts the corrected ends.
+    """
+
+    activities: Activities
+    first: Ints
+    limitations: tuple[Limitation, ...]
+
+
 def clip_overruns(
     path: str, activities: Activities, streams: Codes, *, are_queues: bool = False
-) -> tuple[Activities, tuple[Limitation, ...]]:
+) -> ClippedWork:
     """End work before the next work on its stream begins.
 
     Work that contains the next work on its stream, or takes longer than all other work of its name,
@@ -72,42 +87,37 @@ def clip_overruns(
         are_queues: Whether the streams may be hardware queues, which several streams share. If
             much work on them runs at once, its times count as recorded, but for that which takes
             several times as long as others of its name.
-
-    Returns:
-        The activities with corrected ends, and limitations that count them.
     """
-    overruns = _find_overruns(activities, streams)
+    overruns, first = _find_overruns(activities, streams)
     if len(overruns) == 0:
-        return activities, ()
+        return ClippedWork(activities, first, ())
     start_ns, end_ns = activities.start_ns[overruns.row], activities.end_ns[overruns.row]
     longest_ns = _longest_of_others(activities, overruns.row)
     is_contained = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
     is_far_longer = (longest_ns > 0) & (end_ns - start_ns > _FAR_LONGER * longest_ns)
     is_damaged = is_far_longer & _are_few_of_name(activities, overruns.row, is_far_longer)
-    is_early = is_damaged & ~is_contained
-    if _are_many(is_early, _MANY_EARLY_STARTS, len(activities)):
+    n_work = len(activities)
+    if _are_many((is_damaged & ~is_contained).sum(), _MANY_EARLY_STARTS, n_work):
         # Where work begins early after short kernels, too, it does so after long ones.
-        n_short = len(_find_overruns(activities, streams, _EARLY_START_NS)) - len(overruns)
-        if _is_large(n_short, _MANY_EARLY_STARTS, len(activities)):
+        n_short = len(_find_overruns(activities, streams, _EARLY_START_NS)[0]) - len(overruns)
+        if _are_many(n_short, _MANY_EARLY_STARTS, n_work):
             is_damaged &= is_contained
     # However many ends are damaged, they do not show that work may overlap.
-    is_shared_queue = are_queues and _are_many(
-        is_contained & ~is_damaged, _MANY_CONTAINED, len(activities)
-    )
+    is_left = is_contained & ~is_damaged
+    is_shared_queue = are_queues and _are_many(is_left.sum(), _MANY_CONTAINED, n_work)
     notes: tuple[Limitation, ...] = ()
     is_wrong = np.ones(len(overruns), bool)
     if is_shared_queue:
         is_wrong = is_damaged
-        is_left = is_contained & ~is_damaged
         notes = (_not_serial(path, is_left, is_far_longer),)
-    elif _are_many(~is_contained & ~is_damaged, _MANY_EARLY_STARTS, len(activities)):
+    elif _are_many((~is_contained & ~is_damaged).sum(), _MANY_EARLY_STARTS, n_work):
         is_wrong = is_contained | is_damaged
     if not is_wrong.any():
-        return activities, notes
+        return ClippedWork(activities, first, notes)
     corrected, limitations = _correct(
         path, activities, overruns.take(is_wrong), longest_ns[is_wrong], is_contained[is_wrong]
     )
-    return corrected, (*limitations, *notes)
+    return ClippedWork(corrected, first, (*limitations, *notes))
 
 
 def _correct(
@@ -142,8 +152,8 @@ def _correct(
 
 def _find_overruns(
     activities: Activities, streams: Codes, grain_ns: int = _CLOCK_GRAIN_NS
-) -> _Overruns:
-    """Return the work that ends after the next work on its stream begins.
+) -> tuple[_Overruns, Ints]:
+    """Find the work that ends after the next work on its stream begins.
 
     Work without a duration, and work whose stream is unknown, does not count.
 
@@ -151,10 +161,18 @@ def _find_overruns(
         activities: Kernels, then copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
         grain_ns: Maximum overlap that does not count.
+
+    Returns:
+        The work, and the row of the first work on each stream.
     """
-    rows_of_streams = activities.rows_by_stream(streams)
-    overruns = [_find_on_stream(activities, rows, grain_ns) for rows in rows_of_streams]
-    return joined(overruns) if overruns else _Overruns.none()
+    overruns, first = [_Overruns.none()], []
+    for rows in activities.rows_by_stream(streams):
+        start_ns = activities.start_ns[rows]
+        is_in_order = bool((start_ns[1:] >= start_ns[:-1]).all())
+        in_order = rows if is_in_order else rows[sorted_rows(start_ns)]
+        overruns.append(_find_on_stream(activities, in_order, grain_ns))
+        first.append(in_order[0])
+    return joined(overruns), np.array(first, np.int64)
 
 
 def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Overruns:
@@ -162,15 +180,10 @@ def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Over
 
     Args:
         activities: Kernels, then copies.
-        rows: Rows of the work on the stream, ascending.
+        rows: Rows of the work on the stream, in order of their starts.
         grain_ns: Maximum overlap that does not count.
     """
-    start_ns = activities.start_ns[rows]
-    is_in_order = bool((start_ns[1:] >= start_ns[:-1]).all())
-    if not is_in_order:
-        order = sorted_rows(start_ns)
-        rows, start_ns = rows[order], start_ns[order]
-    end_ns = activities.end_ns[rows]
+    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
     has_duration = end_ns > start_ns
     if not has_duration.all():
         rows, start_ns, end_ns = rows[has_duration], start_ns[has_duration], end_ns[has_duration]
@@ -190,23 +203,12 @@ def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Over
     return _Overruns(rows[candidate].astype(np.int64), start_ns[following], end_ns[following])
 
 
-def _are_many(chosen: Bools, part: float, count: int) -> bool:
-    """Return whether so many overruns are too many to be damage.
-
-    Args:
-        chosen: Mask of overruns.
-        part: Part of all work from which they are many.
-        count: Number of kernels and copies.
-    """
-    return _is_large(int(chosen.sum()), part, count)
-
-
-def _is_large(number: int, part: float, count: int) -> bool:
-    """Return whether a number of overruns is too large for damage.
+def _are_many(number: int, part: float, count: int) -> bool:
+    """Return whether overruns are too many to be damage.
 
     Args:
         number: Number of overruns.
-        part: Part of all work from which it is too large.
+        part: Part of all work from which they are too many.
         count: Number of kernels and copies.
     """
     return number >= _MIN_MANY and number > part * count

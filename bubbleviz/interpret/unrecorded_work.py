@@ -301,7 +301,7 @@ def times_around(
 
 def times_before_first_work(
     activities: model.Activities,
-    streams: Codes,
+    first: Ints,
     call: Codes,
     launched_ns: Ints,
     calls: model.CallLog,
@@ -315,13 +315,12 @@ def times_before_first_work(
 
     Args:
         activities: Kernels, then copies.
-        streams: Stream of each activity within its rank, or -1 if unknown.
+        first: Row of the first work on each stream.
         call: Row of the call that launched each activity, or -1 if unknown.
         launched_ns: Start of that call, undefined if the call is unknown.
         calls: All calls of the profile.
         capture_start_ns: Start of the capture.
     """
-    first = _first_on_streams(activities, streams)
     first = first[call[first] != NONE]
     waited_ns = activities.start_ns[first] - launched_ns[first]
     launched_after_ns = launched_ns[first] - capture_start_ns
@@ -364,14 +363,6 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int) -> bool
     busy = intervals.within(intervals.union(starts_ns, ends_ns), begin_ns, start_ns)
     idle_ns = start_ns - begin_ns - intervals.measure(busy)
     return _is_long(idle_ns, idle_ns / (span_end_ns - span_start_ns))
-
-
-def _first_on_streams(activities: model.Activities, streams: Codes) -> Ints:
-    """Return the row of the first work on each stream of each rank, of several the first row."""
-    first = [
-        rows[np.argmin(activities.start_ns[rows])] for rows in activities.rows_by_stream(streams)
-    ]
-    return np.array(first, np.int64)
 
 
 def _is_long(time_ns: int, share: float) -> bool:

@@ -96,7 +96,7 @@ def in_groups(group: Codes, columns: Sequence[npt.NDArray[Any]]) -> Iterator[npt
 
     Args:
         group: Group of each row, from 0.
-        columns: Columns with 2-, 4- or 8-byte values.
+        columns: The columns, equally long.
     """
     order: Ints | None = None
     places = np.full(int(group.max(initial=NONE)) + 1, NONE, np.int64)

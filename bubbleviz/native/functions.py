@@ -214,17 +214,17 @@ def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
 
 
 def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column | None:
-    """Return a column in the order of groups, or None if groups are not 16-bit integers.
+    """Return a column in the order of groups, or None if the compiled part cannot order it.
 
-    Rows of a group keep their order.
+    It orders values of two, four or eight bytes by 16-bit groups. Rows of a group keep their order.
 
     Args:
         group: Group of each row.
-        column: Values of two, four or eight bytes.
+        column: The column.
         next_place: Scratch memory, one number per group, which is -1 before the first column.
     """
     native = library()
-    if native is None or group.dtype != np.int16:
+    if native is None or group.dtype != np.int16 or column.itemsize not in (2, 4, 8):
         return None
     ordered: _Column = np.empty_like(column)
     places = next_place, len(next_place)

@@ -27,6 +27,7 @@ from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.view import View
 from tests.support.columnar_exports import FORMS, columnar
 from tests.support.edited_databases import change
+from tests.support.idle_runs import spent
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, M, profile
 from tests.support.places import FIXTURES
@@ -72,8 +73,18 @@ def corrected(
     activities: Activities, streams: np.ndarray, *, are_queues: bool = False
 ) -> tuple[list[int], dict[str, int]]:
     """Return the corrected ends in us, and the limitations by subject."""
-    found, notes = clip_overruns("file", activities, streams, are_queues=are_queues)
-    return (found.end_ns // US).tolist(), {note.what: note.count for note in notes}
+    clipped = clip_overruns("file", activities, streams, are_queues=are_queues)
+    ends = (clipped.activities.end_ns // US).tolist()
+    return ends, {note.what: note.count for note in clipped.limitations}
+
+
+def test_the_first_work_on_each_stream_is_known() -> None:
+    times = [(500, 600), (100, 200), (100, 150), (50, 50), (300, 400)]
+    activities, streams = work(times, streams=[7, 7, 7, 8, 8], ranks=[0, 0, 0, 0, 1])
+    streams[4] = 7
+    assert clip_overruns("file", activities, streams).first.tolist() == [1, 3, 4]
+    unknown = np.full(5, -1)
+    assert clip_overruns("file", activities, unknown).first.tolist() == []
 
 
 def test_no_work_has_no_overruns() -> None:
@@ -213,8 +224,9 @@ def test_a_queue_that_may_be_serial_is_marked() -> None:
     # Most kernels of the name are long and contain the next; it may run two streams at once.
     times = [(100 * i, 100 * i + (20 if i % 4 == 0 else 450)) for i in range(61)]
     activities, streams = work(times)
-    counted, notes = clip_overruns("file", activities, streams, are_queues=True)
-    assert counted.end_ns.tolist() == activities.end_ns.tolist()
+    clipped = clip_overruns("file", activities, streams, are_queues=True)
+    notes = clipped.limitations
+    assert clipped.activities.end_ns.tolist() == activities.end_ns.tolist()
     assert [note.what for note in notes] == [NOT_SERIAL]
     assert [note.kind for note in notes] == [LimitationKind.KERNELS_OVERRUN]
 
@@ -341,6 +353,8 @@ def test_every_format_with_streams_is_corrected(tmp_path: Path, form: str) -> No
     assert not sound.restrictions
     assert [r.text for r in damaged.restrictions] == [MARK]
     assert damaged.ranks[0].busy_ns == sound.ranks[0].busy_ns == 120 * US
+    # Causes of idle time describe the corrected kernels.
+    assert spent(damaged.ranks[0]) == spent(sound.ranks[0])
     (note,) = [n for n in damaged.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
     assert (note.what, note.count) == (WHAT, 1)
 

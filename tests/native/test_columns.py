@@ -166,7 +166,7 @@ def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
 def divided(group: list[int]) -> Any:
     """Return columns of rows in the order of groups, as narrow codes and as wide ones."""
     rows = np.arange(len(group))
-    parts: list[Any] = [rows, rows.astype(np.uint32), rows.astype(np.int16)]
+    parts: list[Any] = [rows, rows.astype(np.uint32), rows.astype(np.int16), rows.astype(np.int8)]
     narrow, wide = (
         lists(tuple(in_groups(np.array(group, kind), [*parts]))) for kind in (np.int16, np.int32)
     )

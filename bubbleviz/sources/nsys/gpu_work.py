@@ -382,7 +382,7 @@ def read_streams(export: Export, group: Codes | None) -> Codes:
         ProfileError: The export is damaged.
     """
     exported = _streams_as_exported(export)
-    # A column of single bytes cannot be put in order of groups.
+    # The compiled part orders no single bytes by group.
     streams = narrowed(exported, int(exported.max(initial=np.iinfo(np.int16).max)))
     if group is not None:
         (streams,) = in_groups(group, (streams,))
