@@ -225,7 +225,7 @@ def wrapped(
     Args:
         text: on one line.
         width: of a line; a longer word is shortened.
-        most: lines; the last one ends with an ellipsis where there are more.
+        most: lines; the last one ends with an ellipsis where there are more, after a whole word.
         hanging: blanks in front of each line but the first.
         whole: whether a longer word stays as it is.
         measure: of a text: columns, or a width on a page.
@@ -243,8 +243,11 @@ def wrapped(
             line = f"{line} {piece}" if line else lead + piece
     lines += [line] if line else []
     if most is not None and len(lines) > most:
-        rest = f"{lines[most - 1]} …"
-        lines[most - 1 :] = [rest if measure(rest) <= width else fitting(rest, width, measure)]
+        # Half a number would be another number.
+        kept = lines[most - 1]
+        while measure(f"{kept} …") > width and " " in kept.strip():
+            kept = kept.rpartition(" ")[0]
+        lines[most - 1 :] = [fitting(f"{kept} …", width, measure)]
     return lines
 
 

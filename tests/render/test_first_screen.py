@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import in_order
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.document import cell_width
+from bubbleviz.render.document import cell_width, wrapped
 from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.report import Report
@@ -75,6 +77,41 @@ def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
     assert len(rows_of(lines)) == (16 if ranks > 16 else ranks)
     most = MOST_LINES + max(min(ranks, 32) - 8, 0) // 2
     assert display.width < 80 or len(lines) <= most
+
+
+#: Two pipelines, with a slow rank in the second one and a slow stage.
+SLOW_COPY = Planting(
+    stages=3, microbatches=6, replicas=2, slow_rank=4, slow_rank_factor=1.5, slow_stage=2
+)
+
+
+@pytest.mark.parametrize("width", [40, 48, 60, 72, 80])
+def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
+    """Lines are broken between words, and none of the title and the advice is left out."""
+    report = analysed(SLOW_COPY)
+    shown, wide = (
+        " ".join(" ".join(lines_of(report, Display(width=own))).split()) for own in (width, 160)
+    )
+    advice = wide[wide.index("First: ") : wide.index(". F 1.")]
+    assert "-" in advice
+    assert advice in shown
+    further = wide[wide.index("Then: ") : wide.index(" More: ")]
+    assert further in shown
+    title = wide[wide.index("Iteration ") : wide.index("stage 0")].split()
+    assert title[-2:] == ["p1)", "bubble"]
+    assert set(title) <= set(shown.split())
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.lists(st.integers(0, 10**9), min_size=1))
+def test_no_number_of_a_text_is_cut(width: int, most: int, numbers: list[int]) -> None:
+    words = [f"{number / 100:.2f}" for number in numbers]
+    lines = wrapped(" ".join(words), max(width, 13), most=most, hanging=2)
+
+    shown = " ".join(lines).split()
+    cut = shown[-1] == "…"
+    assert shown == ([*words[: len(shown) - 1], "…"] if cut else words)
+    assert len(lines) <= most
+    assert all(cell_width(line) <= max(width, 13) for line in lines)
 
 
 def test_stages_are_grouped_unless_all_fit() -> None:

@@ -27,6 +27,8 @@ _ASCII = (
     | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
     | str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 )
+#: Columns of a usual terminal.
+_USUAL_WIDTH = 80
 #: Columns beside a lead, without which its text goes on below it.
 _LEAST_ROOM = 20
 #: Between two columns.
@@ -48,7 +50,7 @@ class Display:
         height: in lines.
     """
 
-    width: int = 80
+    width: int = _USUAL_WIDTH
     colour: bool = False
     unicode: bool = True
     height: int = 24
@@ -172,8 +174,11 @@ def paragraph(
         style: of the text.
         lead: words in front of it.
         lead_style: of these.
-        most: lines, as in :func:`wrapped`.
+        most: Maximum number of lines at 80 columns, as in :func:`wrapped`; on a narrower display as
+            many as hold the same text, so that no number is lost that a wider one shows.
     """
+    if most is not None and display.width < _USUAL_WIDTH:
+        most = -(-most * _USUAL_WIDTH // display.width)
     text, hanging = f" {text}" if lead and text else text, 2
     block = doc.Sentence(text, style, lead, lead_style, most=most, hanging=hanging)
     return list(_sentence(block, display, display.text_width)) if lead or text else []

@@ -26,7 +26,7 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render import marks as pixels
 from bubbleviz.render import palette
-from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step
+from bubbleviz.render.document import Line, Span, cell_width, fitting, round_step, wrapped
 from bubbleviz.render.rows import (
     RankRow,
     Selection,
@@ -139,7 +139,7 @@ def terminal_timeline(
         # Where no B is shown, BW is the backward.
         glyphs[Phase.BW] = "B"
     styles = {kind: _colour(kind) if display.colour else "" for kind in _SIGNS}
-    lines: list[Line] = [_title(report, selection, size, display)]
+    lines: list[Line] = _title(report, selection, size, display)
     for (row, *_), label, ratio, drawn in zip(rows, labels, ratios, cells.tolist(), strict=True):
         if halves:
             spans = _halves(zip(drawn[::2], drawn[1::2], strict=True), glyphs, styles)
@@ -257,8 +257,10 @@ def _diffused(shares: Floats) -> Ints:
     return codes
 
 
-def _title(report: Report, selection: Selection, size: int, display: Display) -> Line:
+def _title(report: Report, selection: Selection, size: int, display: Display) -> list[Line]:
     """Return which iteration is drawn, its length, what a row is, and the title of the ratios.
+
+    A narrow display has several lines, and the title of the ratios in the last one.
 
     Args:
         report: Any report.
@@ -271,9 +273,12 @@ def _title(report: Report, selection: Selection, size: int, display: Display) ->
     title = f"Iteration {name}, {length}: {_row_words(selection, size)}"
     share = idle_of(report)
     room = display.width - len(share) - 1
-    title = display.shown(fitting(display.shown(title), room))
-    blank = " " * (display.width - cell_width(title) - len(share))
-    return Span(title, "bold"), Span(blank + share, "dim")
+    *above, last = wrapped(display.shown(title), room, hanging=2)
+    blank = " " * (display.width - cell_width(last) - len(share))
+    return [
+        *((Span(line, "bold"),) for line in above),
+        (Span(last, "bold"), Span(blank + share, "dim")),
+    ]
 
 
 def _length(report: Report, selection: Selection, iteration: Iteration) -> str:
@@ -297,6 +302,8 @@ def _row_words(selection: Selection, size: int) -> str:
     if pipeline and not others:
         return f"one row per {kind} (pipeline p{pipeline})"
     which = "median" if any(row.spread for row in rows) else "first"
+    if which == "first" and any(row.rank.index != row.replicas[0] for row in rows):
+        which = "one"
     return f"one row per {kind} ({which} of its {counted(replicas, 'rank')})"
 
 
