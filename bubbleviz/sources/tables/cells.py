@@ -142,7 +142,7 @@ class Cells:
         rows: how many there are.
         numbers: by name.
         texts: by name; empty cells have none.
-        notes: Limitations of the file.
+        notes: Limitations found while reading the file.
     """
 
     path: str

@@ -52,10 +52,11 @@ def _header_of(line: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
-def encoding_of(head: bytes) -> str:
-    """Return the encoding of a text by its first bytes: UTF-8, or UTF-16.
+def detect_encoding(head: bytes) -> str:
+    """Return the encoding of a text, given its first bytes.
 
-    UTF-16 without a byte order mark is recognised by the zero byte of its first character.
+    UTF-16 without a byte order mark is recognised by a zero byte in its first character. UTF-8 is
+    assumed if nothing else is recognised.
     """
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
@@ -70,11 +71,11 @@ def encoding_of(head: bytes) -> str:
 
 def header_in(head: bytes) -> list[str]:
     """Return the names of columns that a file begins with; none where that is no text."""
-    encoding = encoding_of(head)
-    # What is wrong further on is said when the table is read.
+    encoding = detect_encoding(head)
+    # Invalid bytes after the first line are reported when the table is read.
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
     line = _LINE_END.split(text, maxsplit=1)[0]
-    # Without its mark, UTF-16 may be any binary file.
+    # Text that looks like UTF-16 without a byte order mark may be any binary file.
     is_guess = encoding in ("utf-16-le", "utf-16-be")
     if line[:1] in ("{", "[", "<") or "\ufffd" in line or (is_guess and not line.isascii()):
         return []
@@ -88,8 +89,8 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
     """Return the columns of delimited text.
 
     Raises:
-        ProfileError: it is no text in UTF-8 or UTF-16, its columns are not those of operations, or
-            a cell is no number where one is needed.
+        ProfileError: The file is not text in UTF-8 or UTF-16, its columns do not describe
+            operations, or a cell that must be a number is not a number.
     """
     file = UnpackedFile(path, watch, _PIECE)
     with _long_cells():
@@ -111,8 +112,8 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
                 if not {*map(len, rows)} <= {len(header)}:
                     at = next(at for at, row in enumerate(rows) if len(row) != len(header))
                     is_last = at == len(rows) - 1 and not any(reader)
-                    is_unended = not lines.last.endswith(("\n", "\r"))
-                    if is_last and is_unended and len(rows[at]) < len(header):
+                    has_line_end = lines.last.endswith(("\n", "\r"))
+                    if is_last and not has_line_end and len(rows[at]) < len(header):
                         reason = (
                             f"the file was cut short in it, after {len(rows[at])} of {len(header)} "
                             "cells; copy the file again"
@@ -163,13 +164,13 @@ def _long_cells() -> Iterator[None]:
 
 
 class _Lines:
-    """Lines, of which the last one that was read is kept.
+    """Iterator of lines that remembers the last line it returned.
 
     Args:
-        lines: Lines with their ends.
+        lines: Lines with their line ends.
 
     Attributes:
-        last: The last line that was read.
+        last: The last line that was returned, or "" at first.
     """
 
     def __init__(self, lines: Iterator[str]) -> None:
@@ -188,12 +189,12 @@ def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
     """Yield the lines of a file, whatever they end with.
 
     Raises:
-        ProfileError: it is neither UTF-8 nor UTF-16.
+        ProfileError: The text is neither UTF-8 nor UTF-16.
     """
     parts: list[str] = []
     remaining = iter(pieces)
     first = next(remaining, b"")
-    encoding = encoding_of(first)
+    encoding = detect_encoding(first)
     try:
         for piece in codecs.iterdecode(chain((first,), remaining), encoding):
             parts.append(piece)
@@ -305,7 +306,7 @@ def _arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
     """Return the same of a file or a stream of Arrow IPC."""
     import pyarrow as pa
 
-    # A file that is mapped into memory would end the process if another program cut it short.
+    # If another program truncated a memory-mapped file, the process would be killed.
     reader = opened_ipc(pa.OSFile(path, "rb"))
     return reader.schema.names, lambda names: reader.read_all().select(names)
 

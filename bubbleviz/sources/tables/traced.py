@@ -1,8 +1,8 @@
-"""Operations that a tracer inside the training program wrote, as events of Chrome's format.
+"""Reads operations that a tracer in the training program wrote as Chrome trace events.
 
-An event names its operation by a word of a pass, and counts it in ``args``. MegaScan, the tracer of
-MegatronApp (megatron/training/trace.py, scripts/aggregate.py), writes two events, of which the
-second has the counts, or one with a duration::
+The name of an event is the word for a pass, and ``args`` contains the numbers of the operation.
+MegaScan, the tracer of MegatronApp (megatron/training/trace.py, scripts/aggregate.py), writes one
+event with a duration, or two events, of which the second has all numbers::
 
     {"name": "forward", "ph": "B", "ts": 770, "pid": 0, "tid": 0, "args": {"iteration": 10}}
     {"name": "forward", "ph": "E", "ts": 5188, "pid": 0, "tid": 0, "args":
@@ -27,10 +27,10 @@ from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, NumberColumn, stripped
 from bubbleviz.sources.trace_events import MISSING, TraceFile
 
-#: Counts are below this.
-_MOST = 1 << 31
-#: Share of operations on several threads of one rank, above which a trace merges several runs.
-_MIN_SHARED = 0.05
+#: Upper bound of the numbers in ``args``.
+_MAX_NUMBER = 1 << 31
+#: Maximum share of operations that occur on several threads of one rank in a single run.
+_MAX_SHARED = 0.05
 
 
 def _named(name: str) -> Any:
@@ -38,7 +38,7 @@ def _named(name: str) -> Any:
 
 
 class OperationArgs(msgspec.Struct, gc=False):
-    """Counts of an operation: the words of the tracer's code, and its abbreviations."""
+    """Numbers of an operation, under the names of the tracer's code and their abbreviations."""
 
     iteration: int | None = None
     microbatch: int | None = None
@@ -50,100 +50,86 @@ class OperationArgs(msgspec.Struct, gc=False):
     g_rk: int | None = None
 
 
-#: The word, the thread, the name, the start, the end and the counts of an event.
+#: Names of the arguments, and the position of the microbatch from the end of an event's row.
+_FIELDS = OperationArgs.__struct_fields__
+_MICROBATCH = _FIELDS.index("microbatch") - len(_FIELDS)
+#: Phase letter, thread, name, start, end and numbers of an event.
 _Traced: TypeAlias = "list[int]"
 
 
 def _pair_events(
-    events: Sequence[_Traced], words: Sequence[int]
+    events: Sequence[_Traced], letters: Sequence[int]
 ) -> Iterator[tuple[_Traced, _Traced]]:
-    """Yield the events that begin and that end something; one with a duration does both.
+    """Yield the begin event and the end event of each operation.
+
+    An event with a duration is both.
 
     Args:
-        events: Events by thread and time; of those at one time, ends come first.
-        words: Words of an event with a duration, of one that begins, and of one that ends.
+        events: Events sorted by thread and time. At equal times, end events come first.
+        letters: Numbers of the phase letters X, B and E.
     """
-    lasting, begin, end = words
+    complete, begin, end = letters
     open_events: dict[int, list[_Traced]] = defaultdict(list)
     early_ends: dict[int, list[_Traced]] = defaultdict(list)
     for event in events:
-        word, thread, name, start_ns = event[:4]
-        if word == lasting:
+        letter, thread, name, start_ns = event[:4]
+        if letter == complete:
             yield event, event
-        elif word == begin:
-            # What takes no time ends where it begins.
+        elif letter == begin:
+            # An operation without a duration has its end event before its begin event.
             ended = early_ends[thread]
             if ended and ended[-1][2:4] == [name, start_ns]:
                 yield event, ended.pop()
             else:
                 open_events[thread].append(event)
-        elif word == end and open_events[thread]:
+        elif letter == end and open_events[thread]:
             yield open_events[thread].pop(), event
-        elif word == end:
+        elif letter == end:
             early_ends[thread].append(event)
 
 
 def read_traced(path: str, watch: Watch) -> Cells:
-    """Return the operations of a trace as the columns of a table.
+    """Read the operations of a trace as the columns of a table.
 
-    Optimizer steps, and all that counts microbatches, are operations; other events are left out.
+    Optimizer steps and events with a microbatch are operations. Other events are left out.
 
     Raises:
-        ProfileError: the trace cannot be read, or merges several runs.
+        ProfileError: The trace cannot be read, or contains several runs.
     """
-    rows: list[list[int]] = []
-    phases: list[Phase] = []
-    fields = OperationArgs.__struct_fields__
-    microbatch = fields.index("microbatch") - len(fields)
     file = TraceFile(path, OperationArgs, watch)
-    words = [file.texts.number(word) for word in "XBE"]
-    blocks = [np.empty((5 + len(fields), 0), np.int64)]
-    for block in file.blocks():
-        start_ns, duration_ns = (
-            np.where(times_ns == MISSING, 0, times_ns)
-            for times_ns in (block.start_ns, block.duration_ns)
-        )
-        known = (block.arguments[field] for field in fields)
-        counts = [np.where((n >= 0) & (n < _MOST), n, MISSING) for n in known]
-        times = (start_ns, start_ns + duration_ns)
-        blocks.append(np.stack((block.ph, block.thread, block.name, *times, *counts)))
-    table = np.concatenate(blocks, axis=1)
-    is_end = table[0] == words[2]
-    order = sorted_rows(table[1], table[3], (~is_end).astype(np.int64), -table[4], table[2])
+    events = _read_events(file)
+    letters = [file.texts.number(letter) for letter in "XBE"]
     names = file.texts.values
-    for begin, end in _pair_events(table.T[order].tolist(), words):
+    rows: list[_Traced] = []
+    phases: list[Phase] = []
+    for begin, end in _pair_events(events, letters):
         phase = phase_in(names[begin[2]])
-        counted = end[microbatch] != MISSING or phase is Phase.OPTIMIZER
-        if phase is not None and counted:
+        has_microbatch = end[_MICROBATCH] != MISSING
+        if phase is not None and (has_microbatch or phase is Phase.OPTIMIZER):
             rows.append([*begin[1:4], *end[4:]])
             phases.append(phase)
-    names, threads = file.texts.values, file.threads.values
-    columns = np.array(rows, np.int64).reshape(len(rows), 4 + len(fields)).T
-    thread, name, started_ns, ended_ns = columns[:4]
-    count = dict(zip(fields, columns[4:], strict=True))
-    pids = (threads[number][0] for number in thread.tolist())
-    processes = [pid if isinstance(pid, int) and not abs(pid) >> 63 else MISSING for pid in pids]
-    rank = _first(count["g_rk"], np.array(processes, np.int64))
-    stage = _first(count["pp_rank"], count["pp_rk"])
-    pipeline = _first(count["dp_rank"], count["dp_rk"])
-    operation = (count["iteration"], np.array(phases, np.int64), count["microbatch"])
-    _refuse_two_threads(path, thread, (rank, stage, pipeline, *operation, count["chunk"]))
+    columns = np.array(rows, np.int64).reshape(len(rows), 4 + len(_FIELDS)).T
+    thread, name, start_ns, end_ns = columns[:4]
+    number = dict(zip(_FIELDS, columns[4:], strict=True))
+    rank = _fill_missing(number["g_rk"], _process_ids(file, thread))
+    stage = _fill_missing(number["pp_rank"], number["pp_rk"])
+    pipeline = _fill_missing(number["dp_rank"], number["dp_rk"])
+    operation = (number["iteration"], np.array(phases, np.int64), number["microbatch"])
+    _refuse_two_threads(path, thread, (rank, stage, pipeline, *operation, number["chunk"]))
     numbers = {
         "rank": _numbers(rank),
         "stage": _numbers(stage),
         "pipeline": _numbers(pipeline),
-        "start_ns": _numbers(started_ns),
-        "end_ns": _numbers(ended_ns),
+        "start_ns": _numbers(start_ns),
+        "end_ns": _numbers(end_ns),
     }
-    told = {field: count[field].tolist() for field in ("iteration", "microbatch", "chunk")}
     texts = {
         "phase": _texts([phase.label for phase in phases]),
-        "name": _texts([names[number] for number in name.tolist()]),
-        **{
-            field: _texts(["" if n == MISSING else str(n) for n in values])
-            for field, values in told.items()
-        },
+        "name": _texts([names[index] for index in name.tolist()]),
     }
+    for field in ("iteration", "microbatch", "chunk"):
+        values = number[field].tolist()
+        texts[field] = _texts(["" if value == MISSING else str(value) for value in values])
     return Cells(
         path,
         len(rows),
@@ -153,16 +139,47 @@ def read_traced(path: str, watch: Watch) -> Cells:
     )
 
 
+def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
+    """Read all events, sorted by thread and time.
+
+    At equal times, end events come first, then longer events before the events inside them.
+    """
+    blocks = [np.empty((5 + len(_FIELDS), 0), np.int64)]
+    for block in file.blocks():
+        start_ns, duration_ns = (
+            np.where(times_ns == MISSING, 0, times_ns)
+            for times_ns in (block.start_ns, block.duration_ns)
+        )
+        times_ns = (start_ns, start_ns + duration_ns)
+        values = (block.arguments[field] for field in _FIELDS)
+        numbers = [np.where((n >= 0) & (n < _MAX_NUMBER), n, MISSING) for n in values]
+        blocks.append(np.stack((block.ph, block.thread, block.name, *times_ns, *numbers)))
+    table = np.concatenate(blocks, axis=1)
+    letter, thread, name, start_ns, end_ns = table[:5]
+    is_no_end = (letter != file.texts.number("E")).astype(np.int64)
+    order = sorted_rows(thread, start_ns, is_no_end, -end_ns, name)
+    events: list[_Traced] = table.T[order].tolist()
+    return events
+
+
+def _process_ids(file: TraceFile[OperationArgs], thread: Ints) -> Ints:
+    """Return the process id of each operation's thread, or MISSING if it is not a number."""
+    threads = file.threads.values
+    pids = (threads[number][0] for number in thread.tolist())
+    numbers = [pid if isinstance(pid, int) and not abs(pid) >> 63 else MISSING for pid in pids]
+    return np.array(numbers, np.int64)
+
+
 def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
     """Refuse a trace in which several threads of a rank ran the same operations.
 
     Args:
         path: Path of the trace, for the message.
         thread: Thread of each operation.
-        key: Columns that tell operations apart.
+        key: Columns that identify an operation.
 
     Raises:
-        ProfileError: It is such a trace.
+        ProfileError: Many operations occur on several threads of a rank.
     """
     if len(thread) == 0:
         return
@@ -170,16 +187,16 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
     pairs = groups_of(operations.of_row, thread)
     n_threads = np.bincount(operations.of_row[pairs.first], minlength=len(operations))
     n_shared = int((n_threads > 1).sum())
-    if n_shared > _MIN_SHARED * len(operations):
+    if n_shared > _MAX_SHARED * len(operations):
         raise ProfileError(
             f"{path}: {n_shared:,} of {len(operations):,} operations occur on several threads of "
             "one rank, so several runs were merged; give each run a file of its own"
         )
 
 
-def _first(column: Ints, otherwise: Ints) -> Ints:
-    """Return a count of each operation, or else another."""
-    return np.where(column == MISSING, otherwise, column)
+def _fill_missing(column: Ints, substitute: Ints) -> Ints:
+    """Return a column with its missing values replaced."""
+    return np.where(column == MISSING, substitute, column)
 
 
 def _numbers(values: Ints) -> NumberColumn:
