@@ -53,34 +53,35 @@ def with_added_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
 
 #: Subject of the limitation for names that look like communication.
 _BY_NAME = "kernels that look like communication"
-#: Names that a limitation lists, and characters of each.
+#: Maximum number of names in a limitation, and of characters of each name.
 _LISTED, _NAME = 3, 60
-#: Of a device's kernel time, the least that a name must take to be looked at.
+#: Minimum share of a device's kernel time of a name that is checked.
 _LEAST = 0.01
-#: How many names of a device are looked at, by their time.
+#: Maximum number of names that are checked per device; names with the most time come first.
 _MOST_NAMES = 16
-#: Of a device with more kernels, about so many in a row are looked at, found by a sample.
+#: Approximate maximum number of consecutive kernels that are checked per device, and the size of
+#: the sample of start times from which they are chosen.
 _MOST_KERNELS, _SAMPLE = 200_000, 10_000
-#: Of its own time, the least that other kernels must run beside it.
+#: Minimum share of a name's time in which other kernels run as well.
 _BESIDE = 0.8
-#: Maximum number of unknown names of a rank, and of kernels of each, that are compared with those
-#: of other ranks.
+#: Maximum number of unknown names per rank, and of kernels per name, that are compared between
+#: ranks.
 _MAX_UNKNOWN, _MAX_SAMPLE = 4, 512
-#: So many others run from start to end beside at least half of its kernels.
+#: Minimum number of other kernels that run entirely within at least half of its kernels.
 _OTHERS = 2
 
 
 def candidates_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]:
-    """Yield limitations where kernels that count as compute may be communication.
+    """Yield limitations for kernels that count as compute but may be communication.
 
     Args:
-        profile: with the work whose times can be.
-        kinds: lists of what kernels are.
+        profile: The profile, with work whose times are possible.
+        kinds: Lists of names of kernels.
     """
     activities, path = profile.activities, profile.source.path
     by_name = naming.communication_candidates(activities.names, kinds)
     yield from _limitation(_BY_NAME, path, activities, by_name, "count as compute")
-    # Where no host launched the work, it is a host's own, or lies on one line per device.
+    # Work without launches ran on a host, or all of a device's work is on one line.
     if profile.launches_known:
         beside = _beside_compute(activities, kinds, by_name)
         words = "run beside other kernels almost all the time, and count as compute"
@@ -94,12 +95,12 @@ def candidates_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]
 
 
 def candidates_in(profile: Profile, path: str, kinds: naming.Kinds) -> tuple[str, ...]:
-    """Return a sentence for each limitation.
+    """Return a sentence for each limitation of :func:`candidates_of`.
 
     Args:
-        profile: with its work.
-        path: that it goes by.
-        kinds: lists of what kernels are.
+        profile: The profile.
+        path: Path of the profile in the sentences.
+        kinds: Lists of names of kernels.
     """
     profile = replace(profile, source=replace(profile.source, path=path))
     profile = with_added_communication(profile, kinds)
@@ -109,14 +110,14 @@ def candidates_in(profile: Profile, path: str, kinds: naming.Kinds) -> tuple[str
 def _limitation(
     what: str, path: str, activities: Activities, likely: Bools, words: str
 ) -> Iterator[Limitation]:
-    """Yield the limitation for the kernels of some names, if there are any.
+    """Yield the limitation for the kernels of the masked names, if there are any.
 
     Args:
-        what: they are.
-        path: of the profile.
-        activities: its kernels, then its copies.
-        likely: whether each name is meant.
-        words: what the kernels do.
+        what: Subject of the limitation.
+        path: Path of the profile.
+        activities: Kernels, then copies.
+        likely: Mask of the names.
+        words: Predicate that says what the kernels do.
     """
     if not likely.any():
         return
@@ -132,7 +133,7 @@ def _limitation(
     names = [activities.names[row] for row in longest.tolist()]
     listed = ", ".join(repr(one_line(name, _NAME)) for name in names[:_LISTED])
     more = f" and {len(rows) - _LISTED:,} more names" if len(rows) > _LISTED else ""
-    # Only much of the kernel time makes bubbles noticeably smaller.
+    # Bubbles become noticeably smaller only if the kernels take enough of the kernel time.
     is_much = what == _BY_NAME and total_ns[rows].sum() >= _LEAST * total_ns.sum()
     kind = LimitationKind.COMMUNICATION_COUNTED if is_much else LimitationKind.OTHER
     yield Limitation(
@@ -166,7 +167,7 @@ def _regex_of(name: str) -> str:
 def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[UnknownKernels]:
     """Yield the kernels of unknown names that take the most time on each rank of a profile.
 
-    Whether they wait for other ranks shows once the clocks of all profiles are known.
+    They are compared with those of other ranks once the clocks of all profiles are known.
 
     Args:
         profile: The profile, with work whose times are possible.
@@ -176,7 +177,7 @@ def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Unknow
     # Names that look like communication have a limitation already.
     by_name = naming.communication_candidates(activities.names, kinds)
     unknown = naming.unknown_names(activities.names, kinds) & ~by_name
-    # Without launches the work is that of a host, or all of a device is on one line.
+    # Work without launches ran on a host, or all of a device's work is on one line.
     if not unknown.any() or not profile.launches_known:
         return
     n_names, rows_of = len(activities.names), activities.rows_by_rank()
@@ -203,7 +204,7 @@ def unknown_kernels_of(profile: Profile, kinds: naming.Kinds) -> Iterator[Unknow
 
 
 def _middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
-    """Return the rows in order of their start, at most ``_MAX_SAMPLE`` from the middle."""
+    """Sort the rows by their start, and return at most ``_MAX_SAMPLE`` rows from the middle."""
     ordered = rows[np.argsort(start_ns[rows], kind="stable")]
     first = max(len(ordered) - _MAX_SAMPLE, 0) // 2
     middle: Ints = ordered[first : first + _MAX_SAMPLE]
@@ -211,7 +212,7 @@ def _middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
 
 
 def _beside_compute(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
-    """Tell which names are of long kernels that others run beside almost all the time."""
+    """Return a mask of the names of long kernels that almost always overlap other kernels."""
     likely = np.zeros(len(activities.names), bool)
     unknown = naming.unknown_names(activities.names, kinds) & ~by_name
     if not unknown.any():
@@ -231,7 +232,7 @@ def _beside_compute(activities: Activities, kinds: naming.Kinds, by_name: Bools)
 
 
 def _in_the_middle(rows: Ints, start_ns: Ints) -> Ints:
-    """Return the rows that begin in the middle of a long run, where it has many kernels."""
+    """Return the rows that start in the middle of the run, or all rows if there are not many."""
     if len(rows) <= _MOST_KERNELS:
         return rows
     sample = np.sort(start_ns[:: len(rows) // _SAMPLE])
@@ -243,7 +244,7 @@ def _in_the_middle(rows: Ints, start_ns: Ints) -> Ints:
 
 
 def _long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
-    """Return the unknown names whose kernels are longer than most others, by their time."""
+    """Return the unknown names whose kernels are longer than most, in descending order of time."""
     count = np.bincount(name, minlength=len(unknown))
     total_ns = np.bincount(name, length_ns, len(unknown))
     likely = unknown & (count > 1) & (total_ns >= _LEAST * total_ns.sum()) & (total_ns > 0)
@@ -255,12 +256,19 @@ def _long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
 
 
 def _is_beside(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns: Ints) -> bool:
-    """Tell whether others run beside kernels for most of their time, and several beside most."""
+    """Return whether kernels mostly overlap other kernels, several of which run entirely within.
+
+    Args:
+        start_ns: Start of each kernel.
+        end_ns: End of each kernel.
+        other_start_ns: Start of each other kernel.
+        other_end_ns: End of each other kernel.
+    """
     others = intervals.union(other_start_ns, other_end_ns)
-    beside_ns = intervals.measure_within(others, start_ns, end_ns)
-    if int(beside_ns.sum()) < _BESIDE * int((end_ns - start_ns).sum()):
+    overlap_ns = intervals.measure_within(others, start_ns, end_ns)
+    if int(overlap_ns.sum()) < _BESIDE * int((end_ns - start_ns).sum()):
         return False
-    # Those that ended before a kernel's end, but for those that began before its start.
-    ended = np.searchsorted(np.sort(other_end_ns), end_ns, side="right")
-    begun = np.searchsorted(np.sort(other_start_ns), start_ns, side="left")
-    return bool(2 * int((ended - begun >= _OTHERS).sum()) >= len(start_ns))
+    # Other kernels within a kernel ended before its end and did not begin before its start.
+    n_ended = np.searchsorted(np.sort(other_end_ns), end_ns, side="right")
+    n_begun = np.searchsorted(np.sort(other_start_ns), start_ns, side="left")
+    return bool(2 * int((n_ended - n_begun >= _OTHERS).sum()) >= len(start_ns))
