@@ -38,6 +38,8 @@ _EARLY_NS, _EARLY_PART = 10_000_000, 0.5
 _MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
 #: Part of the span of a device that is large.
 _LARGE = 0.1
+#: Maximum idle time of a wait that is usual, as a multiple of the longest before other queued work.
+_USUAL = 2
 #: Maximum number of streams whose first work is looked at.
 _MAX_STREAMS = 64
 
@@ -311,7 +313,8 @@ def times_before_first_work(
 
     The first work on a stream begins as soon as it was launched. If it was launched early in the
     capture, or soon after its start against the time that it waited, and no recorded work explains
-    the wait, earlier work held it up.
+    the wait, earlier work held it up. The wait shows nothing if the device idled about as long
+    before work that was launched by then and is not the first on its stream.
 
     Args:
         activities: Kernels, then copies.
@@ -321,34 +324,61 @@ def times_before_first_work(
         calls: All calls of the profile.
         capture_start_ns: Start of the capture.
     """
+    is_queued = call != NONE
+    is_queued[first] = False
     first = first[call[first] != NONE]
     waited_ns = activities.start_ns[first] - launched_ns[first]
     launched_after_ns = launched_ns[first] - capture_start_ns
     is_early = launched_after_ns <= np.maximum(_EARLY_NS, _EARLY_PART * waited_ns)
     first = first[is_early & (waited_ns > _MIN_WAIT_NS)]
+    usual_ns = {
+        rank: _longest_gap(activities, rank, is_queued, launched_ns)
+        for rank in distinct(activities.rank[first]).tolist()
+    }
     ranks, starts, ends = [], [], []
     # Streams whose first work waited are few.
     for row in first[np.argsort(activities.start_ns[first], kind="stable")][:_MAX_STREAMS].tolist():
         returned_ns = int(calls.at(np.array([call[row]], np.int64)).end_ns[0])
         due_ns = max(returned_ns, int(launched_ns[row]))
-        if _is_unexplained(activities, row, due_ns):
-            ranks.append(int(activities.rank[row]))
+        rank = int(activities.rank[row])
+        if _is_unexplained(activities, row, due_ns, usual_ns[rank]):
+            ranks.append(rank)
             starts.append(due_ns)
             ends.append(int(activities.start_ns[row]))
     columns = (np.array(column, np.int64) for column in (ranks, starts, ends))
     return join_intervals([RankIntervals(*columns)], len(activities.ranks))
 
 
-def _is_unexplained(activities: model.Activities, row: int, due_ns: int) -> bool:
+def _longest_gap(
+    activities: model.Activities, rank: int, is_queued: Bools, launched_ns: Ints
+) -> int:
+    """Return the longest time for which a device idled although its next work had been launched.
+
+    Args:
+        activities: Kernels, then copies.
+        rank: The device.
+        is_queued: Mask of the work that is considered, whose launches are known.
+        launched_ns: When it was launched.
+    """
+    rows = np.flatnonzero(activities.rank == rank)
+    rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
+    ended_ns = np.maximum.accumulate(activities.end_ns[rows])
+    idle_since_ns = np.maximum(ended_ns[:-1], launched_ns[rows[1:]])
+    gap_ns = activities.start_ns[rows[1:]] - idle_since_ns
+    return int(gap_ns[is_queued[rows[1:]]].max(initial=0))
+
+
+def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_ns: int) -> bool:
     """Return whether no recorded work explains why the first work on a stream began late.
 
     Work on any device that ended just before it may have held it up. Otherwise the device must have
-    been idle for long, after it had run something.
+    been idle for long, after it had run something, and for longer than is usual.
 
     Args:
         activities: Kernels, then copies.
         row: Row of the work.
         due_ns: Time from which it could have begun.
+        usual_ns: Longest time for which the device idled before other work that had been launched.
     """
     start_ns = int(activities.start_ns[row])
     ended_ns = activities.end_ns[activities.start_ns < start_ns]
@@ -362,6 +392,9 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int) -> bool
         return False
     busy = intervals.within(intervals.union(starts_ns, ends_ns), begin_ns, start_ns)
     idle_ns = start_ns - begin_ns - intervals.measure(busy)
+    longest_ns = (np.append(busy[0], start_ns) - np.append(begin_ns, busy[1])).max()
+    if longest_ns <= _USUAL * usual_ns:
+        return False
     return _is_long(idle_ns, idle_ns / (span_end_ns - span_start_ns))
 
 

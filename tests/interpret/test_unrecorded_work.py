@@ -335,6 +335,18 @@ def test_a_long_wait_shows_earlier_work_whenever_it_began(tmp_path: Path, launch
     assert spent(report.ranks[0])[UNRECORDED] == pytest.approx(unknown_us, abs=20)
 
 
+@pytest.mark.parametrize(("gap_ms", "expected"), [(20, []), (11, []), (1, [BEFORE])])
+def test_first_work_may_wait_as_long_as_later_work(
+    tmp_path: Path, gap_ms: int, expected: list[str]
+) -> None:
+    """Something that is not recorded pauses the queue again and again, not only at the start."""
+    ends = [i * 30 * MS + i * gap_ms * MS + 30 * MS for i in range(10)]
+    rows = [K(end - 30 * MS, end, i) for i, end in enumerate(ends, 1)]
+    rows += [K(ends[-1] + 20 * MS, ends[-1] + 21 * MS, 11, stream=9)]
+    calls = [C(-20 + i, -19 + i, i) for i in range(1, 12)]
+    assert marked(bubbleviz.idle(profile(tmp_path, rows, calls))) == expected
+
+
 def test_first_work_that_is_launched_late_may_wait(tmp_path: Path) -> None:
     rows = [K(0, 10 * US, 1, stream=20), K(600 * MS, 601 * MS, 2), K(601 * MS, 602 * MS, 3)]
     calls = [C(-10, -5, 1), C(300 * MS, 300 * MS + 5, 2), C(301 * MS, 301 * MS + 5, 3)]
