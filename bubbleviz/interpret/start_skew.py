@@ -20,7 +20,7 @@ from bubbleviz.interpret.linking import NEVER, LinkedProfile
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import Ints, flags_of
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
 #: Part of a device's span that a collective takes at least if it waits for a late recording.
@@ -260,4 +260,5 @@ def unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
         "rank to begin; leave it out with --window, or record UTC (baseTimeNanoseconds in PyTorch "
         "traces, the session's start in nsys exports)"
     )
-    return (Limitation("devices that may have waited for other recordings", reason, len(waits_ns)),)
+    what = "devices that may have waited for other recordings"
+    return (Limitation(what, reason, len(waits_ns), LimitationKind.WAITS_UNCLEAR),)

@@ -28,6 +28,7 @@ class LimitationKind(Enum):
     GRAPHS_LOST = auto()  # graph launches without kernels, though others have theirs
     WORK_BEFORE_CAPTURE = auto()  # kept a device busy, and was not recorded
     RECORDINGS_AWAITED = auto()  # no iteration began after all ranks were recorded
+    WAITS_UNCLEAR = auto()  # communication may only have waited for a recording to begin
     RANGE_NAMES_LOST = auto()  # likewise a limit of costs
     WITHOUT_DEVICE = auto()  # instructions on a host stand for those of a device
     MICROBATCHES_INFERRED = auto()

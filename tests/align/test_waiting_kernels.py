@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.align.waiting_kernels import _nearest, waiting_kernels
+from bubbleviz.analyses.idle.report import advice
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render import json_document
 from bubbleviz.render.picture.legend import picture as svg
@@ -165,6 +166,24 @@ def test_idle_points_out_no_compute_of_an_unknown_name(tmp_path: Path, run: str)
     _renamed(tmp_path, RUNS[run], "gemm%")
 
     assert WHAT not in {note.what for note in bubbleviz.idle(tmp_path).limitations}
+
+
+def test_busy_devices_that_may_wait_have_something_to_gain(tmp_path: Path) -> None:
+    kernels, calls = [], []
+    for pid, entered in ((1, 400), (2, 900)):
+        for number in range(40):
+            at = 1000 * number
+            spans = ((at, at + entered, "gemm"), (at + entered, at + 1000, NAME))
+            for place, (start, end, name) in enumerate(spans):
+                correlation = 2 * number + place + 1
+                kernels.append(K(start * 1000, end * 1000, correlation, name, pid=pid))
+                calls.append(C(at, at + 1, correlation, pid=pid))
+    report = bubbleviz.idle(profile(tmp_path, kernels, calls))
+
+    assert report.idle_ns == 0
+    (sentence,) = advice(report)
+    assert "kernels that look like waiting count as compute" in sentence
+    assert "little to gain" not in sentence
 
 
 def test_idle_without_waiting_in_its_window_points_out_none(tmp_path: Path) -> None:

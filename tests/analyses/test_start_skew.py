@@ -8,6 +8,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.picture import draw_idle
+from bubbleviz.analyses.idle.report import advice
 from bubbleviz.analyses.nccl.analysis import measure_communication
 from bubbleviz.interpret.start_skew import RecordedDevice, common_start
 from tests.support.nsys_exports import C, K, R, profile
@@ -121,6 +122,17 @@ def test_a_wait_that_a_late_recording_may_explain_is_marked_without_a_clock(
         (note,) = [note for note in report.limitations if note.what == UNCLEAR]
         assert "the first collective took 895.0 ms" in note.reason
         assert note.count == 1
+
+
+def test_an_unclear_wait_is_no_reason_to_change_the_program(tmp_path: Path) -> None:
+    rank_of(tmp_path, 1, 0, 10, utc=False)
+    (overlap,) = advice(bubbleviz.idle(tmp_path))
+    assert "overlap it with compute" in overlap
+
+    rank_of(tmp_path, 2, 900, 900, utc=False)
+    unclear, *_ = advice(bubbleviz.idle(tmp_path))
+    assert "may be waiting until the recording of another rank began" in unclear
+    assert "overlap" not in unclear
 
 
 def test_pictures_name_what_is_limited(tmp_path: Path) -> None:

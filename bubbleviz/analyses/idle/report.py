@@ -466,6 +466,15 @@ _COMMUNICATION = (
     "of the time is exposed communication, which may only wait for other ranks: overlap it with "
     "compute"
 )
+_UNCLEAR_WAITS = (
+    "of the time only communication runs, and part of it may be waiting until the recording of "
+    "another rank began: leave that out with --window before you change anything"
+)
+_LITTLE_TO_GAIN = "devices are idle for less than 1 % of the time: there is little to gain"
+_COMPUTE_MAY_WAIT = (
+    "devices are idle for less than 1 % of the time, but kernels that look like waiting count as "
+    "compute: name those that communicate with --convention, and measure again"
+)
 _INCOMPLETE = (
     "work is missing from the profile, so the idle time is uncertain: profile with larger buffers "
     "or for a shorter time"
@@ -532,11 +541,17 @@ def advice(report: IdleReport) -> tuple[str, ...]:
     waiting_ns = report.summed("exposed_point_to_point_ns")
     communication_ns = report.summed("exposed_communication_ns")
     idle = report.idle_ns >= _LITTLE * span_ns
+    kinds = {limitation.kind for limitation in report.limitations}
+    of_communication = [
+        (waiting_ns, _WAITING),
+        (communication_ns - waiting_ns, _COMMUNICATION + late),
+    ]
+    if LimitationKind.WAITS_UNCLEAR in kinds:
+        of_communication = [(communication_ns, _UNCLEAR_WAITS)]
     found = [
         (ns, f"{percent(ns / span_ns)} {sentence}")
         for ns, sentence in (
-            (waiting_ns, _WAITING),
-            (communication_ns - waiting_ns, _COMMUNICATION + late),
+            *of_communication,
             (
                 report.summed("exposed_copy_ns"),
                 f"{_COPIES}: {copies.hint(report.copies()) or _COPY_LESS}",
@@ -553,8 +568,8 @@ def advice(report: IdleReport) -> tuple[str, ...]:
     is_incomplete = any(restriction.kind in _LOSSES for restriction in report.restrictions)
     if is_incomplete and not any(f'"{UNRECORDED}"' in sentence for sentence in sentences):
         sentences.insert(0, _INCOMPLETE)
-    little = "devices are idle for less than 1 % of the time: there is little to gain"
-    return tuple(sentences) or (little,)
+    may_wait = LimitationKind.COMMUNICATION_COUNTED in kinds
+    return tuple(sentences) or (_COMPUTE_MAY_WAIT if may_wait else _LITTLE_TO_GAIN,)
 
 
 def _advice_on_idle_devices(report: IdleReport) -> str:
