@@ -118,13 +118,7 @@ def way_on(inspection: Inspection, others: str) -> str:
     work = contents.readable or any(contents.tables.get(what) for what in _GPU_WORK)
     if not work:
         return "it holds no GPU work, which every command of bubbleviz needs"
-    ways = others or "no device ran more than a single kernel or copy, too little for any command"
-    if inspection.suggestion is None and contents.ranges and contents.readable:
-        return (
-            "the names of its ranges give no draft of a convention that names forward and "
-            f"backward; {ways}"
-        )
-    return ways
+    return others or "no device ran more than a single kernel or copy, too little for any command"
 
 
 def look_over(
@@ -155,7 +149,7 @@ def look_over(
         missing.append(
             f"no known convention names its {' and '.join(lacking)}: "
             + ("if it trains, " if serves else "")
-            + "pass your own convention with --convention FILE.toml"
+            + "pass your own convention with --convention FILE.toml (bubbleviz guide conventions)"
         )
     if contents.source.session_utc_ns is None and contents.source.session_clock_ns is not None:
         missing.append(

@@ -190,6 +190,10 @@ def forget() -> None:
         _KEPT.popitem()[1][0].close()
 
 
+class _NothingNamedError(NothingToAnalyseError):
+    """No range names forward or backward; the message says which commands to use instead."""
+
+
 def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
     """Read and interpret one export.
 
@@ -204,9 +208,9 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
             return by_clock(recording_of(file.operations()))
         try:
             return _recorded(file, path, options)
+        except _NothingNamedError:
+            raise
         except NothingToAnalyseError as error:
-            if _WITH_DRAFT in str(error):
-                raise
             others = _other_commands(file, path)
             raise NothingToAnalyseError(f"{error}; {others}") from error
 
@@ -241,7 +245,7 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     why = reasons[0].removeprefix(f"{path}: ") if reasons else ""
     tried = " or ".join(c.name for c in candidates) or "any built-in convention"
     reason = _nothing_named(file, tried, path, why, options, lacking)
-    raise NothingToAnalyseError(f"{path}: {reason}")
+    raise _NothingNamedError(f"{path}: {reason}")
 
 
 def _recognised(
@@ -325,6 +329,7 @@ def _nothing_named(
 
     sample = file.sample(("*",))
     shapes = folded(sample, 5)
+    has_next_step = False
     if why:
         remedy = why
     elif any(convention.patterns for convention in options.conventions):
@@ -336,11 +341,15 @@ def _nothing_named(
             f"draft a convention with bubbleviz inspect {given} -o mine.toml, then run "
             f"bubbleviz analyze {given} {_WITH_DRAFT}"
         )
+        has_next_step = True
     else:
         remedy = (
-            "write a convention and pass it with --convention FILE.toml (bubbleviz guide "
-            "conventions), or name operations in the training script (bubbleviz guide annotate)"
+            f"{_other_commands(file, path)}; to measure a pipeline, write a convention and pass it "
+            "with --convention FILE.toml (bubbleviz guide conventions), or name operations in the "
+            "training script (bubbleviz guide annotate)"
         )
+        has_next_step = True
     frequent = ", ".join(f"{one_line(name, _LONGEST_NAME)!r} ({count})" for name, count in shapes)
     seen = f"; the most frequent names (# for numbers) are {frequent}" if frequent else ""
-    return f"no range names {' and '.join(lacking)} as {known} does; {remedy}{seen}"
+    reason = f"no range names {' and '.join(lacking)} as {known} does; {remedy}{seen}"
+    return reason if has_next_step else f"{reason}; {_other_commands(file, path)}"

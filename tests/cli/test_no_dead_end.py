@@ -57,6 +57,20 @@ def test_a_refusal_names_what_runs(
     assert followed(str(profile(tmp_path, work, calls, [R(0, 90, name)])), cli) == [command]
 
 
+def test_the_next_step_comes_first(tmp_path: Path, cli: CommandLine) -> None:
+    """Programs without a pipeline are more common than those whose operations lack names."""
+    work = [K(30 + 30 * n, 50 + 30 * n, n) for n in range(2)]
+    path = str(profile(tmp_path, work, [C(10, 15, 0), C(16, 19, 1)], [R(0, 90, "other")]))
+
+    said = cli.refused("analyze", path, code=1)
+    assert said.count("bubbleviz idle") == 1
+    assert said.index("bubbleviz idle") < said.index("--convention") < said.index("'other'")
+
+    next_steps = cli.printed("inspect", path).partition("Next\n")[2].splitlines()
+    assert [line.split()[0] for line in next_steps if "convention" in line] == ["no"]
+    assert sum("bubbleviz idle" in line for line in next_steps) == 1
+
+
 @pytest.mark.real_files
 def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
     for file in FILES:
