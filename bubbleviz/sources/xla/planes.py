@@ -48,7 +48,14 @@ SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host s
 #: What statistics tell of an event: texts of the instruction, its path and its module, by number;
 #: and numbers.
 STAT_COLUMNS = (
-    *("op", "path", "module", "program", "run", "correlation", "device", "step"),
+    "op",
+    "path",
+    "module",
+    "program",
+    "run",
+    "correlation",
+    "device",
+    "step",
     "copy",
 )
 #: Numbers of devices are below this.
@@ -59,7 +66,7 @@ PROGRAMS = "/host:metadata"
 #: Stands in ``tf_op`` where there is no path.
 _NO_PATH = "XlaModule:"
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
-#: Beginnings of the names of instructions that run others.
+#: Prefixes of the names of instructions that contain other instructions.
 _OUTER = ("while", "conditional", "call")
 
 
@@ -87,24 +94,24 @@ def roles_of(plane: str, lines: Sequence[str]) -> list[str]:
 def number_recordings(planes: Sequence[str], ends: Collection[int] = ()) -> list[int]:
     """Return the number of the recording that each plane belongs to, from 0.
 
-    One recording holds one plane of each device and host. Files that were joined hold several, so a
-    recording ends before a plane of a device or host that it holds already.
+    A recording has one plane per device and host. In a file that joins several recordings, a new
+    recording begins with the first plane whose device or host is already in the current one.
 
     Args:
         planes: Names of planes, in order.
-        ends: Indices of planes before which a recording is known to end.
+        ends: Indices of planes that are known to begin a new recording.
     """
     numbers: list[int] = []
-    held: set[int | str] = set()
+    seen: set[int | str] = set()
     number = 0
     for index, name in enumerate(planes):
         device = device_of(name)
         key = name if device is None else device
-        is_telling = device is not None or (name.startswith("/host:") and name != PROGRAMS)
-        if index in ends or (is_telling and key in held):
-            number, held = number + 1, set()
-        if is_telling:
-            held.add(key)
+        is_unique = device is not None or (name.startswith("/host:") and name != PROGRAMS)
+        if index in ends or (is_unique and key in seen):
+            number, seen = number + 1, set()
+        if is_unique:
+            seen.add(key)
         numbers.append(number)
     return numbers
 
@@ -126,12 +133,13 @@ class PlaneEvents(Table):
         end_ns: end.
         name: text.
         label: row of the labels: the instruction and its module.
-        line: Row of the host's lines, or number of a device's stream, or -1.
+        line: Row of the host's line, or number of the device's stream, or -1 for other events.
         device: number of its device, or of the device that a host's event is about.
         run: number of the module's execution.
         correlation: pairs a launch with the work that it launched.
         step: number of the training step that the event is.
-        copy: Text that says what a copy moved, as ``kind_src:pinned kind_dst:device size:4``.
+        copy: Number of the text with the details of a copy, such as
+            ``kind_src:pinned kind_dst:device size:4``, or -1.
     """
 
     start_ns: Ints
@@ -198,7 +206,7 @@ class Planes:
         Args:
             role: what the line's events are.
             plane: name of its plane.
-            line: Row of the line if it is the host's, or number of a device's stream, or -1.
+            line: Row of the host's line, or number of the device's stream, or -1 for other lines.
             times_ns: start and end of each event.
             name: text of each.
             stats: what else is known, by the names of ``STAT_COLUMNS``.
@@ -258,33 +266,38 @@ class Planes:
         return label
 
     def events(self, *roles: str) -> PlaneEvents:
-        """Return the events of some roles, by thread, device and time.
+        """Return the events of some roles, sorted by thread, device and start.
 
-        Their order does not depend on that of the file. Of events that start together those without
-        a length come first, then the longest, which holds the others; a loop comes before its body.
+        The order does not depend on the order in the file. Among events that start together, events
+        without a duration come first, then longer events before the events inside them. A loop
+        comes before its body.
         """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
         events = joined([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 8)])
-        by = (events.line.astype(np.int64), events.device.astype(np.int64), events.start_ns)
-        order = sorted_rows(*by)
-        starts = begins(*(column[order] for column in by))
-        if not starts.all():
-            order = self._order_ties(events, order, starts)
+        keys = (events.line.astype(np.int64), events.device.astype(np.int64), events.start_ns)
+        order = sorted_rows(*keys)
+        is_first = begins(*(column[order] for column in keys))
+        if not is_first.all():
+            order = self._order_ties(events, order, is_first)
         return events if np.array_equal(order, np.arange(len(order))) else events.take(order)
 
-    def _order_ties(self, events: PlaneEvents, order: Ints, starts: Bools) -> Ints:
-        """Order events of one thread and device that start together.
+    def _order_ties(self, events: PlaneEvents, order: Ints, is_first: Bools) -> Ints:
+        """Sort events of one thread and device that start together.
 
         Args:
             events: The events.
-            order: Their rows, by thread, device and start.
-            starts: Whether a row of ``order`` starts after the row before it.
+            order: Their rows, sorted by thread, device and start.
+            is_first: Mask of the entries of ``order`` that do not start together with the one
+                before.
+
+        Returns:
+            The rows, with ties sorted.
         """
-        is_tied = ~starts
+        is_tied = ~is_first
         is_tied[:-1] |= is_tied[1:]
-        places = np.flatnonzero(is_tied)
-        rows = order[places]
+        positions = np.flatnonzero(is_tied)
+        rows = order[positions]
         tied = events.take(rows)
         texts = self.texts.values
         outer_first = [(not text.startswith(_OUTER), text) for text in texts]
@@ -294,7 +307,7 @@ class Planes:
         ]
         length_ns = tied.end_ns - tied.start_ns
         order = order.copy()
-        order[places] = rows[
+        order[positions] = rows[
             np.lexsort(
                 (
                     tied.step,
@@ -304,7 +317,7 @@ class Planes:
                     _rank_values(tied.name, outer_first),
                     -length_ns,
                     length_ns > 0,
-                    np.cumsum(starts)[places],
+                    np.cumsum(is_first)[positions],
                 )
             )
         ]
@@ -330,14 +343,13 @@ class Planes:
 
 
 def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
-    """Return the rank of each code's value among those that occur; -1 comes first."""
-    used = distinct(code.astype(np.int64))
-    known = used[used != NONE].tolist()
-    ranked = sorted(known, key=values.__getitem__)
-    rank = {number: at for at, number in enumerate(ranked)}
-    return np.array([rank.get(number, NONE) for number in used.tolist()], np.int64)[
-        found_in(used, code.astype(np.int64))
-    ]
+    """Return the rank of each code's value among the values that occur, or -1 for code -1."""
+    code = code.astype(np.int64)
+    used = distinct(code)
+    by_value = sorted(used[used != NONE].tolist(), key=values.__getitem__)
+    rank_of = {number: rank for rank, number in enumerate(by_value)}
+    ranks = np.array([rank_of.get(number, NONE) for number in used.tolist()], np.int64)
+    return ranks[found_in(used, code)]
 
 
 def _narrow(codes: Codes) -> Codes:

@@ -86,7 +86,7 @@ class DeviceWork:
 
     Args:
         planes: of the profile.
-        process: Number of the process that was profiled; its id is 0 if unknown.
+        process: Number of the profiled process, as returned by :func:`process_number`.
 
     Attributes:
         host_events: how many ranges of the host's threads there are.
@@ -95,7 +95,7 @@ class DeviceWork:
         devices: numbers of the devices, ascending.
         thread_of_device: thread that stands for each.
         activities: kernels, then copies.
-        streams: Stream of each activity, or -1 if it did not run on a stream of a GPU.
+        streams: Stream of each activity, or -1 if it did not run on a GPU stream.
         calls: that launched them.
         ranges: of instructions, modules and steps, then of the host's threads.
         instructions: how many of these are of instructions and modules.
@@ -176,16 +176,16 @@ class DeviceWork:
         )
 
     def copies(self) -> Copies:
-        """Return what copies moved, as their names and statistics tell."""
+        """Read the direction, memory and size of copies from their names and statistics."""
         name, details = self._copied.name, self._copied.copy
-        rows = len(self.activities) - len(name) + np.arange(len(name))
-        used, of_row = np.unique(details, return_inverse=True)
+        first_row = len(self.activities) - len(name)
+        used, used_index = np.unique(details, return_inverse=True)
         texts = ("" if number == NONE else self._texts[number] for number in used.tolist())
-        told = np.array([read_copy_details(text) for text in texts], np.int64).reshape(-1, 3)
-        size, source, target = told[of_row.reshape(-1)].T
-        copies = read_copies(rows, name, self._texts, size)
-        place = copies.activity - (len(self.activities) - len(name))
-        return copies.changed(source=source[place], target=target[place])
+        values = np.array([read_copy_details(text) for text in texts], np.int64).reshape(-1, 3)
+        size, source, target = values[used_index.reshape(-1)].T
+        copies = read_copies(first_row + np.arange(len(name)), name, self._texts, size)
+        position = copies.activity - first_row
+        return copies.changed(source=source[position], target=target[position])
 
     def _threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
         """Return the threads of the host's lines and of devices, as nsys numbers them.
@@ -395,7 +395,7 @@ def profile_of(
     Args:
         source: where they came from.
         planes: all that was recorded.
-        process: Number of the process that was profiled; its id is 0 if unknown.
+        process: Number of the profiled process, as returned by :func:`process_number`.
         limitations: of the file.
         cut: whether the file's end is missing.
     """
@@ -436,11 +436,11 @@ def profile_of(
 
 
 def process_number(recording: int, pid: int) -> int:
-    """Return the number of a process, which differs between the recordings of one file.
+    """Return a process number that is unique among the recordings of one file.
 
     Args:
         recording: Number of the recording in its file, from 0.
-        pid: Process id, or 0 if unknown; at most 24 bits.
+        pid: Process id of at most 24 bits, or 0 if unknown.
     """
     return recording * (model.PID_MASK + 1) + pid
 
@@ -449,13 +449,13 @@ def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.
     """Join the recordings of the processes in one file.
 
     Args:
-        parts: Number of the process and profile of each recording, at least one.
+        parts: Process number and profile of each recording. At least one is required.
     """
     if len(parts) == 1:
         return parts[0][1]
     pids = {model.pid_of(process) for process, _ in parts}
-    is_told = len(pids) == len(parts) and 0 not in pids
-    labels = ["" if is_told else f"recording {number}" for number in range(1, len(parts) + 1)]
+    has_own_pids = len(pids) == len(parts) and 0 not in pids
+    labels = ["" if has_own_pids else f"recording {number}" for number in range(1, len(parts) + 1)]
     return join_recordings([decoded for _, decoded in parts], labels)
 
 

@@ -6,9 +6,8 @@ A process is a plane, a thread is a line of it, and statistics are ``args``, all
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,7 +36,7 @@ from bubbleviz.sources.xla.planes import (
 )
 from bubbleviz.sources.xla.profile import join_processes, process_number, profile_of
 
-#: A process as an event names it.
+#: Process id of an event.
 ProcessName: TypeAlias = "int | str | None"
 
 
@@ -58,18 +57,16 @@ class XlaArgs(msgspec.Struct, gc=False):
 
 
 class TraceJsonPlanes:
-    """Collects the events of a trace, and adds them to planes once all have been read.
+    """Collects the events of a trace, and builds planes once all events have been read.
 
-    Names of processes and threads may follow their events.
+    The names of processes and threads may come after their events.
 
     Attributes:
-        processes: Names of the processes that are planes.
-        n_strays: Number of events of processes without a name, known once planes were made.
+        processes: Name of each process that is a plane, keyed by process id.
     """
 
     def __init__(self, file: TraceFile[XlaArgs]) -> None:
         self.processes: dict[ProcessName, str] = {}
-        self.n_strays = 0
         self._file = file
         self._lines: dict[ThreadName, str] = {}
         self._streams: dict[ThreadName, int] = {}
@@ -92,56 +89,66 @@ class TraceJsonPlanes:
         block = np.stack((*columns, *arguments))
         self._blocks.append(block[:, rows])
 
-    def planes(self) -> Iterator[Planes]:
-        """Yield the planes of each recording that the trace holds, at least one."""
-        processes = sorted(self.processes, key=_order_of_process)
-        label_of = [_label_of_process(process) for process in processes]
-        ends = [at for at in range(1, len(processes)) if label_of[at] != label_of[at - 1]]
-        names = [self.processes[process] for process in processes]
-        numbers = number_recordings(names, ends)
-        of_process = dict(zip(processes, numbers, strict=True))
-        fields = ("thread", "start_ns", "duration_ns", "name")
-        arguments = [f"args.{field}" for field in XlaArgs.__struct_fields__]
-        width = len(fields) + len(arguments)
-        blocks = np.concatenate([np.empty((width, 0), np.int64), *self._blocks], axis=1)
-        self._blocks = []
-        columns = dict(zip((*fields, *arguments), blocks, strict=True))
-        rows_of_thread = rows_by_value(columns["thread"])
-        threads = self._file.threads.values
-        roles = self._roles([threads[number] for number, _ in rows_of_thread])
-        for recording in range(max(numbers, default=0) + 1):
-            planes = Planes()
-            for process in processes:
-                device = device_of(self.processes[process])
-                if of_process[process] == recording and device is not None:
-                    planes.add_device(self.processes[process], device, "")
-            for number, rows in rows_of_thread:
-                thread = threads[number]
-                if of_process.get(thread[0]) == recording and roles[thread] is not NOTHING:
-                    events = {name: column[rows] for name, column in columns.items()}
-                    self._add_events(planes, roles[thread], thread, events)
-            yield planes
-        self.n_strays = sum(
-            len(rows) for number, rows in rows_of_thread if threads[number][0] not in of_process
-        )
+    def build_planes(self) -> tuple[list[Planes], int]:
+        """Build the planes of the recordings in the trace.
 
-    def _roles(self, threads: Sequence[ThreadName]) -> Mapping[ThreadName, str]:
-        """Return the role of each line that has a name or events."""
-        lines: dict[ProcessName, list[ThreadName]] = defaultdict(list)
-        for thread in dict.fromkeys((*self._lines, *threads)):
-            lines[thread[0]].append(thread)
-        return {
-            line: role
-            for process, of_process in lines.items()
-            for line, role in zip(
-                of_process,
-                roles_of(
-                    self.processes.get(process, ""),
-                    [self._lines.get(line, "") for line in of_process],
-                ),
-                strict=True,
-            )
+        Returns:
+            recordings: Planes of each recording, at least one.
+            n_strays: Number of events of processes without a name.
+        """
+        recording_of = self._number_processes()
+        columns = self._join_blocks()
+        threads = self._file.threads.values
+        rows_of_thread = {
+            threads[number]: rows for number, rows in rows_by_value(columns["thread"])
         }
+        roles = self._find_roles(list(rows_of_thread))
+        recordings = [Planes() for _ in range(max(recording_of.values(), default=0) + 1)]
+        for process, recording in recording_of.items():
+            device = device_of(self.processes[process])
+            if device is not None:
+                recordings[recording].add_device(self.processes[process], device, "")
+        n_strays = 0
+        for thread, rows in rows_of_thread.items():
+            process_recording = recording_of.get(thread[0])
+            if process_recording is None:
+                n_strays += len(rows)
+            elif roles[thread] is not NOTHING:
+                events = {name: column[rows] for name, column in columns.items()}
+                self._add_events(recordings[process_recording], roles[thread], thread, events)
+        return recordings, n_strays
+
+    def _number_processes(self) -> dict[ProcessName, int]:
+        """Return the number of the recording of each process, in the order of process ids."""
+        processes = sorted(self.processes, key=_process_order)
+        labels = [_process_label(process) for process in processes]
+        ends = [index for index in range(1, len(labels)) if labels[index] != labels[index - 1]]
+        names = [self.processes[process] for process in processes]
+        return dict(zip(processes, number_recordings(names, ends), strict=True))
+
+    def _join_blocks(self) -> dict[str, Ints]:
+        """Return the columns of all events, by name; names of arguments begin with ``args.``."""
+        arguments = [f"args.{field}" for field in XlaArgs.__struct_fields__]
+        names = ("thread", "start_ns", "duration_ns", "name", *arguments)
+        blocks, self._blocks = self._blocks, []
+        columns = np.concatenate([np.empty((len(names), 0), np.int64), *blocks], axis=1)
+        return dict(zip(names, columns, strict=True))
+
+    def _find_roles(self, threads: Sequence[ThreadName]) -> Mapping[ThreadName, str]:
+        """Return the role of each line that has a name or events.
+
+        Args:
+            threads: Threads with events.
+        """
+        threads_of_process: dict[ProcessName, list[ThreadName]] = defaultdict(list)
+        for thread in dict.fromkeys((*self._lines, *threads)):
+            threads_of_process[thread[0]].append(thread)
+        roles: dict[ThreadName, str] = {}
+        for process, members in threads_of_process.items():
+            lines = [self._lines.get(thread, "") for thread in members]
+            plane_roles = roles_of(self.processes.get(process, ""), lines)
+            roles.update(zip(members, plane_roles, strict=True))
+        return roles
 
     def _add_events(
         self, planes: Planes, role: str, thread: ThreadName, events: Mapping[str, Ints]
@@ -150,7 +157,7 @@ class TraceJsonPlanes:
 
         Args:
             planes: The planes of its recording.
-            role: What the events are.
+            role: Role of the thread, one of the constants of ``planes``.
             thread: The thread.
             events: Columns of the events.
         """
@@ -185,7 +192,13 @@ class TraceJsonPlanes:
         planes.add(role, self.processes[thread[0]], line, (start_ns, end_ns), name, stats)
 
     def _numbers(self, planes: Planes, numbers: Ints, part: Callable[[str], str] = str) -> Ints:
-        """Return the planes' numbers of texts of the file; -1 for those that are empty."""
+        """Translate numbers of texts in the file to numbers in the planes, or -1 for empty texts.
+
+        Args:
+            planes: Planes that number the texts.
+            numbers: Numbers of texts in the file.
+            part: Returns the part of a text that is used.
+        """
         words = self._file.texts.values
         groups = groups_of(numbers).as_they_come()
         used = numbers[groups.first].tolist()
@@ -194,14 +207,14 @@ class TraceJsonPlanes:
         return np.array(text_number, np.int64)[groups.of_row]
 
 
-def _label_of_process(process: ProcessName) -> str:
-    """Return the text of a process id without its number."""
+def _process_label(process: ProcessName) -> str:
+    """Return the part of a process id before its number."""
     return process.rstrip("0123456789") if isinstance(process, str) else ""
 
 
-def _order_of_process(process: ProcessName) -> tuple[str, int]:
+def _process_order(process: ProcessName) -> tuple[str, int]:
     """Return the sort key of a process id: its label, then its number."""
-    label = _label_of_process(process)
+    label = _process_label(process)
     digits = process[len(label) :] if isinstance(process, str) else str(process or 0)
     return label, int(digits[-18:] or 0)
 
@@ -210,7 +223,7 @@ def read_profile(path: str, watch: Watch) -> Decoded:
     """Read a trace.
 
     Raises:
-        ProfileError: it is not XLA's.
+        ProfileError: The file is not a trace of XLA.
     """
     file = TraceFile(path, XlaArgs, watch)
     trace = TraceJsonPlanes(file)
@@ -224,11 +237,12 @@ def read_profile(path: str, watch: Watch) -> Decoded:
             "profiler wrote"
         )
     source = Source(path, Path(path).name, host_known=False, format="xla-trace")
-    processes = (process_number(number, 0) for number in count())
+    recordings, n_strays = trace.build_planes()
+    processes = [process_number(number, 0) for number in range(len(recordings))]
     decoded = join_processes(
         [
             (process, profile_of(source, planes, process, cut=file.cut))
-            for process, planes in zip(processes, trace.planes(), strict=False)
+            for process, planes in zip(processes, recordings, strict=True)
         ]
     )
     limitations = [
@@ -238,9 +252,9 @@ def read_profile(path: str, watch: Watch) -> Decoded:
             f"{path}: this format lacks them; the .xplane.pb of the same run has them",
         ),
     ]
-    if trace.n_strays:
+    if n_strays:
         reason = f"{path}: where they ran is unknown, so they are left out"
         what = "events of processes without a name"
-        limitations.append(Limitation(what, reason, trace.n_strays))
+        limitations.append(Limitation(what, reason, n_strays))
     limitations += decoded.profile.limitations
     return replace(decoded, profile=replace(decoded.profile, limitations=tuple(limitations)))

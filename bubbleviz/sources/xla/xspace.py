@@ -55,7 +55,7 @@ _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
 _STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
 #: Kinds of fields: a number, a length and so many bytes, and those of fixed length.
 _NUMBER, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
-#: Tag of a plane in a space.
+#: Tag of the field of a space that contains a plane.
 _PLANES_TAG = 1 << 3 | _LENGTH
 #: Bytes of a number of 64 bits, at most.
 _LONGEST = 10
@@ -229,7 +229,7 @@ class PlaneReader:
     Args:
         plane: as it was read.
         base_ns: zero of the times, on the clock of timestamps that are UTC.
-        start_ns: Time that timestamps which are not UTC count from.
+        start_ns: Time 0 of the timestamps that are not UTC.
         planes: takes them.
 
     Raises:
@@ -375,47 +375,47 @@ class PlaneReader:
 
 
 def _find_ends(content: bytes) -> list[int]:
-    """Return the indices of planes before which a space begins anew.
+    """Return the indices of planes that begin another space.
 
-    Files that were joined are one message to a parser of protobuf. Every space was written in the
-    order of its fields though, so a plane that follows another field is the first of its space.
+    Concatenated files are a single message to a protobuf parser. Since every space was written in
+    the order of its fields, a plane that follows another kind of field is the first of its space.
 
     Args:
         content: A space that can be parsed.
     """
     ends: list[int] = []
-    n_planes, at = 0, 0
-    is_other = False
-    while at < len(content):
-        tag, at = _number_at(content, at)
+    n_planes = offset = 0
+    follows_other_field = False
+    while offset < len(content):
+        tag, offset = _read_varint(content, offset)
         kind = tag & 7
         if kind == _LENGTH:
-            length, at = _number_at(content, at)
-            at += length
+            length, offset = _read_varint(content, offset)
+            offset += length
         elif kind == _NUMBER:
-            _, at = _number_at(content, at)
+            _, offset = _read_varint(content, offset)
         elif kind in _FIXED:
-            at += _FIXED[kind]
+            offset += _FIXED[kind]
         else:
             break
         if tag == _PLANES_TAG:
-            if is_other:
+            if follows_other_field:
                 ends.append(n_planes)
             n_planes += 1
-        is_other = tag != _PLANES_TAG
+        follows_other_field = tag != _PLANES_TAG
     return ends
 
 
-def _number_at(content: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place, and the place after it."""
+def _read_varint(content: bytes, offset: int) -> tuple[int, int]:
+    """Return the number that is encoded at an offset, and the offset after it."""
     value = shift = 0
-    while at < len(content):
-        byte = content[at]
+    while offset < len(content):
+        byte = content[offset]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 0x80:
             break
-    return value, at
+    return value, offset
 
 
 @dataclass(frozen=True)
@@ -423,8 +423,8 @@ class _Space:
     """The planes of one recording in a file.
 
     Attributes:
-        planes: The planes, as bytes.
-        start_ns: UTC of time 0, or None if unknown.
+        planes: Encoded planes.
+        start_ns: UTC at time 0, or None if unknown.
         process: Id of the process, or 0 if unknown.
     """
 
@@ -433,12 +433,12 @@ class _Space:
     process: int
 
 
-def _spaces_of(path: str) -> tuple[list[_Space], str]:
-    """Return the recordings in a file, and the name of their host.
+def _read_spaces(path: str) -> tuple[list[_Space], str]:
+    """Return the recordings in a file, and the name of their host, or "" if unknown.
 
     Raises:
-        MalformedError: It cannot be decoded.
-        ProfileError: It is gzipped, or joins recordings of several hosts.
+        MalformedError: The file cannot be decoded.
+        ProfileError: The file is gzipped, or joins recordings of several hosts.
     """
     content = Path(path).read_bytes()
     if content.startswith(GZIP):
@@ -447,11 +447,11 @@ def _spaces_of(path: str) -> tuple[list[_Space], str]:
     hosts = list(dict.fromkeys(text_of(host) for host in space.hostnames))
     planes = [(plane, parsed(_types()["Plane"], plane)) for plane in space.planes]
     ends = _find_ends(content) if len(planes) > 1 else ()
-    number = xla.number_recordings([text_of(plane.name) for _, plane in planes], ends)
-    spaces = [
-        _describe_space([planes[at] for at in np.flatnonzero(np.array(number) == k).tolist()])
-        for k in range(max(number, default=0) + 1)
-    ]
+    numbers = xla.number_recordings([text_of(plane.name) for _, plane in planes], ends)
+    members: list[list[tuple[bytes, Any]]] = [[] for _ in range(max(numbers, default=0) + 1)]
+    for number, plane in zip(numbers, planes, strict=True):
+        members[number].append(plane)
+    spaces = [_describe_space(space_planes) for space_planes in members]
     if len(hosts) > 1 and len(spaces) > 1:
         raise ProfileError(
             f"{path}: recordings of {len(hosts)} hosts were joined, each with a clock of its own; "
@@ -461,7 +461,7 @@ def _spaces_of(path: str) -> tuple[list[_Space], str]:
 
 
 def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
-    """Return a recording, given its planes as bytes and parsed."""
+    """Return a recording, given the bytes and the parsed message of each of its planes."""
     starts, processes, stamps = [], [], []
     for _, plane in planes:
         names = stat_names(plane)
@@ -478,13 +478,13 @@ def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
 
 
 def read_profile(path: str, watch: Watch) -> Decoded:
-    """Read a file: first what all planes say of its clock and process, then their events.
+    """Read a file: first the clocks and processes of all planes, then their events.
 
     Raises:
-        ProfileError: it cannot be read or decoded, or joins recordings of several hosts.
+        ProfileError: The file cannot be read or decoded, or joins recordings of several hosts.
     """
     try:
-        spaces, host = _spaces_of(path)
+        spaces, host = _read_spaces(path)
         parts = list(_decode_spaces(path, host, spaces, watch))
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from error
@@ -498,7 +498,7 @@ def read_profile(path: str, watch: Watch) -> Decoded:
 def _decode_spaces(
     path: str, host: str, spaces: Sequence[_Space], watch: Watch
 ) -> Iterator[tuple[int, Decoded]]:
-    """Yield the process and the profile of each recording; all have one zero of time.
+    """Yield the process number and the profile of each recording. All count time from one zero.
 
     Raises:
         MalformedError: A plane cannot be decoded.
