@@ -51,6 +51,8 @@ class LimitationKind(Enum):
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds
 
 
+#: Share of a file's events that cannot be read from which the file counts as damaged.
+DAMAGED_SHARE = 0.01
 #: Kinds of kernels that were left out for their times.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
 

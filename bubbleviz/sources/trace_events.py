@@ -32,7 +32,7 @@ import numpy as np
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import DAMAGED_SHARE, Limitation, LimitationKind
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import thread_numbers
@@ -377,9 +377,6 @@ _SMALL = 1 << 16
 #: A boundary is looked for so near the end of the bytes read.
 _NEAR = 1 << 20
 
-#: Kernels may be among events that cannot be read if these are such a share of all events.
-_NOTICEABLE = 0.01
-
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 #: What a trace holds that follows the end of another.
 _OF_TRACE = re.compile(r'"traceEvents"|"ph"')
@@ -488,7 +485,8 @@ class TraceFile(Generic[ArgsT]):
             yield Limitation("text after the end of the trace", reason)
         if self._malformed:
             reason = f"{self.path}: they are not JSON, or not events"
-            is_noticeable = self._malformed >= _NOTICEABLE * (self._n_events + self._malformed)
+            n_events = self._n_events + self._malformed
+            is_noticeable = self._malformed >= DAMAGED_SHARE * n_events
             kind = LimitationKind.FILE_DAMAGED if is_noticeable else LimitationKind.OTHER
             yield Limitation("events that cannot be read", reason, self._malformed, kind)
 

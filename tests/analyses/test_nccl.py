@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import random
@@ -309,6 +310,32 @@ def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
     assert told["totals"][0]["waiting_ns"] == 12 * 40_000
     assert told["communicators"] == [{"id": "0xfeedfacecafebeef", "ranks": 2}]
     assert told["clocks"][1]["aligned_by"] == "operations"
+
+
+@pytest.mark.parametrize("damage", ["none", "cut", "lines", "gzip"])
+def test_a_damaged_event_file_is_marked(damage: str, tmp_path: Path, cli: CommandLine) -> None:
+    """A killed job cuts its last event only, which takes nothing from the sums."""
+    paths = [Path(path) for path in ring(tmp_path, count=40)]
+    text = paths[0].read_text()
+    if damage == "cut":
+        paths[0].write_text(text[: int(0.9 * len(text))])
+    elif damage == "lines":
+        begin, *events = text.split('"ph": ')
+        assert len(events) > 40
+        joints = ['"ph" ' if i % 20 == 0 else '"ph": ' for i in range(len(events))]
+        pieces = [joint + event for joint, event in zip(joints, events, strict=True)]
+        paths[0].write_text(begin + "".join(pieces))
+    elif damage == "gzip":
+        packed = gzip.compress(text.encode())
+        paths[0].write_bytes(packed[: int(0.9 * len(packed))])
+    is_marked = damage in {"lines", "gzip"}
+    mark = "incomplete: events are missing, as a file is cut short or damaged"
+
+    file = tmp_path / "out.json"
+    printed = " ".join(cli("nccl", *map(str, paths), "-o", str(file))[1].split())
+    restrictions = [{"code": "file-damaged", "text": mark}] if is_marked else []
+    assert json.loads(file.read_text())["restrictions"] == restrictions
+    assert printed.count(mark) == (1 if is_marked else 0)
 
 
 def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:

@@ -11,6 +11,8 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.idle import outputs, page, picture
 from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
+from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.nccl import outputs as nccl
 from bubbleviz.errors import ProfileError
 from bubbleviz.render.json_document import render
 from bubbleviz.render.text.report import headline_lines
@@ -54,6 +56,24 @@ def cut(path: Path, share: float, name: str) -> Path:
 
 def test_a_whole_trace_has_no_mark(tmp_path: Path) -> None:
     assert codes(bubbleviz.idle(whole_trace(tmp_path))) == []
+
+
+@pytest.mark.parametrize("share", [0.8, 1.0])
+def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, share: float) -> None:
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    kernels = [
+        K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i + 1, name=name) for i in range(COUNT)
+    ]
+    calls = [C(1_000 * US * i, 1_000 * US * i + 5, i + 1) for i in range(COUNT)]
+    (packed,) = traces_of(profile(tmp_path, kernels, calls), tmp_path)
+    content = packed.read_bytes()
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+
+    report = measure_communication(cut(path, share, "cut.json"))
+    expected = [{"code": "file-damaged", "text": MARK}] if share < 1 else []
+    assert json.loads(nccl.as_json(report))["restrictions"] == expected
+    assert (MARK in nccl.summary(report)) == (share < 1)
 
 
 @pytest.mark.parametrize("share", [0.8, 0.95])

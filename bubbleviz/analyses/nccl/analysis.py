@@ -19,10 +19,11 @@ from bubbleviz.interpret.start_skew import common_start, skew_limitation, unclea
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE, Ints, constant
 from bubbleviz.model.grouping import distinct, groups_of, numbered_together
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind, Restriction
 from bubbleviz.model.profile import Source
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
+from bubbleviz.report.restrictions import restrictions_of
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import read_events
 from bubbleviz.sources.paths import read_each
@@ -57,6 +58,13 @@ class Communication:
     def paths(self) -> tuple[str, ...]:
         """The paths of the files."""
         return tuple(path for path, _, _ in self.files)
+
+    @property
+    def restrictions(self) -> tuple[Restriction, ...]:
+        """Why operations are missing from the sums, what weighs most first."""
+        is_damage = LimitationKind.FILE_DAMAGED
+        damage = [note for note in self.limitations if note.kind is is_damage]
+        return restrictions_of(None, damage, ranks_missing=False)
 
     @property
     def counts(self) -> list[int]:
@@ -350,7 +358,9 @@ def _limitations(
             ),
         ):
             if count:
-                yield Limitation(what, f"{file.path}: {reason}", count)
+                is_damage = what == "damaged events" and file.is_damaged
+                kind = LimitationKind.FILE_DAMAGED if is_damage else LimitationKind.OTHER
+                yield Limitation(what, f"{file.path}: {reason}", count, kind)
     for profile in profiles:
         yield from profile.limitations
     recorded_devices = [device for profile in profiles for device in profile.recorded]

@@ -241,6 +241,7 @@ def as_json(communication: Communication) -> str:
             for total in totals_of(communication)
         ],
         "definitions": list(DEFINITIONS),
+        "restrictions": [restriction.entry for restriction in communication.restrictions],
         "limitations": [limitation.entry for limitation in communication.limitations],
     }
     return document_text(SCHEMA, document)
@@ -417,7 +418,8 @@ def summary(communication: Communication) -> str:
     if sums.duration_ns is not None:
         time = f"{cells['ms']} ms in all, GPUs busy with them for {cells['busy']} ms"
     of_all = counted(sums.operations, "operation")
-    return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}\n"
+    marks = "".join(f", {restriction.text}" for restriction in communication.restrictions)
+    return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}{marks}\n"
 
 
 def _table(communication: Communication, most: int) -> blocks.Table:

@@ -17,6 +17,7 @@ from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, groups_of, rows_by_value
 from bubbleviz.model.intervals import Packing, difference, group_extents, measure_within, union
+from bubbleviz.model.limitations import DAMAGED_SHARE
 
 #: No time: event files write 0 for it, and relative times begin near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
@@ -162,6 +163,7 @@ class EventFile:
         strange_clocks: operations with times of a GPU that its other times contradict.
         rank: in the run, of the process whose flight recorder it is; -1 for other formats.
         rolled_over: whether that recorder had dropped its first operations.
+        is_packed_damaged: Whether its gzip data ends early or is damaged.
     """
 
     path: str
@@ -177,6 +179,18 @@ class EventFile:
     strange_clocks: int
     rank: int = NONE
     rolled_over: bool = False
+    is_packed_damaged: bool = False
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether so many events are missing that sums over them are too small.
+
+        A job that was killed cuts its last object into two pieces at most, which loses one event.
+        """
+        n_events = sum(count for _, count in self.seen) + self.unreadable
+        return self.is_packed_damaged or (
+            self.unreadable > 2 and self.unreadable >= DAMAGED_SHARE * n_events
+        )
 
 
 #: The thread that sees kernels begin sleeps for milliseconds, and clocks drift by as much in hours.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
@@ -513,4 +514,5 @@ def read_events(path: str, watch: Watch = unwatched, chosen: str = "") -> EventF
     objects = EventObjects(chunks)
     _FORMATS[chosen][1](objects, builder)
     unreadable = objects.unreadable + (chunks.damaged or chunks.cut)
-    return builder.event_file(path, chosen, unreadable)
+    file = builder.event_file(path, chosen, unreadable)
+    return replace(file, is_packed_damaged=chunks.damaged or chunks.cut)
