@@ -168,7 +168,7 @@ def _begin_by_process(
         work_ns: When the first work of each device began.
     """
     begins = dict.fromkeys(processes, linked.start_ns)
-    if linked.profile.process_labels:
+    if linked.profile.is_merged:
         begins = _first_calls(linked.profile, begins)
     for process, begin_ns in zip(processes, work_ns, strict=True):
         begins[process] = min(begins[process], begin_ns)
@@ -177,7 +177,7 @@ def _begin_by_process(
     for process, begin_ns in begins.items():
         first_ns = early.start_ns[process_of_range == process].min(initial=begin_ns)
         begins[process] = min(begin_ns, int(first_ns))
-    if linked.profile.process_labels:
+    if linked.profile.is_merged:
         return begins
     return dict.fromkeys(begins, min(begins.values(), default=0))
 
@@ -212,12 +212,19 @@ def common_start(devices: Sequence[RecordedDevice]) -> int | None:
     Returns:
         The time on their common clock in ns, or None if nothing waited for a recording to begin.
     """
-    timed = [device for device in devices if device.has_common_clock]
+    timed = _comparable(devices)
     for begin_ns in sorted({device.begin_ns for device in timed}, reverse=True):
         earlier = [device for device in timed if device.begin_ns < begin_ns]
         if any(device.waits_for(begin_ns) for device in earlier):
             return begin_ns
     return None
+
+
+def _comparable(devices: Sequence[RecordedDevice]) -> list[RecordedDevice]:
+    """Return the devices whose times can be compared: all of one file, or those of one clock."""
+    if len({device.path for device in devices}) == 1:
+        return list(devices)
+    return [device for device in devices if device.has_common_clock]
 
 
 def skew_limitation(
@@ -230,9 +237,8 @@ def skew_limitation(
         start_ns: When the recording of the last of them began, on their common clock.
         consequence: What that means for the numbers, a clause with a place for milliseconds.
     """
-    early = [
-        start_ns - d.span_ns[0] for d in devices if d.has_common_clock and d.span_ns[0] < start_ns
-    ]
+    recorded_ns = [device.span_ns[0] for device in _comparable(devices)]
+    early = [start_ns - first_ns for first_ns in recorded_ns if first_ns < start_ns]
     skew = f"up to {max(early) / 1e6:,.1f} ms"
     reason = (
         f"communication waited until the recording of the last device began, so "

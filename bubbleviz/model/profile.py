@@ -403,6 +403,8 @@ class Profile:
             what of it could not be read, while the file is open; None where the format has none.
         memory: reads what was allocated and freed, None where that was not recorded; None where
             the format has none.
+        is_merged: Whether the file joins recordings of several processes, which may have begun at
+            different times.
         process_labels: Labels that a file of several recordings gives their processes, keyed by
             process.
         streams: Callable that returns the stream of each activity, or -1 if unknown, while the
@@ -430,6 +432,7 @@ class Profile:
     payloads_described: bool = False
     synchronisation: SynchronisationReader | None = None
     memory: Callable[[], MemoryEvents | None] | None = None
+    is_merged: bool = False
     process_labels: Mapping[int, str] = field(default_factory=dict)
     streams: Callable[[], Codes] | None = None
     copies: Callable[[], Copies] | None = None

@@ -55,6 +55,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
         synchronisation=_join_synchronisation(profiles),
         streams=_join_streams(profiles, rows, len(activities)),
         copies=_join_copies(profiles, rows),
+        is_merged=True,
         process_labels=_label_processes(profiles, labels),
     )
     working = [part for part in parts if not part.lacking]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,50 @@ def test_processes_of_one_file_are_recorded_from_the_same_moment(tmp_path: Path)
     assert not [note for note in report.limitations if note.what in {SKEWED, UNCLEAR}]
     measured = measure_communication(tmp_path)
     assert not [note for note in measured.limitations if note.what in {SKEWED, UNCLEAR}]
+
+
+def merged_trace(path: Path, begin_ms: int, label: str, *, utc: bool) -> Path:
+    """Write the ranks of :func:`rows_of` as a PyTorch trace that joins both recordings.
+
+    Args:
+        path: Path to write to.
+        begin_ms: When the recording of the second rank begins.
+        label: Format of its process ids, with places for the rank and the id.
+        utc: Whether the trace holds its UTC.
+    """
+    events = []
+    for rank, begins_ms in ((0, 0), (1, begin_ms)):
+        kernels, calls = rows_of(50, 0, 10 if rank == 0 else 900)
+        calls = [C(begins_ms * MS, begins_ms * MS + 1, 0, name="cudaMalloc"), *calls]
+        on_device = {"device": 0, "stream": 7}
+        rows: list[tuple[str, int, C | K, dict[str, int]]]
+        rows = [("cuda_runtime", 83, call, {}) for call in calls]
+        rows += [("kernel", 0, kernel, on_device) for kernel in kernels]
+        for category, pid, row, args in rows:
+            named = label.format(rank, pid) if label else pid + 1_000_000 * rank
+            times = {"ts": row.start / 1000, "dur": (row.end - row.start) / 1000}
+            event = {"ph": "X", "name": row.name, "cat": category, "pid": named, "tid": 7, **times}
+            events.append({**event, "args": {**args, "correlation": row.correlation}})
+    base = {"baseTimeNanoseconds": UTC_NS} if utc else {}
+    path.write_text(json.dumps({"schemaVersion": 1, **base, "traceEvents": events}))
+    return path
+
+
+@pytest.mark.parametrize("utc", [True, False])
+@pytest.mark.parametrize("label", ["", "rank{}_{}"])
+def test_recordings_that_were_merged_into_a_file_may_begin_apart(
+    label: str, utc: bool, tmp_path: Path
+) -> None:
+    late = merged_trace(tmp_path / "late.json", 900, label, utc=utc)
+    report = bubbleviz.idle(late)
+
+    assert [rank.exposed_communication_ns // MS for rank in report.ranks] == [15, 15]
+    assert SKEWED in {note.what for note in report.limitations}
+    assert SKEWED in {note.what for note in measure_communication(late).limitations}
+    together = merged_trace(tmp_path / "together.json", 0, label, utc=utc)
+    report = bubbleviz.idle(together)
+    assert sorted(rank.exposed_communication_ns for rank in report.ranks) == [15 * MS, 905 * MS]
+    assert SKEWED not in {note.what for note in report.limitations}
 
 
 @pytest.mark.parametrize("utc", [True, False])

@@ -131,13 +131,15 @@ def idle(
     files = find_profiles([str(path) for path in inputs])
     refuse_same_content(Fleet(jobs), [file.path for file in files])
 
-    def read(path: str, watch: Watch, *, since_utc_ns: int | None = None) -> _MeasuredProfile:
+    def read(path: str, watch: Watch, *, since_ns: int | None = None) -> _MeasuredProfile:
         with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             profile = file.read(OPERATION_GLOBS, partial=True)
             chosen = options
             utc_ns = profile.source.session_utc_ns
-            if since_utc_ns is not None and utc_ns is not None:
-                chosen = replace(options, window=_window_since(since_utc_ns - utc_ns))
+            # The times of a single file are compared on its own clock, if UTC is unknown.
+            is_timed = utc_ns is not None or len(files) == 1
+            if since_ns is not None and is_timed:
+                chosen = replace(options, window=_window_since(since_ns - (utc_ns or 0)))
             of_profile = _measure(profile, chosen)
         # A temporary export goes by its report's name.
         return replace(
@@ -151,7 +153,7 @@ def idle(
     start_ns = None if window is not None else start_skew.common_start(recorded)
     skew = start_skew.unclear_waits(recorded) if window is None else ()
     if start_ns is not None:
-        profiles, unreadable = read_each(files, partial(read, since_utc_ns=start_ns), progress)
+        profiles, unreadable = read_each(files, partial(read, since_ns=start_ns), progress)
         excluded = start_skew.skew_limitation(recorded, start_ns, "{} before that are left out")
         skew = (excluded, *skew)
     ranks = _labelled([rank for profile in profiles for rank in profile.ranks])
