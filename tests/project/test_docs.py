@@ -141,7 +141,10 @@ def test_the_python_examples_run_one_after_the_other(
             printed.append(capsys.readouterr().out)
 
     analysed, report, stages, worst, both, causes, lengths, took, waited, advice, its, _ = printed
-    assert analysed.startswith("schedule: 0.2727\n0 0.2727")
+    ratio, first, stage, *_ = analysed.splitlines()
+    assert ratio == "schedule: 0.2727"
+    assert first.startswith("The schedule itself causes the bubble: twice the microbatches")
+    assert stage.startswith("0 0.2727")
     assert report.startswith("Report(schedule bubble ratio 0.2727, 4 ranks")
     assert stages.splitlines()[-1].split()[-1] == "3000000.0"
     assert worst == f"0 {3 / 11}\n"
@@ -152,6 +155,7 @@ def test_the_python_examples_run_one_after_the_other(
     assert sum(json.loads(lengths)) == 45
     assert took == "[1000000.0, 1000000.0, 1000000.0, 1000000.0]\n"
     assert "BW" in waited
+    assert advice.startswith(first)
     assert advice.count("Ideal(zb-h1") == 2
     assert "bubble_ratio" in its
 
