@@ -454,10 +454,11 @@ def until_recording_stopped(
 ) -> Ints:
     """Extend the time of threads until which work should be recorded, if recording stopped.
 
-    Recording stopped if a process went on after its last recorded work for longer than
-    ``patience`` times the longest time that any of its work took from launch to end. All later
-    launches of a thread count as lost once as much time has passed since one of them. A process
-    goes on until its last launch, or until it last returns from waiting for the device.
+    When a process returns from waiting for its device, all work that it launched before the wait
+    has ended. Besides, recording stopped if a process went on after its last recorded work for
+    longer than ``patience`` times the longest time that any of its work took from launch to end.
+    All later launches of a thread count as lost once as much time has passed since one of them. A
+    process goes on until its last launch, or until it last returns from waiting for the device.
 
     Args:
         without_work: Launches without recorded work.
@@ -470,7 +471,7 @@ def until_recording_stopped(
         patience: Multiple of the longest time from launch to end.
 
     Returns:
-        Time of each thread, or the largest number if recording stopped before its launches.
+        Time of each thread, the largest number if recording stopped before its launches.
     """
     threads = of_launch[1]
     order = np.argsort(threads)
@@ -478,12 +479,12 @@ def until_recording_stopped(
     is_after = without_work.start_ns >= until_ns[thread]
     if not is_after.any():
         return until_ns
+    until_ns = np.maximum(until_ns, _synchronized_until(threads, activities, calls))
     after, thread = without_work.take(is_after), thread[is_after]
     synchronizing = calls.at(calls.containing("Synchronize"))
     known = np.flatnonzero(launches.call != NONE)
     process = profile.process_of(threads)
     process_of_work = process[of_launch[0][known]]
-    until_ns = until_ns.copy()
     for number, rows in rows_by_value(process[thread]):
         of_process = known[process_of_work == number]
         if len(of_process) == 0:
@@ -501,6 +502,34 @@ def until_recording_stopped(
         is_due = after.start_ns[rows] + longest_ns < went_on_ns
         until_ns[thread[rows[is_due]]] = _FOREVER
     return until_ns
+
+
+def _synchronized_until(
+    threads: Ints, activities: profile.Activities, calls: profile.CallLog
+) -> Ints:
+    """Return when the process of each thread last began to wait for all work of its device.
+
+    A process with several devices may have waited for another one.
+
+    Args:
+        threads: The threads.
+        activities: Kernels, then copies.
+        calls: All calls of the profile.
+
+    Returns:
+        The time of each thread, or the smallest number if it is unknown.
+    """
+    rows = distinct(*(calls.containing(f"{part}Synchronize") for part in ("Device", "Ctx")))
+    waits = calls.at(rows[~calls.failed(rows)])
+    processes, n_devices = np.unique(activities.ranks[:, 0], return_counts=True)
+    processes = processes[n_devices == 1]
+    place_of_wait = found_in(processes, profile.process_of(waits.thread))
+    is_of_device = place_of_wait != NONE
+    latest_ns = group_latest(
+        place_of_wait[is_of_device], len(processes), waits.start_ns[is_of_device], _NEVER
+    )
+    # The last place is the one of processes without a device, or with several (-1).
+    return np.append(latest_ns, _NEVER)[found_in(processes, profile.process_of(threads))]
 
 
 def launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> profile.Calls:

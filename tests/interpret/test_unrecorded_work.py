@@ -23,6 +23,7 @@ from bubbleviz.report.view import View
 from tests.interpret.test_graphs import CALLS, LAUNCH, NODES, RANGES
 from tests.interpret.test_graphs import graphs as traced_graphs
 from tests.support.columnar_exports import columnar
+from tests.support.edited_databases import change
 from tests.support.idle_runs import spent
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
@@ -96,7 +97,7 @@ def queued(folder: Path, n_recorded: int, capture_end: int) -> Path:
     """Return an export of ten graph launches at once, of which only the first are recorded."""
     kernels = [K((1 + i) * 1_000 * US, (2 + i) * 1_000 * US, 10 + i) for i in range(n_recorded)]
     calls = [C(100 * US * i, 100 * US * i + 5, 10 + i, name=LAUNCH) for i in range(COUNT)]
-    calls.append(C(capture_end - 5, capture_end, 99, name="cudaDeviceSynchronize"))
+    calls.append(C(capture_end - 5, capture_end, 99, name="cudaStreamSynchronize"))
     return profile(folder, kernels, calls)
 
 
@@ -260,6 +261,41 @@ def test_waiting_for_the_device_shows_lost_kernels(tmp_path: Path, is_waited_for
     wait = C(10_005 * US, 20_000 * US, 999, name="cudaDeviceSynchronize")
     report = bubbleviz.idle(stopped(tmp_path, 98, *[wait] * is_waited_for))
     assert bool(report.restrictions) == is_waited_for
+
+
+@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize(
+    ("name", "began_us", "is_lost"),
+    [
+        ("cudaDeviceSynchronize", 10_005, True),
+        ("cuCtxSynchronize", 10_005, True),
+        # Some of the work may run on another stream.
+        ("cudaStreamSynchronize", 10_005, False),
+        # The kernels were launched while the call waited, or after it.
+        ("cudaDeviceSynchronize", 9_800, False),
+    ],
+)
+def test_kernels_from_before_a_wait_for_the_device_are_lost(
+    tmp_path: Path, form: str, name: str, began_us: int, *, is_lost: bool
+) -> None:
+    wait = C(began_us * US, (began_us + 90) * US, 999, name=name)
+    report = bubbleviz.idle(WRITERS[form](stopped(tmp_path, 98, wait), tmp_path))
+    assert bool(marked(report)) == is_lost
+
+
+def test_a_wait_may_be_for_another_device(tmp_path: Path) -> None:
+    wait = C(10_005 * US, 10_095 * US, 999, name="cudaDeviceSynchronize")
+    path = stopped(tmp_path, 98, wait)
+    assert marked(bubbleviz.idle(path))
+    change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE correlationId = 20")
+    assert not marked(bubbleviz.idle(path))
+
+
+def test_a_failed_wait_shows_no_lost_kernels(tmp_path: Path) -> None:
+    wait = C(10_005 * US, 10_095 * US, 999, name="cudaDeviceSynchronize")
+    path = stopped(tmp_path, 98, wait)
+    change(path, "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 700 WHERE end = 10095000")
+    assert not marked(bubbleviz.idle(path))
 
 
 def test_kernels_that_wait_as_long_as_others_are_not_lost(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ HIP = {
     "cuLaunchKernel": "hipExtModuleLaunchKernel",
     "cudaEventQuery_v3020": "hipEventQuery",
     "cudaLaunchKernel": "hipLaunchKernel",
+    "cudaDeviceSynchronize": "hipDeviceSynchronize",
+    "cuCtxSynchronize": "hipCtxSynchronize",
+    "cudaStreamSynchronize": "hipStreamSynchronize",
     "cudaGraphLaunch": "hipGraphLaunch",
     "cudaGraphLaunch_v10000": "hipGraphLaunch",
 }
