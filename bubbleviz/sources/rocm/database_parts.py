@@ -90,11 +90,21 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
         key="id",
     ),
 }
-#: Columns that hold texts; all others hold whole numbers.
+#: Columns of texts. All other columns contain whole numbers.
 _TEXT_COLUMNS = frozenset(
     (
-        *("display_name", "extdata", "guid", "hostname", "kernel_name", "machine_id", "name"),
-        *("product_name", "string", "tag", "type", "value"),
+        "display_name",
+        "extdata",
+        "guid",
+        "hostname",
+        "kernel_name",
+        "machine_id",
+        "name",
+        "product_name",
+        "string",
+        "tag",
+        "type",
+        "value",
     )
 )
 #: Of a GUID there are so many digits; shorter endings belong to names.
@@ -102,14 +112,14 @@ _DIGITS = 16
 
 
 def _select_column(column: str, declared_type: str) -> str:
-    """Return the expression that selects a column, with numbers as numbers.
+    """Return an SQL expression that selects a column and converts its values to whole numbers.
 
-    Tools that copy a file may store whole numbers as texts or floats. SQLite itself turns them back
-    where the declared type is an integer.
+    Tools that copy a file may store whole numbers as texts or floats. SQLite converts them itself
+    if the declared type of the column is an integer type.
 
     Args:
         column: Name of the column.
-        declared_type: Type of the column in the file, or "" if it has none.
+        declared_type: Declared type of the column, or "" if it has none.
     """
     if column in _TEXT_COLUMNS or "INT" in declared_type.upper():
         return f'"{column}"'
@@ -216,12 +226,13 @@ class Part:
         return self._database.columns(query) if columns is None else columns
 
     def events(self) -> PackedRows:
-        """Return the columns of events, the length of the plain text of each, and these texts.
+        """Return the columns of events with the lengths of their plain texts, and these texts.
 
-        A text is plain where the pages of the file hold it as it is read; -1 stands for others.
+        A text is plain if the pages of the file contain it exactly as it is read. The length of
+        other texts is -1.
 
         Raises:
-            ProfileError: The file is damaged: its rows are not in the order of their numbers.
+            ProfileError: The file is damaged, because its rows are not sorted by their numbers.
         """
         table = self._page_table("calls/events")
         packed = None

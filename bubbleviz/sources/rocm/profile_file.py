@@ -27,7 +27,7 @@ from bubbleviz.timing import step
 _AGAIN = {"rocpd": ROCPROF_AGAIN, "rpd": RPD_AGAIN}
 #: The tables that hold kernels, and copies, by format.
 _TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}
-#: Which row of a block of kernels, and of copies, is the stream.
+#: Index of the stream in a block of kernels, and in a block of copies.
 _STREAM, _COPY_STREAM = 6, 5
 #: What an inspection counts.
 _WHAT = ("kernels", "copies and fills", "HIP API calls", "ROCTx ranges")
@@ -59,9 +59,18 @@ def _sound(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
 def _activities(
     recording: RocmRecording, zero_ns: int, thread: Ints
 ) -> tuple[profile.Activities, list[Limitation], Ints, Copies]:
-    """Return the work of devices, what is not known of it, its streams, and what copies moved.
+    """Build the activities of devices.
 
-    ``thread`` is that of each call.
+    Args:
+        recording: The recording.
+        zero_ns: Time from which the activities count.
+        thread: Thread of each call.
+
+    Returns:
+        activities: Kernels, then copies.
+        notes: Limitations.
+        streams: Stream of each activity, or -1 if unknown.
+        copies: Sizes and directions of copies.
     """
     path = recording.path
     builder = in_memory.ActivitiesBuilder(_rows((*recording.kernels, *recording.copies)))
@@ -88,18 +97,18 @@ def _activities(
         reason = f"{path} does not record it"
         reason += "; the only process that made calls is taken" if len(processes) == 1 else ""
         notes.append(Limitation("the process of kernels", reason, orphans, LimitationKind.COSTS))
-    streams = _streams(recording, zero_ns, builder.group)
-    moved = _copies(recording, zero_ns, activities, builder.group)
-    return activities, notes, streams, moved
+    streams = _join_streams(recording, zero_ns, builder.group)
+    copied = _join_copies(recording, zero_ns, activities, builder.group)
+    return activities, notes, streams, copied
 
 
-def _streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Ints:
+def _join_streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Ints:
     """Return the stream of each activity, or -1 if unknown.
 
     Args:
         recording: The recording.
         zero_ns: Time from which the activities count.
-        group: Groups by which they were put in order, or None if they were not.
+        group: Group of each activity if they were sorted by groups, or None if not.
     """
     streams = [np.empty(0, np.int64)]
     for block in recording.kernels:
@@ -114,22 +123,22 @@ def _streams(recording: RocmRecording, zero_ns: int, group: Codes | None) -> Int
     return column
 
 
-def _copies(
+def _join_copies(
     recording: RocmRecording, zero_ns: int, activities: profile.Activities, group: Codes | None
 ) -> Copies:
-    """Return what copies moved, without fills.
+    """Return the sizes and directions of copies, without fills.
 
     Args:
         recording: The recording.
         zero_ns: Time from which the activities count.
         activities: The activities, kernels first.
-        group: Groups by which they were put in order, or None if they were not.
+        group: Group of each activity if they were sorted by groups, or None if not.
     """
-    moved = [np.empty((2, 0), np.int64)]
-    for block, of_block in zip(recording.copies, recording.moved, strict=True):
+    columns = [np.empty((2, 0), np.int64)]
+    for block, moved in zip(recording.copies, recording.moved, strict=True):
         times = _since_start(block[:2], zero_ns)
-        moved.append(of_block.compress(in_memory.has_times(*times), axis=1))
-    size, direction = np.concatenate(moved, axis=1)
+        columns.append(moved.compress(in_memory.has_times(*times), axis=1))
+    size, direction = np.concatenate(columns, axis=1)
     copies = Copies.unknown(activities.kernels + np.arange(len(size)))
     copies = copies.changed(size=size, direction=direction).take(direction != NONE)
     if group is None:

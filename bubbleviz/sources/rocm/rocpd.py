@@ -45,8 +45,9 @@ _MOST_IDS = (1 << 32) - 1
 #: How the runtime (ROCm/clr) names the kernels by which it copies and fills.
 BLIT_KERNELS = "__amd_rocclr_"
 _FILL_KERNELS = f"{BLIT_KERNELS}fill"
-#: Column of gpu_work/copies from which on some formats tell bytes and direction.
-_TOLD_COLUMN = 6
+#: Index of the first of the columns of gpu_work/copies that only some formats have: the number of
+#: bytes and the direction.
+_SIZE_COLUMN = 6
 
 
 @dataclass
@@ -58,9 +59,9 @@ class RocmRecording:
         format: name of the input format.
         kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``, number
             of the stream.
-        copies: the same without a name, of copies and fills; the stream is -1 if unknown.
-        moved: Number of bytes and code of the direction of the rows of each block of ``copies``;
-            -1 for unknown bytes, and for the direction of fills.
+        copies: The same columns of copies and fills, without the name; the stream is -1 if unknown.
+        moved: For each block of ``copies``, the number of bytes, or -1 if unknown, and the code of
+            the direction, or -1 for fills.
         calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
         ranges: start_ns, end_ns, thread, :class:`Kind`, row of ``range_texts``.
         kernel_names: distinct names of kernels.
@@ -126,8 +127,8 @@ class RocmRecording:
         """Add copies and fills.
 
         Args:
-            block: Columns as of ``copies``.
-            moved: Columns as of ``moved``, of the same rows.
+            block: A block of ``copies``.
+            moved: The block of ``moved`` with the same rows.
         """
         self.copies.append(block)
         self.moved.append(moved)
@@ -329,8 +330,8 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     """Read the tables of one part.
 
     Raises:
-        ProfileError: A table is damaged, or holds something other than whole numbers.
-        SchemaError: A table or a column is missing that is needed.
+        ProfileError: A table is damaged, or contains something other than whole numbers.
+        SchemaError: A required table or column is missing.
     """
     lose, (maker, tables) = recording.lose, _FORMATS[recording.format]
     for name, what in _LOSSES.items():
@@ -429,28 +430,36 @@ def _of_events(column: Ints, at: Ints, missing: int) -> Ints:
 
 
 def _work(part: Part, agents: _Rows, table: str) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Return the kernels, and the copies, by start: start, end, process, agent, ... and event.
+    """Read the kernels and copies of a part, sorted by start.
 
-    A copy is one of the GPU that it goes to, else of that it comes from; those between hosts are
-    none of any. The third result is the number of bytes and the direction of each copy, the fourth
-    the stream of each kernel, the last that of each copy.
+    A copy belongs to the GPU that it goes to, or else to the GPU that it comes from. Copies between
+    hosts are left out.
+
+    Returns:
+        kernels: Start, end, process, agent, further columns and the event of each kernel.
+        copies: Start, end, process, agent and event of each copy.
+        moved: Number of bytes and direction of each copy.
+        stream: Stream of each kernel, or -1 if unknown.
+        copy_stream: Stream of each copy, or -1 if unknown.
     """
     work = part.columns("gpu_work/kernels", table=table)
     order = np.argsort(work[0], kind="stable")
-    kernel_streams = _recorded_streams(part, "gpu_work/kernel_streams", work.shape[1])
-    stream = _streams_of_kernels(kernel_streams)[order]
+    kernel_streams = _read_streams(part, "gpu_work/kernel_streams", work.shape[1])
+    stream = _number_kernel_streams(kernel_streams)[order]
     # Unlike an index, this gives columns one behind the other.
     work = work.take(order, axis=1)
     if not part.has("gpu_work/copies"):
-        none = np.empty(0, np.int64)
-        return work, np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), stream, none
+        no_copies, no_sizes, no_streams = (
+            np.empty(shape, np.int64) for shape in ((5, 0), (2, 0), 0)
+        )
+        return work, no_copies, no_sizes, stream, no_streams
     copied = part.columns("gpu_work/copies")
     gpus = np.array([agent for agent, *_ in agents], np.int64) if agents else distinct(work[3])
     into, out_of = np.isin(copied[3], gpus), np.isin(copied[4], gpus)
     copies = np.stack((*copied[:3], np.where(into, copied[3], copied[4]), copied[5]))
     moved = _moved(part, copied, into, out_of).compress(into | out_of, axis=1)
-    copy_streams = _recorded_streams(part, "gpu_work/copy_streams", copied.shape[1])
-    copy_stream = _streams_of_copies(kernel_streams, copy_streams)[into | out_of]
+    copy_streams = _read_streams(part, "gpu_work/copy_streams", copied.shape[1])
+    copy_stream = _number_copy_streams(kernel_streams, copy_streams)[into | out_of]
     copies = copies.compress(into | out_of, axis=1)
     order = np.argsort(copies[0], kind="stable")
     return work, copies.take(order, axis=1), moved.take(order, axis=1), stream, copy_stream[order]
@@ -461,21 +470,21 @@ def _moved(part: Part, copied: Ints, into: Bools, out_of: Bools) -> Ints:
 
     Args:
         part: Part of a recording.
-        copied: Columns of its copies, with the agents that they go to and come from.
-        into: Whether each copy goes to a GPU.
-        out_of: Whether each copy comes from a GPU.
+        copied: Columns of its copies, with their target and source agents.
+        into: Mask of the copies to a GPU.
+        out_of: Mask of the copies from a GPU.
     """
     size = np.full(copied.shape[1], NONE, np.int64)
     direction = np.zeros(copied.shape[1], np.int64)
-    if len(copied) > _TOLD_COLUMN:
-        size, direction = copied[_TOLD_COLUMN:]
+    if len(copied) > _SIZE_COLUMN:
+        size, direction = copied[_SIZE_COLUMN:]
     elif part.has("gpu_work/copy_sizes"):
         (column,) = part.columns("gpu_work/copy_sizes")
         size = column if len(column) == len(size) else size
     has_source = copied[4] != NONE
-    is_inside = into & out_of & (copied[3] == copied[4])
+    is_within_gpu = into & out_of & (copied[3] == copied[4])
     by_agents = np.select(
-        [~has_source, is_inside, into & out_of, into, out_of],
+        [~has_source, is_within_gpu, into & out_of, into, out_of],
         [
             Direction.UNKNOWN,
             Direction.DEVICE_TO_DEVICE,
@@ -485,12 +494,12 @@ def _moved(part: Part, copied: Ints, into: Bools, out_of: Bools) -> Ints:
         ],
         Direction.UNKNOWN,
     )
-    is_told = direction != Direction.UNKNOWN
-    return np.stack((np.maximum(size, NONE), np.where(is_told, direction, by_agents)))
+    is_recorded = direction != Direction.UNKNOWN
+    return np.stack((np.maximum(size, NONE), np.where(is_recorded, direction, by_agents)))
 
 
-def _recorded_streams(part: Part, name: str, count: int) -> Ints:
-    """Return the recorded stream and queue of work, or -1 if unknown, shape (2, count).
+def _read_streams(part: Part, name: str, count: int) -> Ints:
+    """Read the stream and queue of kernels or copies, or -1 if unknown, shape (2, count).
 
     Args:
         part: Part of a recording.
@@ -504,11 +513,11 @@ def _recorded_streams(part: Part, name: str, count: int) -> Ints:
     return np.full((2, count), NONE, np.int64)
 
 
-def _streams_of_kernels(recorded: Ints) -> Ints:
-    """Return a number for the stream of each kernel, or -1 if unknown.
+def _number_kernel_streams(recorded: Ints) -> Ints:
+    """Number the streams of kernels, or return -1 for unknown streams.
 
-    Kernels of one stream that went to different queues count as kernels of several streams, since
-    some recordings give every kernel the same stream.
+    Kernels of one stream that went to different queues get different numbers, because some
+    recordings give every kernel the same stream.
 
     Args:
         recorded: Stream and queue of each kernel.
@@ -518,40 +527,39 @@ def _streams_of_kernels(recorded: Ints) -> Ints:
     return np.where((recorded == NONE).all(axis=0), NONE, groups_of(*recorded).of_row)
 
 
-def _streams_of_copies(of_kernels: Ints, of_copies: Ints) -> Ints:
-    """Return the number of the kernels' stream that each copy runs on, or -1 if unknown.
+def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
+    """Return the number of each copy's stream among the kernels' streams, or -1 if unknown.
 
-    Profilers write 0 for the streams and queues of copies that they do not record. A copy without
-    a queue runs on that of its stream's kernels, if these have one queue.
+    Profilers write 0 for a stream or queue of a copy that was not recorded. A copy without a queue
+    runs on the queue of its stream's kernels if they have only one queue.
 
     Args:
-        of_kernels: Stream and queue of each kernel.
-        of_copies: Stream and queue of each copy.
+        kernels: Stream and queue of each kernel.
+        copies: Stream and queue of each copy.
     """
-    if of_kernels.shape[1] == 0 or of_copies.shape[1] == 0:
-        return np.full(of_copies.shape[1], NONE, np.int64)
-    first = groups_of(*of_kernels).first
-    pairs = of_kernels[:, first]
-    by_queue = _places_of_keys(pairs, of_copies)
-    by_stream = _places_of_keys(pairs[:1], of_copies[:1])
-    has_stream, has_queue = of_copies > 0
+    if kernels.shape[1] == 0 or copies.shape[1] == 0:
+        return np.full(copies.shape[1], NONE, np.int64)
+    pairs = kernels[:, groups_of(*kernels).first]
+    by_queue = _find_unique_keys(pairs, copies)
+    by_stream = _find_unique_keys(pairs[:1], copies[:1])
+    has_stream, has_queue = copies > 0
     return np.where(has_queue, by_queue, np.where(has_stream, by_stream, NONE))
 
 
-def _places_of_keys(keys: Ints, wanted: Ints) -> Ints:
-    """Return the place of the only key that equals each wanted one, or -1 if there is not one.
+def _find_unique_keys(keys: Ints, wanted: Ints) -> Ints:
+    """Return the index of the key that equals each wanted key, or -1 if none or several do.
 
     Args:
-        keys: Keys, one a column.
-        wanted: Keys that are looked up, one a column.
+        keys: Keys, one per column.
+        wanted: Keys to look up, one per column.
     """
     n_keys = keys.shape[1]
     group = groups_of(*np.hstack((keys, wanted))).of_row
     count = np.bincount(group[:n_keys], minlength=int(group.max()) + 1)
-    place = np.full(len(count), NONE, np.int64)
-    place[group[:n_keys]] = np.arange(n_keys)
-    place[count != 1] = NONE
-    return place[group[n_keys:]]
+    index = np.full(len(count), NONE, np.int64)
+    index[group[:n_keys]] = np.arange(n_keys)
+    index[count != 1] = NONE
+    return index[group[n_keys:]]
 
 
 def _correlations(events: Ints, at: Ints, launched: int) -> tuple[Ints, Bools]:
@@ -643,7 +651,7 @@ def _range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) 
     ids, others = part.texts_of_rows("ranges/texts", odd, every=not packed)
     event_row = found_in(event, ids)
     if (event_row == NONE).any():
-        # Texts of events that are not there.
-        known = np.flatnonzero(event_row != NONE)
-        event_row, others = event_row[known], [others[place] for place in known.tolist()]
+        # Some texts belong to events that are missing.
+        kept = np.flatnonzero(event_row != NONE)
+        event_row, others = event_row[kept], [others[index] for index in kept.tolist()]
     return texts.add(length, packed, event_row, others, row)
