@@ -235,18 +235,19 @@ def _parse_plain_times(texts: bytes) -> Ints | None:
 
 #: JSON that cannot be read so near the end of a text may be cut: a number, a word, an escape.
 _ENDING = 16
-#: Characters at the end of a text in which an event, and what comes before it, may begin.
+#: Number of characters at the end of a text that are searched again with the text that follows,
+#: because the start of an event may be cut there.
 _BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
 #: Real files hold no object that is nested as deeply as Python's stack is; garbage holds many, each
 #: of which takes as long as a thousand others.
 _MOST_TOO_DEEP = 100
-#: A text with objects that cannot be read is read so many times at most.
+#: Maximum number of times that a text with unreadable objects is read.
 _MOST_PASSES = 8
 #: So many characters are read at a time, or twice as many while an object does not end there.
 _PIECE = 1 << 16
-#: Where an event begins, in files whose events are not all JSON. Objects inside an event follow a
-#: colon, or a name if that is missing.
+#: Matches the start of an event; used to resynchronize after a malformed event. Objects inside an
+#: event are not matched, because they follow a colon, or a name if the colon is missing.
 _BEGINS = re.compile(
     r'(?:[},\]]|[^:"\s](?=\s))\s*(?P<event>\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:))'
 )
@@ -255,9 +256,9 @@ _BEGINS = re.compile(
 def one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
     """Return the events of a piece of a list, which begins at an event.
 
-    It is read piece by piece, so that an error takes as long as its piece. After an event that
-    cannot be read, the text up to the next event is passed over: objects inside the broken event
-    are none.
+    The list is read in pieces, so that an error costs only the time of its piece. After an event
+    that cannot be read, the text up to the next event is skipped, because objects inside the broken
+    event are not events.
 
     Args:
         content: the piece.
@@ -293,7 +294,7 @@ def one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
                 ):
                     # It could be read if the text went on.
                     break
-                # A brace too many is no event.
+                # An extra closing brace is not an event.
                 malformed += piece[at] != "}"
                 too_deep += isinstance(error, RecursionError)
                 patience -= 0 if damage is None else damage - at
@@ -301,7 +302,7 @@ def one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
                     raise ValueError("no list of events") from error
                 at, is_inside_broken = _find_event(piece, at + 1)
                 if len(piece) > _PIECE:
-                    # The rest is read in small pieces again.
+                    # Read the rest in small pieces again.
                     goes_on = True
                     break
             else:
@@ -318,9 +319,11 @@ def one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
 
 
 def _find_event(piece: str, at: int) -> tuple[int, bool]:
-    """Return where the next event begins after a broken one, and whether none begins in the piece.
+    """Find the next event after a broken one.
 
-    If none does, it is the place from which on an event may begin that the piece cuts.
+    Returns:
+        at: Offset of the next event, or the offset from which to search in the next piece.
+        is_missing: Whether no event begins in this piece.
     """
     begins = _BEGINS.search(piece, at)
     if begins is not None:
@@ -378,7 +381,7 @@ _SMALL = 1 << 16
 _NEAR = 1 << 20
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-#: What a trace holds that follows the end of another.
+#: Matches text of a second trace after the end of the first.
 _OF_TRACE = re.compile(r'"traceEvents"|"ph"')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
@@ -491,13 +494,13 @@ class TraceFile(Generic[ArgsT]):
             yield Limitation("events that cannot be read", reason, self._malformed, kind)
 
     def _check_end(self, content: bytes) -> None:
-        """Look for text after the end of the document.
+        """Check for text after the end of the document.
 
         Args:
-            content: What follows the list of events.
+            content: Text after the list of events.
 
         Raises:
-            ProfileError: Another trace follows.
+            ProfileError: Another trace follows the document.
         """
         document = self._head + b"[]" + content
         text = document.decode("utf-8", errors="surrogateescape").strip()
@@ -514,8 +517,8 @@ class TraceFile(Generic[ArgsT]):
                 "files"
             )
         self._has_rest = True
-        whole = text[:end].encode("utf-8", errors="surrogateescape")
-        self._tail = whole[len(self._head.lstrip()) + len(b"[]") :]
+        trimmed = text[:end].encode("utf-8", errors="surrogateescape")
+        self._tail = trimmed[len(self._head.lstrip()) + len(b"[]") :]
 
     def _read_more(self) -> bool:
         """Read a block; tell whether there was one."""
