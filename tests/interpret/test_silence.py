@@ -39,11 +39,11 @@ def test_each_silence_is_reported_once() -> None:
     patience = Patience(60.0)
     assert patience.note_heartbeats({A: 1.0}, 0.0) == []
     assert patience.note_heartbeats({A: 1.0}, LATE_S) == [A]
-    assert patience.unreported([A]) == [A]
-    assert patience.unreported([A]) == []
+    assert patience.take_unreported([A]) == [A]
+    assert patience.take_unreported([A]) == []
     assert patience.note_heartbeats({A: 2.0}, LATE_S) == []
     assert patience.note_heartbeats({A: 2.0}, 2 * LATE_S) == [A]
-    assert patience.unreported([A]) == [A]
+    assert patience.take_unreported([A]) == [A]
 
 
 def test_the_wait_is_over_if_neither_heartbeat_nor_result_comes() -> None:

@@ -1,10 +1,10 @@
 """A fleet of Dask workers: profiles are read where they are, also beyond this machine.
 
 ``bubbleviz[dask]`` installs what this needs; nothing else loads it. Scheduler and workers need the
-same version of bubbleviz. The cluster is an executor like any other: Dask gives the work of a
-worker that dies, or falls silent (its ``worker-ttl``), to another one. What Dask does not tell is
-noticed here: a scheduler that no longer answers, files that no worker sees any more, and workers
-that are waited for. These are reported to the logger ``bubbleviz.dask``.
+same version of bubbleviz. Dask gives the work of a worker that dies, or that is silent for longer
+than its ``worker-ttl``, to another worker. This module detects three failures that Dask does not
+report: a scheduler that no longer answers, files that no worker can read any more, and silent
+workers that hold up the run. Silent workers are reported to the logger ``bubbleviz.dask``.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _VERSION = "bubbleviz._version:__version__"
 _LOGGERS = ("distributed", "tornado")
 #: A scheduler file holds an address and what the workers are; any is smaller.
 _MOST_FILE_BYTES = 64 << 20
-#: Maximum time to wait for silent workers by default, seconds: Dask gives up a worker after one to
-#: two times its ``worker-ttl`` of 300 s.
+#: Default of the maximum time to wait for silent workers, in seconds. Dask gives up a worker after
+#: one to two times its ``worker-ttl`` of 300 s.
 MAX_WAIT_S = 600.0
-#: Takes what the user should know while workers are waited for.
+#: Logger of warnings for the user about silent workers.
 _log = logging.getLogger("bubbleviz.dask")
 _GIVE = "give the address of a scheduler, such as tcp://HOST:8786, or its scheduler file (.json)"
 
@@ -69,9 +69,9 @@ def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFle
         max_wait_s: Maximum time to wait for workers that no longer answer, in seconds.
 
     Raises:
-        InputError: there is no scheduler, no worker, or no Dask here, or a worker was silent for
-            too long.
-        MismatchError: the scheduler or a worker has another version of bubbleviz, or none.
+        InputError: There is no scheduler or no worker, Dask is not installed, or a worker was
+            silent for too long.
+        MismatchError: The scheduler or a worker has another version of bubbleviz, or none.
     """
     try:
         import dask
@@ -216,7 +216,8 @@ class DaskFleet(run_recordings.Fleet):
     def __init__(self, address: str, client: Any, max_wait_s: float) -> None:
         super().__init__()
         self._patience = Patience(max_wait_s)
-        #: Whether all workers are asked for their version, so that any of them holds up the run.
+        #: Whether the versions of all workers are being checked, so that every silent worker holds
+        #: up the run.
         self._is_checking = True
         # Of distributed, which annotates little.
         self._address, self._client = address, client
@@ -246,7 +247,7 @@ class DaskFleet(run_recordings.Fleet):
         """Return the addresses of all workers.
 
         Raises:
-            InputError: the scheduler does not answer, or a worker was silent for too long.
+            InputError: The scheduler does not answer, or a worker was silent for too long.
         """
         workers = self._ask_scheduler(self._client.scheduler.identity)["workers"]
         stamps = {worker: float(facts["last_seen"]) for worker, facts in workers.items()}
@@ -256,41 +257,41 @@ class DaskFleet(run_recordings.Fleet):
         return sorted(stamps)
 
     def _report_silent(self, silent: Sequence[str]) -> None:
-        """Report silent workers that hold up the run, and give up after the longest wait.
+        """Report silent workers that hold up the run, and give up after the maximum wait.
 
         Args:
             silent: Addresses of workers without heartbeats.
 
         Raises:
-            InputError: a worker was silent for too long, or the scheduler does not answer.
+            InputError: A worker was silent for too long, or the scheduler does not answer.
         """
         if not self._is_checking:
-            # Workers without tasks and results hold up nothing.
+            # Workers without tasks or results do not hold up the run.
             tasks = self._ask_scheduler(self._client.scheduler.processing)
             results = self._ask_scheduler(self._client.scheduler.has_what)
             silent = [worker for worker in silent if tasks.get(worker) or results.get(worker)]
         limit = f"{self._patience.max_wait_s:g} s"
         if self._patience.is_over(silent, time.monotonic()):
             raise InputError(
-                f"--dask {self._address}: {_named_workers(silent)} not answered for {limit}; "
+                f"--dask {self._address}: {_workers_have(silent)} not answered for {limit}; "
                 "restart or end it and run again, or wait longer with --dask-timeout",
                 hosts=[_host_of(worker) for worker in silent],
             )
-        for worker in self._patience.unreported(silent):
+        for worker in self._patience.take_unreported(silent):
             _log.warning(
-                "%s not answered for %g s and is waited for, for %s at most (--dask-timeout); if "
-                "it is ended, another worker does its work",
-                _named_workers([worker]),
+                "%s not answered for %g s; waiting for it, at most %s (--dask-timeout); if you end "
+                "it, another worker does its work",
+                _workers_have([worker]),
                 SILENT_S,
                 limit,
                 extra={"hosts": [_host_of(worker)]},
             )
 
     def _wait_for(self, call: Callable[[], T]) -> T:
-        """Return what a call returns that has no timeout; silence is noticed meanwhile.
+        """Run a call that has no timeout, and watch for silent workers until it returns.
 
         Raises:
-            InputError: a worker was silent for too long, or the scheduler does not answer.
+            InputError: A worker was silent for too long, or the scheduler does not answer.
         """
         answer: Future[T] = Future()
 
@@ -300,7 +301,7 @@ class DaskFleet(run_recordings.Fleet):
             except BaseException as error:
                 answer.set_exception(error)
 
-        # The call cannot be ended: if the wait is over, its thread goes with the process.
+        # The call cannot be cancelled. A daemon thread ends with the process.
         threading.Thread(target=run, daemon=True).start()
         self._patience.note_result(time.monotonic())
         while not wait([answer], LOOK_S).done:
@@ -308,11 +309,11 @@ class DaskFleet(run_recordings.Fleet):
         return answer.result()
 
     def check_versions(self) -> None:
-        """Hold the versions of the scheduler and of all workers against this one.
+        """Check that the scheduler and all workers have this version of bubbleviz.
 
         Raises:
-            InputError: there is no worker, or the scheduler or a worker does not answer.
-            MismatchError: one has another version of bubbleviz, or none.
+            InputError: There is no worker, or the scheduler or a worker does not answer.
+            MismatchError: The scheduler or a worker has another version of bubbleviz, or none.
         """
         run = partial(self._client.run, resolve_name, _VERSION, on_error="return")
         versions: Mapping[str, object] = self._wait_for(run)
@@ -325,7 +326,7 @@ class DaskFleet(run_recordings.Fleet):
         run = partial(self._client.run_on_scheduler, resolve_name, _VERSION)
         try:
             answer: object = self._wait_for(run)
-        except BubblevizError:  # it does not answer
+        except BubblevizError:  # the scheduler does not answer
             raise
         except Exception as error:  # whatever it raises instead of an answer
             answer = error
@@ -519,10 +520,11 @@ def _host_of(worker: str) -> str:
     return worker.partition("://")[2].rpartition(":")[0].strip("[]")
 
 
-def _named_workers(workers: Sequence[str]) -> str:
-    """Return workers as a subject with its verb: ``worker tcp://10.0.0.1:40000 has``."""
-    return f"worker{'' if len(workers) == 1 else 's'} {some_of(workers, 3)} " + (
-        "has" if len(workers) == 1 else "have"
+def _workers_have(workers: Sequence[str]) -> str:
+    """Return the workers as a subject with a verb, such as ``worker tcp://10.0.0.1:40000 has``."""
+    is_one = len(workers) == 1
+    return (
+        f"{'worker' if is_one else 'workers'} {some_of(workers, 3)} {'has' if is_one else 'have'}"
     )
 
 
