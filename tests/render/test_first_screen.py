@@ -102,6 +102,16 @@ def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
     assert set(title) <= set(shown.split())
 
 
+@pytest.mark.parametrize(("slow", "words"), [(4, "(pipeline p1)"), (0, "(first of 2 ranks)")])
+def test_the_title_says_which_replica_a_row_draws(slow: int, words: str) -> None:
+    """A usual terminal has room for it on one line."""
+    report = analysed(Planting(stages=3, microbatches=6, replicas=2, slow_rank=slow))
+    (title,) = [line for line in lines_of(report, Display()) if line.startswith("Iteration ")]
+
+    assert f": one row per stage {words} " in title
+    assert title.endswith(" bubble")
+
+
 @given(st.integers(1, 60), st.integers(1, 5), st.lists(st.integers(0, 10**9), min_size=1))
 def test_no_number_of_a_text_is_cut(width: int, most: int, numbers: list[int]) -> None:
     words = [f"{number / 100:.2f}" for number in numbers]

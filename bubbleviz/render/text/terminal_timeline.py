@@ -304,7 +304,7 @@ def _row_words(selection: Selection, size: int) -> str:
     which = "median" if any(row.spread for row in rows) else "first"
     if which == "first" and any(row.rank.index != row.replicas[0] for row in rows):
         which = "one"
-    return f"one row per {kind} ({which} of its {counted(replicas, 'rank')})"
+    return f"one row per {kind} ({which} of {counted(replicas, 'rank')})"
 
 
 def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
