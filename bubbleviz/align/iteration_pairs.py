@@ -91,18 +91,24 @@ def pair_iterations(
     recorded_ns = joined.recorded_start_ns, joined.recorded_end_ns
     ready_ns = inputs_ready(operations, inputs)
     histories = histories_of(operations, virtual_stage, ready_ns, recorded_ns)
-    moves, told, found_links = _moves(joined, histories, working, pipeline, stage)
+    moves, offset_ns, told, found_links = _moves(joined, histories, working, pipeline, stage)
     iteration = operations.iteration + moves[operations.rank]
-    if not told and len(distinct(joined.machine_of_rank[working])) == 1:
+    is_one_clock = len(distinct(joined.machine_of_rank[working])) == 1
+    are_as_many = len(distinct(histories.counts[working])) == 1
+    if is_one_clock and not (told and are_as_many):
         for compared in _compared_in_time(operations, joined.works):
             by_time = _by_time(operations, compared)
-            if told or by_time is None:
+            if by_time is None:
                 continue
             numbered = operations.changed(iteration=by_time)
             histories = histories_of(numbered, virtual_stage, ready_ns, recorded_ns)
-            moves, told, _ = _moves(joined, histories, working, pipeline, stage)
-            told = told and not moves.any()
-            iteration = by_time if told else iteration
+            moves, _, is_possible, _ = _moves(joined, histories, working, pipeline, stage)
+            if is_possible and not moves.any():
+                told, iteration = True, by_time
+                break
+    elif told and not are_as_many:
+        moved_ns = offset_ns[joined.machine_of_rank][operations.rank]
+        told = _is_as_by_time(operations, joined.works, iteration, moved_ns)
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
     # An iteration in which no rank works (an Optimizer alone) is a part of the one before it.
@@ -150,6 +156,30 @@ def _by_time(operations: RankOperations, compared: Bools) -> Ints | None:
     return np.where(known, numbers[operations.rank, np.maximum(operations.iteration, 0)], NONE)
 
 
+def _is_as_by_time(
+    operations: RankOperations, works: Bools, iteration: Ints, moved_ns: Ints
+) -> bool:
+    """Tell whether iterations over all ranks are those that the time of their parts shows.
+
+    So they are if time shows none.
+
+    Args:
+        operations: Operations of all ranks, with each rank's own iteration numbers.
+        works: Whether each is a forward or a backward.
+        iteration: Iteration of each over all ranks, by number.
+        moved_ns: What to add to the times of each, so that all are on one clock.
+    """
+    start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
+    on_one_clock = operations.changed(start_ns=start_ns, end_ns=end_ns)
+    for compared in _compared_in_time(on_one_clock, works):
+        by_time = _by_time(on_one_clock, compared)
+        if by_time is not None:
+            rows = np.flatnonzero(works & (operations.iteration >= 0))
+            pairs = groups_of(iteration[rows], by_time[rows])
+            return len(pairs) == len(distinct(iteration[rows])) == len(distinct(by_time[rows]))
+    return True
+
+
 def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
     """Return the iteration over all ranks of each rank's own ones; -1 for none.
 
@@ -164,8 +194,11 @@ def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
 
 def _moves(
     joined: JoinedRecordings, histories: Histories, working: Ints, pipeline: Ints, stage: Ints
-) -> tuple[Ints, bool, tuple[Link, ...]]:
-    """Return each rank's shift of iteration numbers, whether all are known, and the links.
+) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
+    """Return each rank's shift of iteration numbers, how to move clocks, and what is known.
+
+    What to add to the clock of each machine comes second, whether all shifts are known third, and
+    the links last.
 
     Each rank is put beside the one before it in its pipeline, a pipeline's first rank beside the
     first rank of all, and a copy beside the copy before it. The first rank of a machine is linked
@@ -193,7 +226,7 @@ def _moves(
     found = dict(zip(rows.tolist(), moved, strict=True))
     for row, (one, other) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
         moves[other] = moves[one] + (found.get(row) or 0)
-    return moves, len(rows) == len(first) and None not in moved, found_links
+    return moves, offset_ns, len(rows) == len(first) and None not in moved, found_links
 
 
 def _neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:

@@ -127,6 +127,38 @@ def test_an_idle_stage_may_run_its_optimizer_at_once(
         assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("iterations", "idle"), [(4, (1, 2)), (5, (1, 2, 3)), (5, (2, 3)), (6, (1, 4))]
+)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_forwards_that_run_long_before_others_pair_by_time_or_not_at_all(
+    servers: int, iterations: int, idle: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Numbers alone would pair forwards of stage 0 with those of an earlier iteration.
+
+    Without Optimizers, nothing but time shows the iterations in which the stage is idle, and hosts
+    need not share a clock.
+    """
+    planting = Planting(
+        schedule="gpipe",
+        iterations=iterations,
+        servers=servers,
+        optimizer_ns=-1,
+        idle_stage=0,
+        idle_iterations=idle,
+    )
+    truth = plant(planting, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    for window in WINDOWS:
+        mean = report.summary.bubble_ratio[window].mean
+        if servers == 1:
+            assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+        else:
+            assert mean is None
+    assert (UNPAIRED in notes_of(report)) == (servers == 2)
+
+
 def test_a_stage_whose_kernels_were_lost_is_not_idle(tmp_path: Path) -> None:
     plant(Planting(iterations=3, iteration_ranges=True, barrier=True), tmp_path)
     path = tmp_path / "node0.sqlite"
