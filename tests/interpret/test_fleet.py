@@ -725,7 +725,9 @@ def test_a_frozen_worker_is_named_after_ten_seconds_and_given_up_after_the_limit
 
     assert (code, out) == (1, "")
     warning, sentence = err.splitlines()
-    assert re.match(r"bubbleviz: warning: worker tcp://\S+ has not answered for 10 s ", warning)
+    assert re.match(
+        r"bubbleviz: warning: worker tcp://\S+ has not answered for 10 s; waiting for it", warning
+    )
     assert re.match(
         r"bubbleviz: --dask \S+: worker tcp://\S+ has not answered for 14 s; ", sentence
     )
