@@ -519,17 +519,26 @@ def _synchronized_until(
     Returns:
         The time of each thread, or the smallest number if it is unknown.
     """
+    waits = device_waits(activities, calls)
+    process = profile.process_of(threads)
+    until_ns = np.full(len(threads), _NEVER, np.int64)
+    for number, rows in rows_by_value(profile.process_of(waits.thread)):
+        until_ns[process == number] = waits.start_ns[rows].max()
+    return until_ns
+
+
+def device_waits(activities: profile.Activities, calls: profile.CallLog) -> profile.Calls:
+    """Return the calls in which a process with one device waited for all work of that.
+
+    Args:
+        activities: Kernels, then copies.
+        calls: All calls of the profile.
+    """
     rows = distinct(*(calls.containing(f"{part}Synchronize") for part in ("Device", "Ctx")))
     waits = calls.at(rows[~calls.failed(rows)])
     processes, n_devices = np.unique(activities.ranks[:, 0], return_counts=True)
-    processes = processes[n_devices == 1]
-    place_of_wait = found_in(processes, profile.process_of(waits.thread))
-    is_of_device = place_of_wait != NONE
-    latest_ns = group_latest(
-        place_of_wait[is_of_device], len(processes), waits.start_ns[is_of_device], _NEVER
-    )
-    # The last place is the one of processes without a device, or with several (-1).
-    return np.append(latest_ns, _NEVER)[found_in(processes, profile.process_of(threads))]
+    is_of_one_device = np.isin(profile.process_of(waits.thread), processes[n_devices == 1])
+    return waits.take(is_of_one_device)
 
 
 def launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> profile.Calls:

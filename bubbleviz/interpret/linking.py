@@ -32,7 +32,7 @@ from bubbleviz.interpret.damaged_work import (
     limitations_of_lost,
 )
 from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
-from bubbleviz.interpret.overruns import clip_overruns
+from bubbleviz.interpret.overruns import clip_late_ends, clip_overruns
 from bubbleviz.interpret.partial_replays import find_partial_replays
 from bubbleviz.interpret.unrecorded_work import (
     find_lost_graphs,
@@ -492,6 +492,8 @@ def link(
         streams = streams if sound is None else streams[sound]
         are_queues = profile.source.api == "HIP"
         clipped = clip_overruns(path, activities, streams, are_queues=are_queues)
+        if profile.launches_known:
+            clipped = clip_late_ends(path, clipped, links.call, links.launched_ns, profile.calls)
         activities = clipped.activities
         profile = replace(profile, activities=activities, streams=lambda: streams)
         notes = (*notes, *unread, *clipped.limitations)

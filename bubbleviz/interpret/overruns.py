@@ -11,6 +11,12 @@ Kernels of one CUDA graph launch may run at the same time, and so may a kernel a
 was launched with programmatic stream serialization: it begins early and ends later. A hardware
 queue may run several streams at the same time. Neither makes a kernel take several times as long as
 the others of its name.
+
+The last work on a stream overlaps no other. Its end is wrong if the process had waited for all work
+of the device before, and if it takes several times as long as the others of its name::
+
+    host        launch a    ├ wait for the device ┤
+    recorded           ├─ a ───────────────────────────────┤
 """
 
 from __future__ import annotations
@@ -19,11 +25,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools, Codes, Ints, Table, joined, marked
-from bubbleviz.model.grouping import begins, sorted_rows
+from bubbleviz.interpret.damaged_work import device_waits
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined, marked
+from bubbleviz.model.grouping import begins, rows_by_value, sorted_rows
 from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import UNCORRELATED, Activities
+from bubbleviz.model.profile import UNCORRELATED, Activities, CallLog, Calls, process_of
 
 #: Maximum overlap that is noise of timestamps, in ns.
 _CLOCK_GRAIN_NS = 5_000
@@ -38,6 +45,10 @@ _MANY_CONTAINED = 0.2
 #: Factor by which work must exceed the longest other work of its name so that its end is damaged,
 #: however many ends are.
 _FAR_LONGER = 3
+#: Minimum part of a profile's time that the last work on a stream takes if its end is looked at.
+_NOTICEABLE = 0.01
+#: Maximum time after the return of a wait that is noise of the clocks of host and device, in ns.
+_WAIT_GRAIN_NS = 100_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,11 +73,13 @@ class ClippedWork:
     Attributes:
         activities: The activities with corrected ends.
         first: Row of the first work on each stream, of several the first row.
+        last: Row of the last work on each stream, of several the last row.
         limitations: What counts the corrected ends.
     """
 
     activities: Activities
     first: Ints
+    last: Ints
     limitations: tuple[Limitation, ...]
 
 
@@ -88,9 +101,9 @@ def clip_overruns(
             much work on them runs at once, its times count as recorded, but for that which takes
             several times as long as others of its name.
     """
-    overruns, first = _find_overruns(activities, streams)
+    overruns, first, last = _find_overruns(activities, streams)
     if len(overruns) == 0:
-        return ClippedWork(activities, first, ())
+        return ClippedWork(activities, first, last, ())
     start_ns, end_ns = activities.start_ns[overruns.row], activities.end_ns[overruns.row]
     longest_ns = _longest_of_others(activities, overruns.row)
     is_contained = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
@@ -113,11 +126,104 @@ def clip_overruns(
     elif _are_many((~is_contained & ~is_damaged).sum(), _MANY_EARLY_STARTS, n_work):
         is_wrong = is_contained | is_damaged
     if not is_wrong.any():
-        return ClippedWork(activities, first, notes)
+        return ClippedWork(activities, first, last, notes)
     corrected, limitations = _correct(
         path, activities, overruns.take(is_wrong), longest_ns[is_wrong], is_contained[is_wrong]
     )
-    return ClippedWork(corrected, first, (*limitations, *notes))
+    return ClippedWork(corrected, first, last, (*limitations, *notes))
+
+
+def clip_late_ends(
+    path: str, work: ClippedWork, call: Codes, launched_ns: Ints, calls: CallLog
+) -> ClippedWork:
+    """End the last work on streams before a wait for its device returned.
+
+    Only ends that take a noticeable part of the profile are looked at.
+
+    Args:
+        path: Path of the profile.
+        work: Work that ends before the next work on its stream begins.
+        call: Row of the call that launched each activity, or -1 if unknown.
+        launched_ns: Start of that call, undefined if the call is unknown.
+        calls: All calls of the profile.
+    """
+    activities = work.activities
+    last = work.last[call[work.last] != NONE]
+    rows, corrected_ns = _late_ends(activities, last, launched_ns, calls)
+    if len(rows) == 0:
+        return work
+    removed_ms = (activities.end_ns[rows] - corrected_ns).sum() / 1e6
+    reason = (
+        f"{path}: a call that waited for all work of their device returned before, so their "
+        "recorded ends are wrong; each ends after the longest time of others of its name instead "
+        f"({removed_ms:,.3f} ms less in all), and idle time next to them is uncertain; record again"
+    )
+    what = "kernels that end after a wait for their device"
+    kind, times_ns = LimitationKind.KERNELS_OVERRUN, activities.start_ns[rows]
+    note = Limitation(what, reason, len(rows), kind, times_ns=times_ns)
+    ends_ns = activities.end_ns.copy()
+    ends_ns[rows] = corrected_ns
+    corrected = replace(activities, end_ns=ends_ns)
+    return replace(work, activities=corrected, limitations=(*work.limitations, note))
+
+
+def _late_ends(
+    activities: Activities, last: Ints, launched_ns: Ints, calls: CallLog
+) -> tuple[Ints, Ints]:
+    """Return the last work on streams whose end is wrong, and when each ends at the latest.
+
+    Args:
+        activities: Kernels, then copies.
+        last: Row of the last work on each stream, if its launch is known.
+        launched_ns: When each activity was launched.
+        calls: All calls of the profile.
+    """
+    rows = last[_durations(activities, last) >= _NOTICEABLE * _span_ns(activities)]
+    if len(rows) == 0:
+        return rows, rows
+    process = activities.ranks[activities.rank[rows], 0]
+    returned_ns = _first_returns(process, launched_ns[rows], device_waits(activities, calls))
+    is_late = activities.end_ns[rows] - _WAIT_GRAIN_NS > returned_ns
+    is_late &= activities.start_ns[rows] < returned_ns
+    rows, returned_ns = rows[is_late], returned_ns[is_late]
+    longest_ns = _longest_of_others(activities, rows)
+    is_wrong = (longest_ns > 0) & (_durations(activities, rows) > _FAR_LONGER * longest_ns)
+    latest_ns = np.minimum(returned_ns, activities.start_ns[rows] + longest_ns)
+    return rows[is_wrong], latest_ns[is_wrong]
+
+
+def _durations(activities: Activities, rows: Ints) -> Ints:
+    """Return how long some work takes as recorded."""
+    return activities.end_ns[rows] - activities.start_ns[rows]
+
+
+def _span_ns(activities: Activities) -> int:
+    """Return the time from the first start of any work to the last end, 0 without work."""
+    if len(activities) == 0:
+        return 0
+    return int(activities.end_ns.max() - activities.start_ns.min())
+
+
+def _first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
+    """Return when the first wait for a device returned that shows that work had ended.
+
+    Args:
+        process: Process of the work.
+        launched_ns: When the work was launched.
+        waits: Waits for the only device of a process.
+
+    Returns:
+        The time for each work, the largest number if there was no such wait.
+    """
+    never_ns = np.iinfo(np.int64).max
+    first_ns = np.full(len(process), never_ns, np.int64)
+    for number, rows in rows_by_value(process_of(waits.thread)):
+        order = rows[np.argsort(waits.start_ns[rows], kind="stable")]
+        earliest_ns = np.minimum.accumulate(waits.end_ns[order][::-1])[::-1]
+        is_of_process = process == number
+        n_before = np.searchsorted(waits.start_ns[order], launched_ns[is_of_process])
+        first_ns[is_of_process] = np.append(earliest_ns, never_ns)[n_before]
+    return first_ns
 
 
 def _correct(
@@ -152,7 +258,7 @@ def _correct(
 
 def _find_overruns(
     activities: Activities, streams: Codes, grain_ns: int = _CLOCK_GRAIN_NS
-) -> tuple[_Overruns, Ints]:
+) -> tuple[_Overruns, Ints, Ints]:
     """Find the work that ends after the next work on its stream begins.
 
     Work without a duration, and work whose stream is unknown, does not count.
@@ -163,16 +269,17 @@ def _find_overruns(
         grain_ns: Maximum overlap that does not count.
 
     Returns:
-        The work, and the row of the first work on each stream.
+        The work, the row of the first work on each stream, and that of the last.
     """
-    overruns, first = [_Overruns.none()], []
+    overruns, first, last = [_Overruns.none()], [], []
     for rows in activities.rows_by_stream(streams):
         start_ns = activities.start_ns[rows]
         is_in_order = bool((start_ns[1:] >= start_ns[:-1]).all())
         in_order = rows if is_in_order else rows[sorted_rows(start_ns)]
         overruns.append(_find_on_stream(activities, in_order, grain_ns))
         first.append(in_order[0])
-    return joined(overruns), np.array(first, np.int64)
+        last.append(in_order[-1])
+    return joined(overruns), np.array(first, np.int64), np.array(last, np.int64)
 
 
 def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Overruns:

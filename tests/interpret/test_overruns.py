@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from bubbleviz.native import library
 from bubbleviz.render.json_document import render
 from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.view import View
+from tests.interpret.test_unrecorded_work import WRITERS
 from tests.support.columnar_exports import FORMS, columnar
 from tests.support.edited_databases import change
 from tests.support.idle_runs import spent
@@ -357,6 +359,60 @@ def test_every_format_with_streams_is_corrected(tmp_path: Path, form: str) -> No
     assert spent(damaged.ranks[0]) == spent(sound.ranks[0])
     (note,) = [n for n in damaged.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
     assert (note.what, note.count) == (WHAT, 1)
+
+
+def waited_for(
+    folder: Path, *, late_us: int, wait_us: int = 2_150, name: str = "cudaDeviceSynchronize"
+) -> Path:
+    """Return an export: kernels of 10 us every 100 us, then a wait for the device.
+
+    Args:
+        folder: Where to write it.
+        late_us: Time by which the end of the last kernel is too late.
+        wait_us: When the wait begins, after the last kernel was launched.
+        name: Name of the waiting call.
+    """
+    kernels, calls = [], []
+    for i in range(12):
+        start = 1_000_000 + 100 * US * i
+        end = start + (10 + late_us * (i == 11)) * US
+        kernels.append(K(start, end, i + 1))
+        calls.append(C(start - 20 * US, start - 15 * US, i + 1))
+    calls.append(C(wait_us * US, (wait_us + 20) * US, 99, name=name))
+    return profile(folder, kernels, calls)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_the_end_of_the_last_kernel_is_before_a_wait_returns(tmp_path: Path, form: str) -> None:
+    report = idle(WRITERS[form](waited_for(tmp_path, late_us=5_000), tmp_path))
+    assert [r.text for r in report.restrictions] == [MARK]
+    assert (report.ranks[0].busy_ns, report.ranks[0].span_ns) == (120 * US, 1_110 * US)
+    (note,) = [n for n in report.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
+    assert (note.what, note.count) == ("kernels that end after a wait for their device", 1)
+    assert "5.000 ms less" in note.reason
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        # The wait is for one stream, begins before the launch, or returns after the end.
+        {"late_us": 5_000, "name": "cudaStreamSynchronize"},
+        {"late_us": 5_000, "wait_us": 2_050},
+        {"late_us": 5_000, "wait_us": 8_000},
+        # The clocks may differ as much, or the kernel takes no longer than others.
+        {"late_us": 90},
+        {"late_us": 0},
+    ],
+)
+def test_ends_that_no_wait_contradicts_are_left_alone(tmp_path: Path, how: dict[str, Any]) -> None:
+    path = waited_for(tmp_path, **how)
+    assert not idle(path).restrictions
+
+
+def test_a_wait_for_one_of_several_devices_shows_no_wrong_end(tmp_path: Path) -> None:
+    path = waited_for(tmp_path, late_us=5_000)
+    change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE correlationId = 3")
+    assert not idle(path).restrictions
 
 
 def test_sqlite_gives_the_streams_that_pages_give(
