@@ -25,6 +25,8 @@ from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.window import Window
 
+#: Part of the usual length of an iteration that a wait for a recording takes at least.
+_LONG_WAIT = 0.05
 #: A year, in nanoseconds.
 _YEAR_NS = 365 * 86_400 * 10**9
 
@@ -354,6 +356,7 @@ class Counts:
         inside: of each iteration, whether it lies in the requested window; the others have no
             ranks.
         alike: of each iteration, whether no rank lacks a forward or a backward for sure.
+        awaited_ns: When the last recording began that other ranks waited for, or None if none did.
     """
 
     iterations: tuple[Iteration, ...]
@@ -365,6 +368,7 @@ class Counts:
     one_clock: Bools
     inside: Bools
     alike: Bools
+    awaited_ns: int | None = None
 
 
 def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
@@ -380,7 +384,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
         ProfileError: times of a rank lie more than a year apart.
     """
     _refuse_far_times(run)
-    iterations, extents, windows, one_clock, alike = _measured(run)
+    iterations, extents, windows, one_clock, alike, awaited_ns = _measured(run)
     inside = np.ones(len(iterations), bool)
     if window is not None:
         start_ns = np.array([i.start_ns for i in iterations], np.int64)
@@ -406,7 +410,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     )
     headline, reason = choose_headline(iterations)
     summary = summarize(iterations)
-    measured = extents, windows, one_clock, inside, alike
+    measured = extents, windows, one_clock, inside, alike, awaited_ns
     return Counts(iterations, summary, headline, reason, *measured)
 
 
@@ -436,7 +440,7 @@ def _refuse_far_times(run: Run) -> None:
 
 def _measured(
     run: Run,
-) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windows], Bools, Bools]:
+) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windows], Bools, Bools, int | None]:
     """Return all iterations, none averaged, and of :class:`Counts` what they rest on."""
     ratios = ratio_definitions()
     present = [rank_presence(part) for part in rank_iterations.slices_of(run)]
@@ -451,7 +455,10 @@ def _measured(
         can_idle=_can_idle(run, extents) & ~names_work,
         is_recorded=has_stepped & (run.recorded_start_ns <= iteration_starts(extents)),
     )
-    began_unrecorded = _began_unrecorded(run, extents)
+    awaited_ns = _awaited_recording(run, extents)
+    began_unrecorded = np.zeros(len(extents.present), bool)
+    if awaited_ns is not None:
+        began_unrecorded = iteration_starts(extents)[:, 0] < awaited_ns
     statuses = replace(statuses, complete=statuses.complete & ~began_unrecorded)
     extents = with_idle_ranks(extents, statuses.idle)
     first_ns, last_ns, step_last_ns = extents.first_ns, extents.last_ns, extents.step_last_ns
@@ -519,7 +526,7 @@ def _measured(
                 ranks=rank_iterations.RankIterations(ranks, k, at),
             )
         )
-    return tuple(iterations), extents, windows, comparable, statuses.alike
+    return tuple(iterations), extents, windows, comparable, statuses.alike, awaited_ns
 
 
 def rank_presence(
@@ -572,15 +579,17 @@ def iteration_starts(extents: Extents) -> Ints:
     return starts_ns
 
 
-def _began_unrecorded(run: Run, extents: Extents) -> Bools:
-    """Return which iterations began before the recording of a rank that others waited for.
+def _awaited_recording(run: Run, extents: Extents) -> int | None:
+    """Return when the last recording began that other ranks waited for, or None if none did.
 
-    The wait is no bubble: a rank may be late only because its profiler was starting.
+    Such a wait is no bubble, since a rank may be late only because its profiler was starting.
     """
-    awaited_ns = common_start(run.recorded)
-    if awaited_ns is None:
-        return np.zeros(len(extents.present), bool)
-    return np.asarray(iteration_starts(extents)[:, 0] < awaited_ns, bool)
+    starts_ns = iteration_starts(extents)
+    parts_ns = np.where(extents.present, extents.step_last_ns - starts_ns, 0)
+    length_ns = parts_ns.max(axis=1, initial=0)
+    usual_ns = median(length_ns[extents.present.any(axis=1)])
+    long_ns = 0 if np.isnan(usual_ns) else round(_LONG_WAIT * usual_ns)
+    return common_start(run.recorded, long_ns)
 
 
 def _can_idle(run: Run, extents: Extents) -> Bools:

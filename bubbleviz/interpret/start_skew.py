@@ -75,11 +75,17 @@ class RecordedDevice:
         start_ns, end_ns = self.wait_ns
         return end_ns - start_ns > _LONG_WAIT * (self.span_ns[1] - self.span_ns[0])
 
-    def waits_for(self, begin_ns: int) -> bool:
-        """Return whether the longest communication waited mostly before a recording began."""
+    def waits_for(self, begin_ns: int, long_ns: int | None = None) -> bool:
+        """Return whether the longest communication waited mostly before a recording began.
+
+        Args:
+            begin_ns: When the recording began.
+            long_ns: Minimum length of the communication, or None for a part of the device's span.
+        """
         start_ns, end_ns = self.wait_ns
+        is_long = self.has_long_wait() if long_ns is None else end_ns - start_ns > long_ns
         is_mostly_before = begin_ns - start_ns > (end_ns - start_ns) // 2
-        return self.has_long_wait() and end_ns >= begin_ns and is_mostly_before
+        return is_long and end_ns >= begin_ns and is_mostly_before
 
     def may_wait_for(self, other: RecordedDevice) -> bool:
         """Return whether it may have waited for another recording, without a common clock.
@@ -203,11 +209,12 @@ def _early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns: int
     return linked.profile.every_range.lasting(0, threads, since, until, None)
 
 
-def common_start(devices: Sequence[RecordedDevice]) -> int | None:
+def common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:
     """Return when the recording of the last device began that another one waited for.
 
     Args:
         devices: The devices of all profiles.
+        long_ns: Minimum length of a wait, or None for a part of the span of the device that waits.
 
     Returns:
         The time on their common clock in ns, or None if nothing waited for a recording to begin.
@@ -215,7 +222,7 @@ def common_start(devices: Sequence[RecordedDevice]) -> int | None:
     timed = _comparable(devices)
     for begin_ns in sorted({device.begin_ns for device in timed}, reverse=True):
         earlier = [device for device in timed if device.begin_ns < begin_ns]
-        if any(device.waits_for(begin_ns) for device in earlier):
+        if any(device.waits_for(begin_ns, long_ns) for device in earlier):
             return begin_ns
     return None
 

@@ -37,7 +37,7 @@ from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording, Recordings, hosts_of
-from bubbleviz.interpret.start_skew import common_start, skew_limitation, unclear_waits
+from bubbleviz.interpret.start_skew import skew_limitation, unclear_waits
 from bubbleviz.model import operations as tables
 from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -678,15 +678,14 @@ def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:
 
 def _unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield the limitations of iterations in which ranks waited, or may have, for a recording."""
-    awaited_ns = common_start(run.recorded)
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.inside[i.index]]
-    if awaited_ns is not None and left_out:
+    if counts.awaited_ns is not None and left_out:
         verb = "is" if len(left_out) == 1 else "are"
         consequence = (
             f"{counted(len(left_out), 'iteration')} that began {{}} before that {verb} listed, not "
             "averaged"
         )
-        note = skew_limitation(run.recorded, awaited_ns, consequence)
+        note = skew_limitation(run.recorded, counts.awaited_ns, consequence)
         no_other = not counts.summary.iterations
         yield replace(note, kind=LimitationKind.RECORDINGS_AWAITED) if no_other else note
     yield from unclear_waits(run.recorded)

@@ -106,6 +106,13 @@ def test_an_iteration_that_waits_for_a_recording_is_not_averaged(
     assert not report.restrictions
 
 
+def test_a_short_wait_at_the_start_of_a_long_capture_counts(tmp_path: Path) -> None:
+    planting = Planting(iterations=20, files="rank", iteration_ranges=True, jitter=0.05)
+    report = bubbleviz.analyze(plant_late(tmp_path, {1, 2, 3}, 30 * MS, planting))
+
+    assert averaged(report) == [False, *[True] * 19]
+
+
 def test_clocks_that_dependencies_align_show_it_as_well(tmp_path: Path) -> None:
     planting = Planting(iterations=4, files="rank", iteration_ranges=True, servers=4)
     folder = plant_late(tmp_path / "late", {2}, 500 * MS, planting)
