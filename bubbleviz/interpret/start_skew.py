@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -75,8 +76,12 @@ class RecordedDevice:
         start_ns, end_ns = self.wait_ns
         return end_ns - start_ns > _LONG_WAIT * (self.span_ns[1] - self.span_ns[0])
 
+    def has_long_first_wait(self) -> bool:
+        """Return whether its first communication is the longest, and a large part of its time."""
+        return self.wait_ns == self.first_wait_ns and self.has_long_wait()
+
     def waits_for(self, begin_ns: int, long_ns: int | None = None) -> bool:
-        """Return whether the longest communication waited mostly before a recording began.
+        """Return whether the longest communication waited mostly before a later recording began.
 
         Args:
             begin_ns: When the recording began.
@@ -85,7 +90,11 @@ class RecordedDevice:
         start_ns, end_ns = self.wait_ns
         is_long = self.has_long_wait() if long_ns is None else end_ns - start_ns > long_ns
         is_mostly_before = begin_ns - start_ns > (end_ns - start_ns) // 2
-        return is_long and end_ns >= begin_ns and is_mostly_before
+        return is_long and self.begin_ns < begin_ns <= end_ns and is_mostly_before
+
+    def recorded_before(self) -> int:
+        """Return for how long the device was recorded when it left its first communication."""
+        return self.first_wait_ns[1] - self.begin_ns
 
     def may_wait_for(self, other: RecordedDevice) -> bool:
         """Return whether it may have waited for another recording, without a common clock.
@@ -95,11 +104,11 @@ class RecordedDevice:
         """
         if other.path == self.path or (self.has_common_clock and other.has_common_clock):
             return False
-        if self.wait_ns != self.first_wait_ns or not self.has_long_wait():
+        if not self.has_long_first_wait():
             return False
         has_communication = other.first_wait_ns[1] > other.first_wait_ns[0]
-        recorded_ns = other.first_wait_ns[1] - other.begin_ns
-        return has_communication and recorded_ns < (self.wait_ns[1] - self.wait_ns[0]) // 2
+        is_late = other.recorded_before() < (self.wait_ns[1] - self.wait_ns[0]) // 2
+        return has_communication and is_late
 
 
 def recorded_devices(
@@ -220,11 +229,14 @@ def common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) 
         The time on their common clock in ns, or None if nothing waited for a recording to begin.
     """
     timed = _comparable(devices)
-    for begin_ns in sorted({device.begin_ns for device in timed}, reverse=True):
-        earlier = [device for device in timed if device.begin_ns < begin_ns]
-        if any(device.waits_for(begin_ns, long_ns) for device in earlier):
-            return begin_ns
-    return None
+    begins_ns = distinct(np.array([device.begin_ns for device in timed], np.int64))
+    awaited_ns = [
+        int(begins_ns[n_until - 1])
+        for device in timed
+        if (n_until := int(np.searchsorted(begins_ns, device.wait_ns[1], side="right")))
+        and device.waits_for(int(begins_ns[n_until - 1]), long_ns)
+    ]
+    return max(awaited_ns, default=None)
 
 
 def _comparable(devices: Sequence[RecordedDevice]) -> list[RecordedDevice]:
@@ -260,11 +272,19 @@ def unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
     Args:
         devices: The devices of all profiles.
     """
-    waits_ns = [
-        device.wait_ns[1] - device.wait_ns[0]
-        for device in devices
-        if any(device.may_wait_for(other) for other in devices)
+    if len(_comparable(devices)) == len(devices):
+        return ()
+    # Few were recorded for so short a time that they need to be compared.
+    communicating = [
+        device for device in devices if device.first_wait_ns[1] > device.first_wait_ns[0]
     ]
+    others = sorted(communicating, key=RecordedDevice.recorded_before)
+    waits_ns = []
+    for device in filter(RecordedDevice.has_long_first_wait, devices):
+        length_ns = device.wait_ns[1] - device.wait_ns[0]
+        late = takewhile(lambda other: other.recorded_before() < length_ns // 2, others)  # noqa: B023
+        if any(device.may_wait_for(other) for other in late):
+            waits_ns.append(length_ns)
     if not waits_ns:
         return ()
     reason = (

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import advice
 from bubbleviz.analyses.nccl.analysis import measure_communication
-from bubbleviz.interpret.start_skew import RecordedDevice, common_start
+from bubbleviz.interpret.start_skew import RecordedDevice, common_start, unclear_waits
 from tests.support.nsys_exports import C, K, R, profile
 
 MS = 1_000_000
@@ -232,6 +234,44 @@ def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) 
         wait_ns=wait_ns,
         first_wait_ns=wait_ns,
     )
+
+
+def some_devices(times: list[tuple[int, int, int, bool, bool]]) -> list[RecordedDevice]:
+    """Return devices by begin, start and length of the longest wait, and two flags.
+
+    The flags tell whether it is the first wait, and whether the device has a common clock.
+    """
+    devices = []
+    for number, (begin_ns, start_ns, length_ns, is_first, has_common_clock) in enumerate(times):
+        wait_ns = start_ns, start_ns + length_ns
+        device = RecordedDevice(
+            path=f"{number // 2}.sqlite",
+            has_common_clock=has_common_clock,
+            begin_ns=begin_ns,
+            span_ns=(begin_ns, begin_ns + 100),
+            wait_ns=wait_ns,
+            first_wait_ns=wait_ns if is_first else (begin_ns, begin_ns + 1),
+        )
+        devices.append(device)
+    return devices
+
+
+TIMES = st.integers(0, 40)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES, TIMES, st.booleans(), st.booleans()), max_size=6))
+def test_recordings_that_are_waited_for_agree_with_a_slow_reference(
+    times: list[tuple[int, int, int, bool, bool]],
+) -> None:
+    devices = some_devices(times)
+    timed = [device for device in devices if device.has_common_clock]
+    if len({device.path for device in devices}) == 1:
+        timed = devices
+    begins_ns = [d.begin_ns for d in timed if any(each.waits_for(d.begin_ns) for each in timed)]
+    assert common_start(devices) == max(begins_ns, default=None)
+
+    unclear = [any(each.may_wait_for(other) for other in devices) for each in devices]
+    assert sum(note.count for note in unclear_waits(devices)) == sum(unclear)
 
 
 def test_the_last_recording_that_is_waited_for_counts() -> None:
