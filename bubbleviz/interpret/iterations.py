@@ -36,6 +36,8 @@ _ABOUT = 0.1
 #: usually works before an Optimizer.
 _IDLE_STEP = 0.5
 _NUMBER = re.compile(r"[0-9]+")
+#: Number of ranges that no Optimizer consists of.
+_MANY = 1 << 31
 #: No iteration has a number of more digits.
 _DIGITS = 18
 
@@ -334,10 +336,11 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     capture holds none.
     """
     iteration = np.full(len(order), NONE, np.int64)
-    for rank in distinct(order.rank):
+    ranks, parts = distinct(order.rank), _parts_of_steps(order)
+    for rank, n_parts in zip(ranks.tolist(), parts.tolist(), strict=True):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
-        index = _by_marks(ranges, bool(constant[rows[0]]))
+        index = _by_marks(ranges, constant=bool(constant[rows[0]]), n_parts=n_parts)
         late = np.flatnonzero(ranges.post_validation)
         ends = np.flatnonzero(ranges.optimizer)
         before = np.searchsorted(ends, late) - 1
@@ -346,7 +349,7 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     return iteration
 
 
-def _by_marks(ranges: HostOrder, constant: bool) -> Ints:
+def _by_marks(ranges: HostOrder, *, constant: bool, n_parts: int) -> Ints:
     """Return a rank's iterations: as ranges name them, and by repetition where none does.
 
     What no range names stands between the named ones, as an evaluation does::
@@ -365,10 +368,55 @@ def _by_marks(ranges: HostOrder, constant: bool) -> Ints:
         loose = ranges.take(rows)
         bounds = _after_optimizers(loose) if constant else _bounds(loose)
         place[rows] = _segments(bounds, len(rows)) + 1
-    return groups_of(number, place, np.cumsum(_idle_steps(ranges))).of_row
+    return groups_of(number, place, np.cumsum(_idle_steps(ranges, n_parts))).of_row
 
 
-def _idle_steps(ranges: HostOrder) -> Bools:
+def _parts_of_steps(order: HostOrder) -> Ints:
+    """Return of how many ranges an Optimizer of each rank consists; -1 unknown.
+
+    That is the fewest that follow each other at the end of an iteration, on any of the ranks that
+    run as many Optimizers: these step together, and a rank may idle in every other iteration::
+
+        rank 0   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer
+        rank 1   F0 B0 Optimizer         Optimizer   F0 B0 Optimizer         Optimizer
+
+    It is unknown where an Optimizer runs between backwards.
+
+    Args:
+        order: Ranges of all ranks.
+
+    Returns:
+        Number for each of the distinct ranks, in order.
+    """
+    ranks = distinct(order.rank)
+    is_step = order.optimizer[order.counted | order.optimizer]
+    if not (is_step[1:] & is_step[:-1]).any():
+        return np.full(len(ranks), NONE)
+    fewest, n_steps = [], []
+    for rank in ranks:
+        ranges = order.take(np.flatnonzero(order.rank == rank))
+        ranges = ranges.take(ranges.counted | ranges.optimizer)
+        first, behind = _step_runs(ranges.optimizer)
+        at_end = ranges.forward[behind[behind < len(ranges)]].all()
+        # The capture may begin between the parts of an Optimizer.
+        count = (behind - first)[first > 0] if at_end else behind[:0]
+        fewest.append(int(count.min(initial=_MANY)))
+        n_steps.append(int(np.count_nonzero(ranges.optimizer)))
+    together = groups_of(np.array(n_steps, np.int64)).of_row
+    parts = np.full(len(fewest), _MANY)
+    np.minimum.at(parts, together, np.array(fewest, np.int64))
+    parts = parts[together]
+    return np.where((parts < _MANY) & (np.array(fewest) < _MANY), parts, NONE)
+
+
+def _step_runs(is_step: Bools) -> tuple[Ints, Ints]:
+    """Return where Optimizers that follow each other begin, and where they end, exclusive."""
+    first = np.flatnonzero(is_step & ~np.append(False, is_step[:-1]))
+    last = np.flatnonzero(is_step & ~np.append(is_step[1:], False))
+    return first, last + 1
+
+
+def _idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
     """Tell which Optimizers of a rank begin an iteration in which the rank has nothing else to run.
 
     A stage without work in an iteration still steps there. Its Optimizer then follows another
@@ -382,6 +430,7 @@ def _idle_steps(ranges: HostOrder) -> Bools:
 
     Args:
         ranges: The ranges of one rank.
+        n_parts: Number of ranges of an Optimizer, or -1 if it is unknown.
 
     Returns:
         Mask of the Optimizers that begin an idle iteration.
@@ -392,35 +441,24 @@ def _idle_steps(ranges: HostOrder) -> Bools:
     follows_step = np.append(False, is_step[:-1])
     if not (is_step & follows_step).any() or not ranges.forward.any():
         return is_idle
-    by_count = _idle_steps_by_count(is_step, ranges.forward[rows])
-    is_idle[rows] = _idle_steps_by_time(ranges.take(rows)) if by_count is None else by_count
+    first, behind = _step_runs(is_step)
+    count = (behind - first)[first > 0]
+    if n_parts > 0 and len(count) and not (count % n_parts).any():
+        is_idle[rows] = _idle_steps_by_count(is_step, n_parts)
+    else:
+        is_idle[rows] = _idle_steps_by_time(ranges.take(rows))
     return is_idle
 
 
-def _idle_steps_by_count(is_step: Bools, is_forward: Bools) -> Bools | None:
+def _idle_steps_by_count(is_step: Bools, n_parts: int) -> Bools:
     """Tell which Optimizers begin an idle iteration, by how many follow each other.
 
     Args:
         is_step: Whether each range of a rank is an Optimizer; the others are forwards and
             backwards, of which there are some.
-        is_forward: Whether each is a forward.
-
-    Returns:
-        Mask of the Optimizers that begin an idle iteration. None if that is unknown: if an
-        Optimizer runs between backwards, or if iterations end with different numbers of
-        Optimizers.
+        n_parts: Number of ranges of an Optimizer.
     """
-    first = np.flatnonzero(is_step & ~np.append(False, is_step[:-1]))
-    behind = np.flatnonzero(is_step & ~np.append(is_step[1:], False)) + 1
-    count = behind - first
-    followed = behind < len(is_step)
-    # The capture may begin between the parts of an Optimizer.
-    whole = count[first > 0]
-    if len(whole) == 0 or not is_forward[behind[followed]].all():
-        return None
-    n_parts = int(whole.min())
-    if (whole % n_parts).any():
-        return None
+    first, behind = _step_runs(is_step)
     place = np.arange(len(is_step))
     run = np.searchsorted(first, place, side="right") - 1
     # An Optimizer before the first work is counted back from there.

@@ -99,6 +99,8 @@ def test_causes_of_an_idle_stage_add_up_to_its_bubble(tmp_path: Path) -> None:
         (6, (1, 2, 3)),
         (4, (3,)),
         (4, (0, 1)),
+        (6, (1, 3, 5)),
+        (5, (0, 1, 3, 4)),
         (5, (3, 4)),
         (8, (2, 3, 4, 5)),
         (8, (2, 3, 5, 6)),

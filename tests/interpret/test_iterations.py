@@ -178,16 +178,38 @@ UNDIVIDED = "iteration boundaries are unknown"
     ],
 )
 def test_which_optimizers_are_iterations_without_work(ranges: str, numbers: str) -> None:
-    names = ranges.split()
-    phases = {"F": Phase.F, "B": Phase.BW, "O": Phase.OPTIMIZER}
-    phase = np.array([phases[name[0]] for name in names])
-    microbatch = np.array([int(name[1:] or NONE) for name in names])
-    start_ns = 10 * np.arange(len(names))
-    rank, mark = np.zeros(len(names), np.int64), np.full(len(names), NONE)
-    order = host_order(rank, phase, (microbatch,), (), mark, (start_ns, start_ns + 8))
+    assert numbers_of(ranges) == [numbers]
 
+
+@pytest.mark.parametrize(
+    ("ranges", "of_another", "numbers"),
+    [
+        ("F0 B0 O O F0 B0 O O", "F0 B0 O F0 B0 O F0 B0 O F0 B0 O", "0 0 0 1 2 2 2 3"),
+        ("O O F0 B0 O O", "F0 B0 O F0 B0 O F0 B0 O F0 B0 O", "0 1 2 2 2 3"),
+        # The other rank does not run as many.
+        ("F0 B0 O O F0 B0 O O", "F0 B0 O F0 B0 O", "0 0 0 0 1 1 1 1"),
+        # The other one's Optimizers say nothing.
+        ("F0 B0 O O F0 B0 O O", "F0 F1 B0 O B1 O F0 F1 B0 O B1 O", "0 0 0 0 1 1 1 1"),
+    ],
+)
+def test_ranks_that_run_as_many_optimizers_step_together(
+    ranges: str, of_another: str, numbers: str
+) -> None:
+    """A rank may idle in every other iteration."""
+    assert numbers_of(ranges, of_another)[0] == numbers
+
+
+def numbers_of(*ranges: str) -> list[str]:
+    """Return the iterations of the ranges of each rank, one range after another."""
+    names = [(rank, name) for rank, text in enumerate(ranges) for name in text.split()]
+    phases = {"F": Phase.F, "B": Phase.BW, "O": Phase.OPTIMIZER}
+    rank = np.array([number for number, _ in names])
+    phase = np.array([phases[name[0]] for _, name in names])
+    microbatch = np.array([int(name[1:] or NONE) for _, name in names])
+    start_ns, mark = 10 * np.arange(len(names)), np.full(len(names), NONE)
+    order = host_order(rank, phase, (microbatch,), (), mark, (start_ns, start_ns + 8))
     iteration = number_iterations(order, np.zeros(len(names), bool))
-    assert " ".join(map(str, iteration.tolist())) == numbers
+    return [" ".join(map(str, iteration[rank == number].tolist())) for number in range(len(ranges))]
 
 
 def naming(folder: Path, *patterns: str) -> Path:
