@@ -71,12 +71,12 @@ def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
 
 
 def show_text(text: str) -> None:
-    """Print a text of one or several lines as it is, apart from characters that do not print."""
+    """Print a text of one or several lines, with blanks in place of unprintable characters."""
     show_lines([(Span(line),) for line in text.splitlines()], display())
 
 
 def rich_text(line: Line) -> Text:
-    """Return a line as rich shows it, with a blank for each character that does not print."""
+    """Convert a line to rich text, with a blank for each unprintable character."""
     from rich.text import Text
 
     return Text.assemble(*printable_line(line))
@@ -137,12 +137,12 @@ def _shows_blocks() -> bool:
 
 
 def pass_on(content: str | bytes) -> None:
-    """Write a file to standard output as it would be written to disk: text in UTF-8.
+    """Write the content of a file to standard output, exactly as to disk, with text in UTF-8.
 
-    A terminal gets the text without the characters that do not print.
+    On a terminal, unprintable characters of a text become blanks.
 
     Raises:
-        OutputError: the content is binary, and standard output takes only text.
+        OutputError: The content is binary, and standard output accepts only text.
     """
     binary = getattr(sys.stdout, "buffer", None)
     if isinstance(content, str) and sys.stdout.isatty():
@@ -203,18 +203,18 @@ def complain(message: str, code: int, names: PrivateNames) -> int:
 
 @contextmanager
 def printed_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
-    """Print what the package logs while a command runs, or drop it if the command is quiet.
+    """Print the log messages of the package while a command runs, or drop them if it is quiet.
 
-    The attribute ``hosts`` of a log record lists the names of hosts in its message.
+    The attribute ``hosts`` of a log record lists the host names in its message.
 
     Args:
-        names: The private names to replace.
-        quiet: Whether nothing is printed.
+        names: Private names to replace.
+        quiet: Whether to drop the messages.
     """
     import logging
 
     class WarningPrinter(logging.Handler):
-        """Prints each log record as one line of this program."""
+        """Prints each log record as one warning line."""
 
         def emit(self, record: logging.LogRecord) -> None:
             """Print a log record."""

@@ -83,13 +83,13 @@ def operation_ranges_of(
 def _step_times(
     named: Ranges, work: DeviceWork, of_range: Ints, rank: Ints, phase: Ints
 ) -> tuple[Ints, Ints]:
-    """Return when ranges start and end, Optimizers by their compute kernels.
+    """Return the start and end of ranges, measured by the compute kernels of Optimizers.
 
-    The host may launch the Optimizers of two iterations one right after the other, so that only
-    the kernels show the time between them. A collective inside the second one may wait all that
-    time, so only compute kernels count. The time is compared with that from the first work after
-    an Optimizer to the next Optimizer, so the kernels of both are looked up, but only if a rank has
-    two Optimizers with no work between them.
+    The host may launch the Optimizers of two iterations in immediate succession, so only their
+    kernels show the time between them. A collective in the second one may wait for all of this
+    time, so only compute kernels count. The time is compared with the time from the first work
+    after an Optimizer to the next Optimizer, so the kernels of that work are looked up, too. No
+    kernels are looked up unless a rank has two Optimizers without work between them.
 
     Args:
         named: Ranges that name operations.
@@ -99,8 +99,8 @@ def _step_times(
         phase: Phase of each placed range.
 
     Returns:
-        Start and end of each placed range: of its compute kernels if they were looked up and exist,
-        else of the range.
+        Start and end of the compute kernels of each placed range, or of the range itself if they
+        were not looked up or do not exist.
     """
     start_ns, end_ns = named.start_ns[of_range], named.end_ns[of_range]
     rows = np.flatnonzero(among(phase, (*COUNTED, Phase.OPTIMIZER)))

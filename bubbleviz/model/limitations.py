@@ -12,21 +12,21 @@ if TYPE_CHECKING:  # limitations are made before numpy is loaded
 
 
 class LimitationKind(Enum):
-    """What later stages make of a limitation, whose text is for people alone."""
+    """Kind of a limitation, by which later stages treat it. Its text is only for people."""
 
     OTHER = auto()
     COSTS = auto()  # kernels, calls or instructions are missing: costs may be off
     WRONG_COSTS = auto()  # costs of instructions are wrong
     KERNELS_LEFT_OUT = auto()  # for their times; likewise a limit of costs
-    KERNELS_IMPOSSIBLE = auto()  # left out, since no work can have their times; likewise
+    KERNELS_IMPOSSIBLE = auto()  # left out because their times are impossible; likewise
     PROFILE_UNREADABLE = auto()  # a file of a directory is left out
-    FILE_DAMAGED = auto()  # cut short or damaged, so that any event may be missing
+    FILE_DAMAGED = auto()  # cut short or damaged, so any event may be missing
     RECORDING_DAMAGED = auto()  # iterations of ranks are left out
     RECORDING_NAMES_LOST = auto()  # operations of averaged iterations may be left out
     KERNELS_OVERRUN = auto()  # ends that contradict the next kernel on a stream were corrected
     KERNELS_LOST = auto()  # so many that ratios are off; likewise a limit of costs
-    GRAPHS_LOST = auto()  # graph launches without kernels, though others have theirs
-    WORK_BEFORE_CAPTURE = auto()  # kept a device busy, and was not recorded
+    GRAPHS_LOST = auto()  # graph launches without recorded kernels
+    WORK_BEFORE_CAPTURE = auto()  # kept a device busy and was not recorded
     RECORDINGS_AWAITED = auto()  # no iteration began after all ranks were recorded
     WAITS_UNCLEAR = auto()  # communication may only have waited for a recording to begin
     RANGE_NAMES_LOST = auto()  # likewise a limit of costs
@@ -42,18 +42,20 @@ class LimitationKind(Enum):
     STAGES_UNKNOWN = auto()  # though ranks work: nothing shows which they hold
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
     STAGES_COUNTED_FROM_HELD = auto()  # earlier ones have no profile, and nothing tells how many
-    COMMUNICATION_COUNTED = auto()  # kernels that look like it count as compute: bubbles are larger
+    COMMUNICATION_COUNTED = (
+        auto()
+    )  # kernels that look like it count as compute, so bubbles are larger
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     LIMIT_UNUSED = auto()  # nothing is known to hold against a limit that was given
-    HOST_NAME_SHARED = auto()  # profiles of one hostname are of several machines
-    RANKS_CONTRADICTED = auto()  # those of one host, on its clock
+    HOST_NAME_SHARED = auto()  # profiles of several machines have one hostname
+    RANKS_CONTRADICTED = auto()  # clocks of profiles with one hostname contradict each other
     UTC_CONTRADICTED = auto()  # clocks that dependencies align may be right
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds
 
 
 #: Share of a file's events that cannot be read from which the file counts as damaged.
 DAMAGED_SHARE = 0.01
-#: Kinds of kernels that were left out for their times.
+#: Kinds of limitations for kernels that were left out because of their times.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
 
 
@@ -62,10 +64,10 @@ class Limitation:
     """A limit of an analysis.
 
     Attributes:
-        what: Its subject.
-        reason: Why, and what follows.
-        count: How often it applies.
-        kind: What later stages make of it.
+        what: Subject of the limitation.
+        reason: The reason and its consequences.
+        count: Number of times that it applies.
+        kind: Kind by which later stages treat it.
         hosts: Names of hosts that the reason contains and that no other part of a result lists.
         times_ns: Times of the damage on the profile's clock, or None if they are unknown.
         unknown_ns: Start and end of the times on devices that the damage makes uncertain, or None
@@ -91,14 +93,15 @@ class Limitation:
         return {"what": self.what, "reason": self.reason, "count": self.count}
 
     def outside(self, low_ns: int, high_ns: int, delay_ns: int = 0) -> Limitation:
-        """Return the limitation as it concerns a window of time on the profile's clock.
+        """Return the limitation for a time window on the profile's clock.
 
-        Damage whose times are known, and lie outside, makes no time in the window uncertain.
+        If the times of the damage are known and all outside the window, the reason says so, and the
+        kind becomes COSTS.
 
         Args:
             low_ns: Start of the window.
             high_ns: End of the window.
-            delay_ns: Time for which damage may delay what it concerns.
+            delay_ns: Maximum time from the damage to its effects.
         """
         if self.unknown_ns is not None:
             start_ns, end_ns = self.unknown_ns

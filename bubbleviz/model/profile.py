@@ -177,7 +177,7 @@ class Activities(Table):
     def rows_by_stream(self, streams: Codes) -> Iterator[Codes]:
         """Yield the rows of each stream of each rank, ascending.
 
-        One stream comes after the other, so that little memory is used.
+        Streams are handled one after the other to save memory.
 
         Args:
             streams: Stream of each row within its rank, or -1 if unknown.
@@ -250,9 +250,9 @@ class CallLog(Protocol):
         """
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of the calls whose names begin in some way, ascending.
+        """Return the rows of the calls whose names start with one of ``beginnings``, ascending.
 
-        Names are those of calls that have work on a device.
+        Only names of calls that launch work on a device are supported.
         """
 
     def containing(self, letters: str) -> Ints:
@@ -405,13 +405,12 @@ class Profile:
             the format has none.
         is_merged: Whether the file joins recordings of several processes, which may have begun at
             different times.
-        process_labels: Labels that a file of several recordings gives their processes, keyed by
-            process.
-        streams: Callable that returns the stream of each activity, or -1 if unknown, while the
-            file is open. Streams are numbered within a device of a process. The attribute is None
-            if the format records no streams.
-        copies: Callable that returns what copies moved, while the file is open. The attribute is
-            None if the format records nothing of them.
+        process_labels: Labels of processes in a file of several recordings, keyed by process.
+        streams: Callable that returns the stream of each activity, or -1 if unknown. Streams are
+            numbered per device of a process. It works only while the file is open. The attribute is
+            None if the format records no streams.
+        copies: Callable that returns the table of copies. It works only while the file is open. The
+            attribute is None if the format does not describe copies.
     """
 
     source: Source
@@ -438,7 +437,7 @@ class Profile:
     copies: Callable[[], Copies] | None = None
 
     def place(self, process: int, device_id: int) -> str:
-        """Return a device in words, with the label of its process if there is one."""
+        """Describe a device in words, with the label of its process if it has one."""
         label, place = self.process_labels.get(process, ""), self.source.place(device_id)
         return f"{label} {place}" if label else place
 

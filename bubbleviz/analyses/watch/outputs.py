@@ -109,7 +109,7 @@ def _json_lines(path: str) -> Iterator[Take]:
     try:
         yield take
     except BaseException:
-        # A run that ends with an error leaves no output without content.
+        # Remove an empty output file if the run ends with an error.
         if is_new and file.tell() == 0:
             Path(path).unlink(missing_ok=True)
         raise
@@ -261,8 +261,8 @@ _CAUSES, _SHOWN_RANKS = 4, 5
 _PAUSES = 8
 #: Widest trend and bars of causes; columns of a cause before its bar.
 _WIDTH, _BAR, _CAUSE = 60, 30, 29
-#: Characters of a host's name and of advice.
-_HOST, _ADVICE = 60, 400
+#: Maximum number of characters of a host name and of advice.
+_MAX_HOST, _MAX_ADVICE = 60, 400
 #: The trend rises from its least to its largest value, which are so far apart at least: what is
 #: less is noise.
 _LEAST_RISE = 0.02
@@ -295,7 +295,7 @@ def _ranks(iteration: WatchedIteration) -> str:
 
 def _slow(slow: RankPace) -> str:
     stage = "" if slow.stage is None else f"stage {slow.stage}"
-    place = ", ".join(filter(None, (stage, texts.one_line(slow.host, _HOST))))
+    place = ", ".join(filter(None, (stage, texts.one_line(slow.host, _MAX_HOST))))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
         f"rank {slow.rank}{f' ({place})' if place else ''} computes {texts.percent(slow.excess)} "
@@ -329,10 +329,10 @@ def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Ite
     """Yield the lines of a page of the terminal.
 
     Args:
-        folder: that is watched.
-        sight: the newest one.
-        told: the newest events.
-        width: columns of the terminal.
+        folder: The watched folder.
+        sight: The newest measurements.
+        told: The newest events, one line each.
+        width: Number of columns of the terminal.
     """
     if sight.trend:
         yield from _lines(folder, sight, width)
@@ -375,7 +375,7 @@ def _lines(folder: str, sight: Sight, width: int) -> Iterator[Line]:
         named = "rank" if len(sight.silent) == 1 else "ranks"
         yield (Span(f"Silent: {named} {ranks}", "red"),)
     if sight.advice:
-        advice = texts.one_line(sight.advice, _ADVICE)
+        advice = texts.one_line(sight.advice, _MAX_ADVICE)
         yield from ((), (Span(f"What to do first: {advice}"),))
 
 
