@@ -1,15 +1,15 @@
-"""Damage small inputs of every kind at random and run commands on them: no traceback may come.
+"""Fuzz the command line: run commands on small inputs of every kind that are damaged at random.
 
-Each seed draws a kind of input, a good input of that kind, damage of its bytes, values or
+Each seed selects a kind of input, a good input of this kind, damage to its bytes, values or
 structure, and a command. Commands run one after the other in one process per core. A command must
-end in time, with exit code 0, with 3 if a limit is exceeded, or with 1 or 2 and one sentence. Its
-output may not direct a terminal, a command that refuses writes no file, and the input stays as it
-was.
+end in time, with exit code 0, with 3 if a limit is exceeded, or with 1 or 2 and a one-sentence
+error. Its output must not contain control characters, a command that fails must not write a file,
+and the input must not change.
 
     python scripts/fuzz_commands.py [--inputs 100000] [--first SEED] [--failures FOLDER]
 
-Inputs with a problem are copied to the folder of failures. ``--inputs 1 --first SEED`` runs one of
-them again. Exit codes: 0 no input has a problem, 1 some have.
+Inputs with a problem are copied to the folder of failures. To run one of them again, use
+``--inputs 1 --first SEED``. Exit codes: 0 if no input has a problem, else 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scripts.fuzzing.campaign import Counts, run_campaign  # the path comes firs
 from scripts.fuzzing.kinds import KINDS, write_inputs
 from scripts.fuzzing.worker import Answer, Request
 
-#: Inputs between two lines of progress.
+#: Number of inputs between two progress lines.
 _PROGRESS = 1_000
 
 
@@ -68,25 +68,42 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     failures = Path("build/fuzz_failures")
-    parser.add_argument("--inputs", type=int, default=1_000, metavar="N", help="inputs [1000]")
+    parser.add_argument(
+        "--inputs", type=int, default=1_000, metavar="N", help="number of inputs [1000]"
+    )
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed [0]")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no input later")
-    parser.add_argument("--kind", action="append", default=[], help="only this kind; repeat")
-    parser.add_argument("--failures", type=Path, default=failures, help=f"folder [{failures}]")
-    parser.add_argument("--max-seconds", type=float, default=60.0, help="of an input [60]")
-    parser.add_argument("--max-cpu-seconds", type=float, default=10.0, help="of an input [10]")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="start no input after this time"
+    )
+    parser.add_argument(
+        "--kind", action="append", default=[], help="use only this kind (repeatable)"
+    )
+    parser.add_argument(
+        "--failures",
+        type=Path,
+        default=failures,
+        help=f"folder for inputs with a problem [{failures}]",
+    )
+    parser.add_argument(
+        "--max-seconds", type=float, default=60.0, help="time limit of an input [60]"
+    )
+    parser.add_argument(
+        "--max-cpu-seconds", type=float, default=10.0, help="CPU time limit of an input [10]"
+    )
     return parser
 
 
 class _Progress:
-    """Prints each problem as it comes, and the number of inputs now and then.
+    """Prints each problem when it occurs, and the number of finished inputs at intervals.
 
     Args:
         inputs: Number of inputs of the run.
 
     Attributes:
-        counts: What came of the inputs so far.
+        counts: Outcomes of the finished inputs.
     """
 
     def __init__(self, inputs: int) -> None:
@@ -94,7 +111,7 @@ class _Progress:
         self._inputs, self._done, self._begin_s = inputs, 0, time.monotonic()
 
     def show(self, answer: Answer) -> None:
-        """Count an input, and print what is due."""
+        """Count a finished input, and print its problems and the progress."""
         self.counts.add(answer)
         self._done += 1
         for problem in answer.problems:

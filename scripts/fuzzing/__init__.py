@@ -1,1 +1,1 @@
-"""The fuzzer of the command line: good inputs, damage, commands, and checks of the outcome."""
+"""Fuzzer of the command line: good inputs, their damage, commands, and checks of the outcome."""

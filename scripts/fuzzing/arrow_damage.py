@@ -21,7 +21,7 @@ def damage_arrow(path: Path, chance: Random) -> None:
         damaged = _damage_table(table, chance)
         _write(path, damaged)
     except (pa.ArrowException, OSError, OverflowError, TypeError, ValueError):
-        # An earlier step damaged the file, or Parquet cannot hold the new type.
+        # An earlier step damaged the file, or Parquet does not support the new type.
         return
 
 
@@ -79,7 +79,7 @@ def _draw_column(column: Any, chance: Random) -> Any:
     values = column.to_pylist()
     drawn = chance.randrange(8)
     if drawn >= 5 and values:
-        # Values that are valid by themselves, in other rows.
+        # Each value stays valid but moves to another row.
         for _ in range(chance.choice([1, 1, len(values)])):
             first, second = chance.randrange(len(values)), chance.randrange(len(values))
             values[first], values[second] = values[second], values[first]

@@ -1,4 +1,4 @@
-"""Damage of bytes: of a page, of a file, or of a text whose format does not matter."""
+"""Damages bytes of any content, whatever its format."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _GZIP = b"\x1f\x8b"
 
 
 def replace_byte(content: bytearray, offset: int, chance: Random) -> None:
-    """Replace a byte by one that readers trip over, by any byte, or flip one of its bits."""
+    """Replace a byte with a special or random value, or flip one of its bits."""
     content[offset] = chance.choice(
         [*NASTY_BYTES, chance.randrange(256), content[offset] ^ 1 << chance.randrange(8)]
     )
 
 
 def damage_bytes(content: bytes, chance: Random) -> bytes:
-    """Return bytes of which a few are replaced, or a piece is cut, lost, repeated or moved."""
+    """Replace a few bytes, or remove, repeat, zero or insert a piece, or cut off the end."""
     if not content:
         return bytes(chance.randrange(256) for _ in range(chance.randrange(40)))
     damaged = bytearray(content)
@@ -47,7 +47,7 @@ def damage_bytes(content: bytes, chance: Random) -> bytes:
 
 
 def damage_file_bytes(path: Path, chance: Random) -> None:
-    """Damage the bytes of a file; those of a gzipped file before or after packing."""
+    """Damage the bytes of a file; in a gzipped file, damage the compressed or the plain bytes."""
     content = path.read_bytes()
     if content.startswith(_GZIP) and chance.random() < 0.6:
         edit_content(path, lambda text: damage_bytes(text, chance))
@@ -56,11 +56,11 @@ def damage_file_bytes(path: Path, chance: Random) -> None:
 
 
 def edit_content(path: Path, edit: Callable[[bytes], bytes]) -> None:
-    """Replace the content of a file, unpacked and packed again if it is gzipped.
+    """Replace the content of a file. A gzipped file is unpacked first and packed again.
 
     Args:
         path: The file.
-        edit: Returns the new content, given the content.
+        edit: Returns the new content for the present content.
     """
     content = path.read_bytes()
     if not content.startswith(_GZIP):

@@ -1,4 +1,4 @@
-"""Runs the inputs of a range of seeds in worker processes and counts what came of them."""
+"""Runs the inputs of a range of seeds in worker processes and counts the outcomes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pathlib import Path
 from scripts.fuzzing.worker import Answer, Request, Started, keep_failure
 from tests.support.places import CHECKOUT
 
-#: Inputs that one worker process runs. A new process starts without what the last one cached.
+#: Number of inputs per worker process. A new process starts with empty caches.
 _BATCH = 500
-#: Seeds that are listed for each problem.
+#: Maximum number of seeds listed for each problem.
 _MAX_SEEDS = 5
 
 
 @dataclass
 class Counts:
-    """What came of all inputs.
+    """Counts of the outcomes of all inputs.
 
     Attributes:
-        outcomes: Number of inputs by kind and outcome: an exit code, or ``problem``.
-        problems: Number of inputs by kind and problem.
-        seeds: First seeds of each kind and problem.
+        outcomes: Number of inputs, keyed by kind and outcome (an exit code or ``problem``).
+        problems: Number of inputs, keyed by kind and problem.
+        seeds: First seeds with each problem, keyed by kind and problem.
     """
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class Counts:
                 seeds.append(answer.seed)
 
     def lines(self) -> Iterator[str]:
-        """Yield a table of the outcomes by kind, and a list of the problems."""
+        """Yield the lines of a table of outcomes by kind, and of a list of problems."""
         columns = ("exit 0", "exit 1", "exit 2", "exit 3", "problem")
         kinds = sorted({kind for kind, _ in self.outcomes})
         yield f"{'kind':<16}{'inputs':>9}" + "".join(f"{column:>9}" for column in columns)
@@ -70,10 +70,10 @@ def run_campaign(
     """Run all inputs of a request.
 
     Args:
-        request: Seeds of all inputs; each worker gets a folder of its own.
-        jobs: Number of worker processes at a time.
-        report: Called for each input, by one thread at a time.
-        max_s: Time after which no further batch begins, in seconds.
+        request: Seeds of all inputs. Each worker gets a separate folder.
+        jobs: Number of concurrent worker processes.
+        report: Callback for each input, called by one thread at a time.
+        max_s: Time after which no further batch starts, in seconds.
     """
     end_s = time.monotonic() + max_s
     lock = threading.Lock()
@@ -100,7 +100,11 @@ def run_campaign(
 
 
 def _run_batch(request: Request, take: Callable[[Answer], None]) -> tuple[int, ...]:
-    """Run a batch in a new process; return the seeds after one that ended the process."""
+    """Run a batch in a new process.
+
+    Returns:
+        Seeds that were not run because an earlier seed ended the process.
+    """
     started: Started | None = None
     with (
         Path(f"{request.folder}.stacks").open("w+", encoding="utf-8") as stacks,
@@ -132,7 +136,7 @@ def _run_batch(request: Request, take: Callable[[Answer], None]) -> tuple[int, .
 
 
 def _name_death(code: int, max_s: float) -> str:
-    """Return why a worker ended in the middle of an input."""
+    """Describe how a worker ended in the middle of an input."""
     if code == -signal.SIGALRM:
         return f"no end within {max_s:g} s"
     return (

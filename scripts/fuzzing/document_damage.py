@@ -1,4 +1,4 @@
-"""Damage of documents: JSON, JSON Lines and pickles whose values, keys and structure change."""
+"""Damages the values, keys and structure of JSON, JSON Lines and pickled documents."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def damage_json(path: Path, chance: Random) -> None:
 
 
 def damage_json_lines(path: Path, chance: Random) -> None:
-    """Change values of some lines of JSON, or lose, repeat or reorder lines.
+    """Change values in some lines of JSON, or remove, repeat or reorder lines.
 
-    The checksum of a changed line is computed anew most of the time, since a line with a wrong
-    checksum is read no further.
+    The checksum of a changed line is usually recomputed, because readers skip lines with a wrong
+    checksum.
     """
 
     def edit(content: bytes) -> bytes:
@@ -51,7 +51,7 @@ def damage_json_lines(path: Path, chance: Random) -> None:
 
 
 def damage_event_text(path: Path, chance: Random) -> None:
-    """Lose, repeat, reorder or cut lines of a file with one JSON event per line."""
+    """Remove, repeat, reorder or cut lines of a file with one JSON event per line."""
 
     def edit(content: bytes) -> bytes:
         lines = content.splitlines(keepends=True)
@@ -96,7 +96,7 @@ def _encode_line(document: dict[str, Any], chance: Random) -> bytes:
 
 
 def _damage_document(document: Any, chance: Random) -> Any:
-    """Return a document with one or a few changes, made in place where possible."""
+    """Return a document with a few changes, which are made in place if possible."""
     if chance.random() < 0.01 or not isinstance(document, dict | list):
         return draw_value(chance)
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
@@ -111,7 +111,7 @@ def _damage_document(document: Any, chance: Random) -> Any:
 
 
 def _list_places(document: Any) -> list[_Place]:
-    """Return each container with each of its keys or indices; deep nesting is not entered."""
+    """Return pairs of a container and a key or index, except in deeply nested containers."""
     places: list[_Place] = []
     containers = [(document, 0)]
     while containers:
@@ -144,7 +144,7 @@ def _change_one(container: Any, key: Any, chance: Random) -> None:
 
 
 def _change_all(places: list[_Place], chance: Random) -> None:
-    """Change all values of one key in the same way: a column of the document."""
+    """Change all values of one key in the same way, like a column of the document."""
     named = [(container, key) for container, key in places if isinstance(key, str)]
     if not named:
         return
@@ -163,7 +163,7 @@ def _change_all(places: list[_Place], chance: Random) -> None:
 
 
 def _nudge(value: Any, chance: Random) -> Any:
-    """Return a value near another one, or the same as another type."""
+    """Return a value that is slightly different, or the same value as another type."""
     if isinstance(value, bool) or value is None:
         return chance.choice([True, False, None, 0, 1])
     if isinstance(value, int | float):
@@ -175,7 +175,7 @@ def _nudge(value: Any, chance: Random) -> Any:
 
 
 def _rearrange(lines: list[bytes], chance: Random) -> None:
-    """Lose, repeat, reorder or cut lines in place."""
+    """Remove, repeat, reorder, cut or insert lines in place."""
     row = chance.randrange(len(lines))
     drawn = chance.randrange(6)
     if drawn == 0:

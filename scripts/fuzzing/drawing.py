@@ -1,4 +1,4 @@
-"""Draws damaged inputs: a kind, a good input of it, damage, and a command, all from one seed."""
+"""Draws a kind of input, a good input, its damage and a command from a seed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scripts.fuzzing.byte_damage import damage_file_bytes
 from scripts.fuzzing.judging import list_contents
 from scripts.fuzzing.kinds import InputKind, folder_of
 
-#: Share of the steps that damage bytes rather than values or structure.
+#: Probability that a step damages bytes rather than values or structure.
 _BYTES_SHARE = 0.3
-#: Share of the inputs of several files that lose one, or have one twice.
+#: Probability that one file of several is removed or duplicated.
 _FILES_SHARE = 0.05
 
 
@@ -26,7 +26,7 @@ class DrawnInput:
         kind: Name of the kind of input.
         path: The damaged file or folder.
         words: Arguments of the command line.
-        outputs: Files that the command is asked to write.
+        outputs: Files that the command should write.
     """
 
     kind: str
@@ -41,11 +41,11 @@ def draw_input(
     """Write the input of a seed into an empty folder.
 
     Args:
-        seed: Decides everything that is drawn.
+        seed: Seed of all random choices.
         kinds: Kinds to draw from.
         inputs: Folder of the good inputs.
-        folder: Empty folder, which gets the folders ``in`` and ``out``.
-        damaged: Whether the input is damaged; without damage every command succeeds.
+        folder: Empty folder, in which the folders ``in`` and ``out`` are created.
+        damaged: Whether to damage the input. Every command succeeds without damage.
     """
     chance = random.Random(seed)
     kind = chance.choice(kinds)
@@ -58,7 +58,7 @@ def draw_input(
     else:
         shutil.copyfile(good, path)
     before = list_contents(path.parent)
-    # A format may refuse some changes, which leaves the input as it was.
+    # Some changes are impossible in a format and leave the input unchanged, so try again.
     while damaged and list_contents(path.parent) == before:
         _damage(path, kind, chance)
     template = chance.choice(kind.commands)
@@ -77,7 +77,7 @@ def _damage(path: Path, kind: InputKind, chance: random.Random) -> None:
             file.unlink()
         else:
             shutil.copyfile(file, file.with_name(f"again-{file.name}"))
-    # Damage of bytes comes last, so that the other steps read files of their format.
+    # Bytes are damaged last, so that the other steps can read the file format.
     steps = chance.choice([1, 1, 1, 2, 3])
     byte_steps = sum(chance.random() < _BYTES_SHARE for _ in range(steps))
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""Judges what a command did with a damaged input."""
+"""Checks the outcome of a command on a damaged input."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Exit codes: done, refused, wrong usage, and a limit that is exceeded.
+#: Exit codes for success, refused input, wrong usage and an exceeded limit.
 _CODES = (0, 1, 2, 3)
 _REFUSED = (1, 2)
-#: Beginning of every line on standard error, and of lines that refuse nothing.
+#: Prefix of every line on standard error, and of warnings.
 _LINE, _WARNING = "bubbleviz: ", "bubbleviz: warning: "
-#: Maximum number of characters of a sentence that refuses.
+#: Maximum number of characters of an error.
 _MAX_SENTENCE = 1_000
-#: Directions of text that change how a terminal shows what follows.
+#: Bidirectional classes of characters that change how a terminal shows the following text.
 _DIRECTIONS = {"LRO", "RLO", "LRE", "RLE", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
@@ -29,7 +29,7 @@ class Ended:
     Attributes:
         command: Name of the command, or a path.
         code: Exit code, or None if an exception escaped.
-        escaped: The exception and where it was raised, or "".
+        escaped: Exception that escaped and its place, or "" if none did.
         out: Standard output.
         err: Standard error.
         cpu_s: Processor time in seconds.
@@ -44,7 +44,7 @@ class Ended:
 
 
 def list_contents(folder: Path) -> Mapping[str, str]:
-    """Return the files of a folder, each with a hash of its content."""
+    """Return the hash of each file in a folder, keyed by relative path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -53,11 +53,11 @@ def list_contents(folder: Path) -> Mapping[str, str]:
 
 
 def list_problems(ended: Ended, outputs: Sequence[Path], max_cpu_s: float) -> list[str]:
-    """Return what is wrong with an outcome, each in a few words; none if nothing is.
+    """Return the problems of an outcome, each in a few words.
 
     Args:
         ended: How the command ended.
-        outputs: Files that it was asked to write.
+        outputs: Files that it should have written.
         max_cpu_s: Maximum processor time in seconds.
     """
     if ended.escaped:
@@ -83,7 +83,7 @@ def _problems_of_text(stream: str, content: bytes) -> list[str]:
 
 
 def _is_directing(character: str) -> bool:
-    """Return whether a character directs a terminal rather than being shown."""
+    """Return whether a character controls a terminal instead of being shown."""
     if character in "\n" or " " <= character <= "~":
         return False
     is_control = unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}
@@ -108,9 +108,9 @@ def _problems_of_messages(ended: Ended) -> list[str]:
         problems.append("refused without a sentence")
     elif len(sentences[-1]) > _MAX_SENTENCE:
         problems.append("refused in a sentence that is too long")
-    # ``bubbleviz PATH`` first names the command that it runs; watch reports what happens.
-    is_door = len(sentences) == 2 and ", since " in sentences[0]
-    if len(sentences) > 1 and not is_door and ended.command != "watch":
+    # ``bubbleviz PATH`` first names the command that it runs, and watch reports events.
+    names_command = len(sentences) == 2 and ", since " in sentences[0]
+    if len(sentences) > 1 and not names_command and ended.command != "watch":
         problems.append(f"refused in {len(sentences)} sentences")
     return problems
 

@@ -1,4 +1,4 @@
-"""Kinds of input: how small good ones are written, how they are damaged, what reads them."""
+"""Kinds of input: how to write small good inputs, how to damage them, and which commands to run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.support.xla_runs import steps
 #: Changes one file in place.
 Damage: TypeAlias = Callable[[Path, random.Random], None]
 
-#: The smallest runs that have every number: on one clock, and with all that an export may contain.
+#: The smallest runs with all results: a plain one, and one with everything an export may contain.
 _SMALL = Planting(stages=2, microbatches=2, iterations=2)
 _FULL = replace(
     _SMALL,
@@ -88,7 +88,7 @@ _PROFILE_COMMANDS = (
     "plan {in} -j 1",
     "{in}",
 )
-#: Commands that read a table of operations: there are no kernels.
+#: Commands that read a table of operations, which has no kernels.
 _TABLE_COMMANDS = tuple(
     command
     for command in _PROFILE_COMMANDS
@@ -112,7 +112,7 @@ _RECORDING_COMMANDS = (
     *_TABLE_COMMANDS,
 )
 _NCCL_COMMANDS = ("nccl {in} -j 1", "nccl {in} -v -o {out}/n.json -o {out}/n.csv", "{in}")
-#: Good profiles that conventions, orders and costs are applied to.
+#: Good profiles on which conventions, orders and costs are used.
 _RUN, _JAX_RUN = "{inputs}/nsys-sqlite/small", "{inputs}/nsys-sqlite/jax.sqlite"
 
 
@@ -122,9 +122,9 @@ class InputKind:
 
     Attributes:
         name: Name in counts and on the command line.
-        write: Writes good inputs into an empty folder; each entry, a file or a folder, is one.
-        damages: Damage of one file that keeps its format; damage of bytes is added to these.
-        commands: Command lines, of which one is drawn for each input.
+        write: Writes good inputs into an empty folder. Each file or folder in it is one input.
+        damages: Functions that damage a file but keep its format. Byte damage is always possible.
+        commands: Command lines. One is drawn for each input.
     """
 
     name: str
@@ -134,7 +134,7 @@ class InputKind:
 
 
 def _export(folder: Path, planting: Planting) -> Path:
-    """Plant a run and return its export, which is the only file of the folder."""
+    """Plant a run and return its export, the only file in the folder."""
     plant(planting, folder)
     return folder / "node0.sqlite"
 
@@ -261,7 +261,11 @@ def _write_recordings(folder: Path) -> None:
 
 
 def _run_command(*words: object) -> None:
-    """Run a command on a good input, to save what it writes."""
+    """Run a command on a good input to create its output files.
+
+    Raises:
+        RuntimeError: The command failed.
+    """
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         code = main([str(word) for word in words])
     if code != 0:
@@ -398,7 +402,7 @@ def folder_of(kind: InputKind, inputs: Path) -> Path:
 
 
 def write_inputs(inputs: Path) -> None:
-    """Write the good inputs of all kinds into a new folder; they are the same each time."""
+    """Write the good inputs of all kinds into a new folder. They are the same in every run."""
     for kind in KINDS.values():
         folder = folder_of(kind, inputs)
         folder.mkdir(parents=True)

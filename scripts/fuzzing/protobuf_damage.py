@@ -1,4 +1,4 @@
-"""Damage of XLA's profiles: fields of their messages."""
+"""Damages fields of the protobuf messages in XLA's profiles."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def damage_space(path: Path, chance: Random) -> None:
 
 
 def _draw_message(space: Any, chance: Random) -> Any:
-    """Return a message at a depth that is drawn: the file, a plane, a line, an event, a fact."""
+    """Return a message at a random depth: the file, a plane, a line, an event or a statistic."""
     message = space
     for _ in range(chance.randrange(6)):
         children: list[Any] = []

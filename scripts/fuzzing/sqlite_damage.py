@@ -1,4 +1,4 @@
-"""Damage of SQLite files: cells, columns, rows and tables, by SQL on a copy."""
+"""Damages cells, columns, rows and tables of SQLite files with SQL statements."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _list_tables(database: sqlite3.Connection) -> list[str]:
 
 
 def _without_constraints(database: sqlite3.Connection, table: str) -> None:
-    """Write a table anew, so that it takes any value."""
+    """Rewrite a table without constraints, so that it accepts any value."""
     for statement in rebuilt(table):
         database.execute(statement)
 

@@ -1,4 +1,4 @@
-"""Damage of texts: cells and columns of CSV, lines and values of TOML, and encodings."""
+"""Damages cells and columns of CSV files, lines and values of TOML files, and encodings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from scripts.fuzzing.byte_damage import edit_content
 from scripts.fuzzing.values import Random, draw_number, draw_text
 
-#: Encodings that editors and spreadsheets write, and none.
+#: Encodings that editors and spreadsheets write, and some that they do not write.
 _ENCODINGS = ("utf-16", "utf-16-le", "utf-8-sig", "latin-1", "utf-32", "cp037")
 _LINE_ENDS = (b"\r", b"\r\n", b"\n\n", b"\0", b"\x85")
 #: Values that replace values of TOML.
@@ -65,7 +65,7 @@ def damage_csv(path: Path, chance: Random) -> None:
 
 
 def damage_toml(path: Path, chance: Random) -> None:
-    """Replace values of a TOML file, or lose, repeat, cut or reorder lines."""
+    """Replace values of a TOML file, or remove, repeat, cut or reorder lines."""
 
     def edit(content: bytes) -> bytes:
         if chance.random() < 0.1:
@@ -114,7 +114,7 @@ def _damage_column(rows: list[list[str]], column: int, chance: Random) -> None:
 
 
 def _rearrange_rows(rows: list[list[str]], chance: Random) -> None:
-    """Repeat a row, shuffle the rows below the header, or lose the last rows."""
+    """Repeat a row, shuffle the rows below the header, or remove the last rows."""
     drawn = chance.randrange(3)
     if drawn == 0:
         rows.insert(chance.randrange(len(rows) + 1), [*chance.choice(rows)])
@@ -127,7 +127,7 @@ def _rearrange_rows(rows: list[list[str]], chance: Random) -> None:
 
 
 def _swap_cells(rows: list[list[str]], column: int, chance: Random) -> None:
-    """Swap the cells of two rows below the header; every cell stays valid by itself."""
+    """Swap the cells of two rows below the header, so that each cell remains valid."""
     first, second = chance.choice(rows[1:] or rows), chance.choice(rows[1:] or rows)
     if column < min(len(first), len(second)):
         first[column], second[column] = second[column], first[column]
@@ -142,7 +142,7 @@ def _damage_line(lines: list[str], chance: Random) -> None:
     key, equals, _ = lines[number].partition("=")
     drawn = chance.randrange(10)
     if drawn < 2 and equals:
-        # A value that is valid by itself, perhaps for another key.
+        # A valid value, perhaps of another key.
         _, _, value = chance.choice([line for line in lines if "=" in line]).partition("=")
         lines[number] = f"{key}={value}"
     elif drawn < 4 and equals:

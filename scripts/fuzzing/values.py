@@ -1,4 +1,4 @@
-"""Values that readers trip over, for damage of every format."""
+"""Special values for the damage of every format."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 Random: TypeAlias = random.Random
 
-#: Bytes that headers, sizes and types trip over.
+#: Bytes with a special meaning in headers, sizes and types.
 NASTY_BYTES = (0, 1, 2, 5, 9, 10, 11, 12, 13, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
-#: Whole numbers at the limits of types, and times that cannot be.
+#: Whole numbers at the limits of types, and impossible times.
 INTEGERS = (
     0,
     1,
@@ -29,7 +29,7 @@ INTEGERS = (
     (1 << 63) - 1,
     -(1 << 63),
 )
-#: Whole numbers that 64 bits do not hold.
+#: Whole numbers that do not fit into 64 bits.
 HUGE_INTEGERS = (1 << 63, (1 << 64) - 1, -(1 << 63) - 1, 10**30, 10**400)
 FLOATS = (0.0, -0.0, 0.5, -1.5, 1e-300, 1e18, 1e300, -1e300, float("inf"), float("nan"))
 TEXTS = (

@@ -1,4 +1,4 @@
-"""Runs the inputs of some seeds, one after the other, in one process.
+"""Runs the inputs of a list of seeds in one process, one after the other.
 
 ``python -m scripts.fuzzing.worker REQUEST`` takes a request in JSON and prints one line of JSON
 before and one after each input, so that whoever started it knows which input ended the process. If
@@ -35,7 +35,7 @@ _MAX_MEMORY = 12 << 30
 
 @dataclass(frozen=True)
 class Request:
-    """What a worker is asked to run.
+    """A request to a worker: the inputs to run and their limits.
 
     Attributes:
         inputs: Folder of the good inputs.
@@ -75,11 +75,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Answer(Started):
-    """What came of an input.
+    """The outcome of an input.
 
     Attributes:
         code: Exit code, or None if an exception escaped or the process died.
-        problems: What is wrong with the outcome.
+        problems: Problems of the outcome, each in a few words.
         cpu_s: Processor time in seconds.
     """
 
