@@ -328,9 +328,9 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
             ),
             numbered=None not in numbers and len(set(numbers)) == len(numbers),
         )
-    aligned = _aligned(parts, machines, captures, hints)
+    aligned = _align(parts, machines, captures, hints)
     if (hints.method or "causal") == "causal":
-        aligned, shared = _with_machines_apart(aligned, parts, captures, hints)
+        aligned, shared = _separate_contradicting(aligned, parts, captures, hints)
         wrong = (*wrong, *shared)
     joined, staging, place, time = aligned.joined, aligned.staging, aligned.place, aligned.time
     early, sessions, machines = aligned.early, aligned.sessions, aligned.machines
@@ -407,16 +407,16 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
 
 @dataclass(frozen=True)
 class _Aligned:
-    """Recordings with the machines that are assumed, and what follows from these.
+    """Recordings that were aligned under an assumption about their machines.
 
     Attributes:
-        machines: Machine of each profile.
-        sessions: Clock of each profile by its session.
+        machines: Assumed machine of each profile.
+        sessions: Clock of each profile according to its session.
         joined: The recordings, on these clocks.
-        staging: Their stages, pipelines and iterations.
-        place: Place of each rank in the report.
-        time: The clock of all profiles.
-        early: Limitation for ranks of one machine that contradict each other, if any.
+        staging: Stages, pipelines and iterations of the recordings.
+        place: Index of each rank in the report.
+        time: Common clock of all profiles.
+        early: Limitations for ranks of one machine that contradict each other.
     """
 
     machines: tuple[str, ...]
@@ -428,19 +428,19 @@ class _Aligned:
     early: tuple[Limitation, ...]
 
 
-def _aligned(
+def _align(
     parts: Recordings,
     machines: tuple[str, ...],
     captures: Sequence[tuple[int, int]],
     hints: RunHints,
 ) -> _Aligned:
-    """Return the stages and clocks of recordings that were made on some machines.
+    """Find the stages and clocks of recordings, given the machine of each profile.
 
     Args:
         parts: One recording per clock of a profile.
         machines: Machine of each profile.
         captures: First and last time of each profile on its own clock.
-        hints: What the user states about the run.
+        hints: Statements of the user about the run.
 
     Raises:
         MismatchError: The profiles are not from a single run.
@@ -457,45 +457,46 @@ def _aligned(
     return _Aligned(machines, sessions, joined, staging, place, time, early)
 
 
-def _with_machines_apart(
+def _separate_contradicting(
     aligned: _Aligned,
     parts: Recordings,
     captures: Sequence[tuple[int, int]],
     hints: RunHints,
 ) -> tuple[_Aligned, tuple[Limitation, ...]]:
-    """Return recordings with profiles of one hostname apart if their clocks contradict each other.
+    """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    They stay together if that resolves nothing: then times of operations, or stages, are wrong.
-    They stay together as well if iterations cannot be told apart on two clocks: then the
-    contradiction restricts the ratio.
+    Nothing changes if the contradiction remains, because then stages or times of operations are
+    wrong. If iterations cannot be matched on separate clocks, the machines do not change either,
+    and the contradiction restricts the ratio.
 
     Args:
         aligned: The recordings with one machine per hostname.
         parts: One recording per clock of a profile.
         captures: First and last time of each profile on its own clock.
-        hints: What the user states about the run.
+        hints: Statements of the user about the run.
 
     Returns:
-        The recordings, and limitations for hostnames of several machines.
+        aligned: The recordings, aligned again if machines were separated.
+        notes: Limitations for hostnames that stand for several machines.
     """
     joined, staging = aligned.joined, aligned.staging
-    told_hosts = {host for group in hints.same_clock for host in group}
-    told = any(recording.source.host in told_hosts for recording in parts.recordings)
-    told = told or any(clock is not None and clock.aligned for clock in joined.told_clocks)
-    several = len(aligned.machines) > len(set(aligned.machines))
-    if told or not several or not staging.pairing.known:
+    given_hosts = {host for group in hints.same_clock for host in group}
+    is_given = any(recording.source.host in given_hosts for recording in parts.recordings)
+    is_given |= any(clock is not None and clock.aligned for clock in joined.told_clocks)
+    shares_machine = len(aligned.machines) > len(set(aligned.machines))
+    if is_given or not shares_machine or not staging.pairing.known:
         return aligned, ()
     precedences = rank_precedences(joined, staging)
     machines = separate_machines(joined, staging, precedences)
     if machines is None:
         return aligned, ()
-    apart = _aligned(parts, machines, captures, hints)
-    if not apart.staging.pairing.known:
+    separated = _align(parts, machines, captures, hints)
+    if not separated.staging.pairing.known:
         kind = LimitationKind.RANKS_CONTRADICTED
         return replace(aligned, early=tuple(replace(n, kind=kind) for n in aligned.early)), ()
-    if apart.time.contradicted or apart.early:
+    if separated.time.contradicted or separated.early:
         return aligned, ()
-    return apart, shared_name_limitations(aligned.machines, machines)
+    return separated, shared_name_limitations(aligned.machines, machines)
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:

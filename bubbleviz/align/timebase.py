@@ -91,12 +91,12 @@ def timebase(
     reference = _reference_machine(joined, staging)
     solution = _solved(joined, staging, extents, reference)
     if reference and not _is_constant(solution[1]):
-        # Clocks that drift, or that nothing bounds, are known only on the clock they are solved on.
+        # Corrections with drift or without bounds cannot be converted to the first machine's clock.
         solution = _solved(joined, staging, extents, 0)
     precedences, corrections, contradiction, dropped = solution
     steps, stepped = clock_steps(precedences, len(joined.machines), extents)
     corrections = stepped if steps else corrections
-    by_machine = dict(zip(joined.machines, _against_first(corrections), strict=True))
+    by_machine = dict(zip(joined.machines, _relate_to_first(corrections), strict=True))
     found = _timebase(
         joined,
         tuple(
@@ -158,10 +158,10 @@ def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitat
 
 
 def _reference_machine(joined: JoinedRecordings, staging: Staging) -> int:
-    """Return the machine on whose clock all others are solved, whatever the order of files.
+    """Return the index of the machine that serves as reference when clocks are solved.
 
-    It is the machine of the first stage, of several machines the one of the smallest rank number,
-    or else of the first name.
+    The choice does not depend on the order of files. It is the machine of the first stage. Ties are
+    broken by the smallest rank number, then by the name of the machine.
     """
     largest = np.iinfo(np.int64).max
     keys = [
@@ -177,32 +177,34 @@ def _reference_machine(joined: JoinedRecordings, staging: Staging) -> int:
 
 
 def _is_constant(corrections: Sequence[offsets.ProfileClock]) -> bool:
-    """Return whether all corrections are bounded, and none drifts."""
+    """Return whether all corrections are bounded and have no drift."""
     return all(c.uncertainty_ns is not None and not c.drift_ppm for c in corrections)
 
 
-def _against_first(
+def _relate_to_first(
     corrections: Sequence[offsets.ProfileClock],
 ) -> tuple[offsets.ProfileClock, ...]:
-    """Return corrections against the first machine's clock, instead of against another one.
+    """Convert corrections so that the clock of the first machine is the reference.
 
     Args:
-        corrections: Constant corrections, or any corrections against the first clock.
+        corrections: Corrections without drift, or any corrections that already refer to the first
+            machine.
     """
     first = corrections[0]
     if (first.offset_ns, first.uncertainty_ns) == (0, 0):
         return tuple(corrections)
     others = (
         offsets.ProfileClock(
-            own.offset_ns - first.offset_ns, (own.uncertainty_ns or 0) + (first.uncertainty_ns or 0)
+            clock.offset_ns - first.offset_ns,
+            (clock.uncertainty_ns or 0) + (first.uncertainty_ns or 0),
         )
-        for own in corrections[1:]
+        for clock in corrections[1:]
     )
     return (offsets.ProfileClock(0, 0), *others)
 
 
 def rank_precedences(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
-    """Return the data dependencies between all ranks; their clocks are numbers of ranks."""
+    """Return the data dependencies between all ranks, in which clocks are rank numbers."""
     return _causal(staging, np.arange(len(joined.ranks)))
 
 
@@ -211,13 +213,20 @@ def _solved(
 ) -> tuple[
     offsets.Precedences, tuple[offsets.ProfileClock, ...], offsets.Contradiction | None, bool
 ]:
-    """Return the precedences, what they allow, and whether those of collectives do not fit.
+    """Solve the clocks of all machines.
 
     Args:
         joined: The recordings, on the clocks of their sessions.
         staging: Their stages, pipelines and iterations.
         extents: Start and end of each machine's captures.
-        reference: Number of the machine whose correction is 0.
+        reference: Index of the machine whose correction is 0.
+
+    Returns:
+        precedences: Precedences that were used.
+        corrections: Correction of each machine.
+        contradiction: Contradiction between the precedences, or None if there is none.
+        is_without_collectives: Whether precedences of collectives were dropped because they
+            contradict the others.
     """
     causal = _causal(staging, joined.machine_of_rank)
     reduced = offsets.together()
