@@ -62,8 +62,15 @@ _STAGES_MISSING = Limitation(
 )
 _STAGES_BEHIND = Limitation(
     "stages that may be missing",
-    "the last stage idles before its first backward, as if it waited for later stages; if their "
-    "profiles are missing, ratios and stages leave them out",
+    "the last stage idles, or runs further forwards, while its first microbatch is away, as if it "
+    "waited for later stages; if their profiles are missing, ratios and stages leave them out",
+    kind=LimitationKind.STAGES_MAY_BE_MISSING,
+)
+_STAGES_BEHIND_TURN = Limitation(
+    "stages that may be missing",
+    "where the pipeline turns, each microbatch is away for longer than one more F and B while its "
+    "rank runs further forwards, as if it waited for later stages; if their profiles are missing, "
+    "ratios and stages leave them out",
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
 _COUNTED_FROM_HELD = Limitation(
@@ -365,7 +372,12 @@ def _stage_gaps(inputs: _Inputs, staging: Staging) -> tuple[tuple[Limitation, ..
     numbers = inputs.numbers
     # Whoever writes a table numbers its ranks as they like.
     in_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
-    far = stage_gaps.stages_before_gaps(operations, inputs.arrivals, virtual_stage)
+    iteration = staging.pairing.iteration if staging.pairing.known else None
+    gaps = stage_gaps.stages_before_gaps(
+        operations, inputs.arrivals, virtual_stage, inputs.machine, iteration
+    )
+    turns = stage_gaps.turns(operations, virtual_stage)
+    far = tuple(stage for stage in gaps if stage not in turns)
     if far:
         adjoin = stage_gaps.adjoin_by_order(far, operations, virtual_stage)
         numbered: tuple[tuple[int, int], ...] = ()
@@ -377,6 +389,8 @@ def _stage_gaps(inputs: _Inputs, staging: Staging) -> tuple[tuple[Limitation, ..
             # Ranks of several chunks may wait for their hosts as long as for another chunk.
             several_chunks = bool((operations.chunk > 0).any())
             return (stage_gaps.gap_note(far),), False, adjoin or several_chunks
+    if len(far) < len(gaps):
+        return (_STAGES_BEHIND_TURN,), False, True
     first = None
     if numbers.named:
         origin = 1 if in_table and numbers.number.min() == 1 else 0
@@ -681,6 +695,10 @@ def _waits_behind(joined: JoinedRecordings, staging: Staging) -> bool:
     every = usual_waits(staging.operations.take(of_last), staging.arrivals.take(of_last))
     if not len(every) or every.waited_ns.min() < _AWAY * every.worked_ns.min():
         return False
+    if stage_gaps.runs_ahead_of_backward(
+        staging.operations, staging.arrivals, staging.virtual_stage, last
+    ):
+        return True
     ranks = grouping.distinct(every.rank)[:_LOOKED_AT].tolist()
     return all(_idles_before_backwards(joined, staging, rank, last) for rank in ranks)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ import pytest
 import bubbleviz
 from bubbleviz.align.stage_gaps import first_number_note
 from bubbleviz.report.report import Report
+from bubbleviz.schedules.communication import torch_csv
+from bubbleviz.schedules.known import searched_plan
+from bubbleviz.schedules.plan import Memory
+from bubbleviz.schedules.simulation import device_workload
 from tests.planting import Planting, Truth, plant
 from tests.support.operation_tables import csv_of
 from tests.support.report_texts import text_of
@@ -23,13 +28,16 @@ FOUR = Planting(stages=4, microbatches=8, iterations=2, jitter=0.05, transfer_ns
 SCHEDULES = {
     "1f1b": FOUR,
     "zb-h1": replace(FOUR, schedule="zb-h1"),
+    "zb-h2": replace(FOUR, schedule="zb-h2"),
     "gpipe": replace(FOUR, schedule="gpipe"),
     "zb-v": replace(FOUR, schedule="zb-v"),
+    "dualpipev": replace(FOUR, schedule="dualpipev"),
     "interleaved-1f1b": replace(FOUR, schedule="interleaved-1f1b", chunks=2),
+    "interleaved-zb": replace(FOUR, schedule="interleaved-zb", chunks=2),
 }
 COMPLETE = SCHEDULES | {
+    "combined-1f1b": replace(FOUR, schedule="combined-1f1b", chunks=2),
     "looped-bfs": replace(FOUR, schedule="looped-bfs", chunks=2),
-    "zb-h2": replace(FOUR, schedule="zb-h2"),
 }
 INCOMPLETE = {"ranks-missing", "stages-may-be-missing"}
 #: Subsets of several of four ranks.
@@ -82,28 +90,60 @@ def test_every_subset_of_stages_is_marked(
     schedule: str, communication: bool, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     planting = replace(SCHEDULES[schedule], communication=communication)
-    # Without transfers, the last rank that is held looks like the last one of fewer: microbatches
-    # wait before the chunks that follow.
-    unmarked: dict[str, set[tuple[int, ...]]]
-    unmarked = {"zb-v": {(0, 1), (0, 1, 2)}, "interleaved-1f1b": {(0, 1, 2)}}
-    shorter = set() if communication else unmarked.get(schedule, set())
-    for ranks in sorted({*SUBSETS} - shorter):
+    for ranks in SUBSETS:
         with subtests.test(ranks=ranks):
             folder = tmp_path / "".join(map(str, ranks))
             assert is_marked(report_on(planting, ranks, folder))
             shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipev", "interleaved-1f1b", "interleaved-zb"])
+@pytest.mark.parametrize("stages", [3, 4])
+def test_chunks_show_missing_stages_without_rank_numbers(
+    schedule: str, stages: int, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    """Where ranks hold several chunks, the first stages may be missing as well as the last ones."""
+    planting = replace(SCHEDULES[schedule], stages=stages, microbatches=12, communication=False)
+    plant(replace(planting, files="rank"), tmp_path)
+    paths = [path.rename(path.with_stem(letter)) for path, letter in letters_of(tmp_path)]
+    for size in range(2, stages):
+        for subset in combinations(paths, size):
+            with subtests.test(files=[path.name for path in subset]):
+                assert is_marked(bubbleviz.analyze(subset))
+    report = bubbleviz.analyze(paths)
+
+    assert report.restrictions == ()
+    assert schedule_of(report) == schedule
+
+
+def letters_of(folder: Path) -> list[tuple[Path, str]]:
+    """Return the files of a folder in order, each with a letter of the alphabet."""
+    return list(zip(sorted(folder.iterdir()), ascii_lowercase, strict=False))
+
+
+@pytest.mark.parametrize("communication", [True, False])
 @pytest.mark.parametrize("schedule", COMPLETE)
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_complete_pipeline_is_not_marked(
-    schedule: str, stages: int, replicas: int, tmp_path: Path
+    schedule: str, stages: int, replicas: int, communication: bool, tmp_path: Path
 ) -> None:
-    planting = replace(COMPLETE[schedule], stages=stages, replicas=replicas)
+    planting = replace(
+        COMPLETE[schedule], stages=stages, replicas=replicas, communication=communication
+    )
     report = report_on(planting, range(planting.ranks), tmp_path)
 
     assert report.restrictions == ()
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_a_slow_stage_does_not_hide_that_later_ones_are_missing(
+    behind: int, tmp_path: Path
+) -> None:
+    """Behind a slow stage all backwards wait about equally long, but orders stay as they are."""
+    planting = replace(FOUR, slow_stage=0, slow_factor=1.7, communication=False)
+
+    assert is_marked(report_on(planting, range(4 - behind), tmp_path))
 
 
 def test_the_first_and_last_of_eight_stages_are_marked_everywhere(tmp_path: Path) -> None:
@@ -153,6 +193,46 @@ def test_recorded_transfers_show_that_stages_are_neighbours(
 
     assert report.restrictions == ()
     assert schedule_of(report) == schedule
+
+
+@pytest.mark.parametrize("schedule", ["zb-h2", "gpipe"])
+def test_one_slow_direction_hides_no_stage_on_a_shared_clock(schedule: str, tmp_path: Path) -> None:
+    """Forwards arrive at once, so no stage lies between, however long backwards take to return."""
+    planting = replace(
+        SCHEDULES[schedule], transfer_back_ns=4_000_000, iterations=3, communication=False
+    )
+    truth = plant(replace(planting, files="rank"), tmp_path / "run")
+    table = table_of(truth, range(4), tmp_path / "table.csv", renumber=True)
+    paths = [path.rename(path.with_stem(name)) for path, name in letters_of(tmp_path / "run")]
+    for report in (bubbleviz.analyze(table), bubbleviz.analyze(paths)):
+        assert report.restrictions == ()
+        assert schedule_of(report) == schedule
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_an_order_that_lets_microbatches_wait_hides_no_stage_on_a_shared_clock(
+    servers: int, tmp_path: Path
+) -> None:
+    """Several hosts may have different clocks, on which waiting and a missing stage look alike."""
+    times = [(1_000_000,) * 3] * 3
+    work = device_workload((0, 1, 2), 6, times, 1_500_000, Memory(9.0, 1.0, 0.4))
+    planting = Planting(
+        schedule=torch_csv.write(searched_plan("zb-1p", work)),
+        stages=3,
+        microbatches=6,
+        iterations=3,
+        communication=False,
+        servers=servers,
+        clock_error_ns=(0, 50_000_000, -50_000_000)[:servers],
+        files="rank",
+    )
+    plant(planting, tmp_path)
+    paths = [path.rename(path.with_stem(letter)) for path, letter in letters_of(tmp_path)]
+    report = bubbleviz.analyze(paths)
+
+    assert {restriction.code for restriction in report.restrictions} == (
+        set() if servers == 1 else {"stages-may-be-missing"}
+    )
 
 
 @pytest.mark.parametrize("microbatches", [3, 6, 12, 24])
