@@ -37,7 +37,7 @@ from bubbleviz.model.texts import counted
 
 #: With so many pairs of ranks two machines are tried.
 _TRIES = 6
-#: What runs backward.
+#: Phases that run backward.
 _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 #: Pairs of ranks next to each other, and whether they are replicas, not of a pipeline.
 _Neighbours = tuple[Ints, Ints, Bools]
@@ -94,10 +94,10 @@ def pair_iterations(
     moves, offset_ns, told, found_links = _moves(joined, histories, working, pipeline, stage)
     iteration = operations.iteration + moves[operations.rank]
     is_one_clock = len(distinct(joined.machine_of_rank[working])) == 1
-    are_as_many = len(distinct(histories.counts[working])) == 1
-    if is_one_clock and not (told and are_as_many):
-        for compared in _compared_in_time(operations, joined.works):
-            by_time = _by_time(operations, compared)
+    has_equal_counts = len(distinct(histories.counts[working])) == 1
+    if is_one_clock and not (told and has_equal_counts):
+        for compared in _operations_to_compare(operations, joined.works):
+            by_time = _number_by_time(operations, compared)
             if by_time is None:
                 continue
             numbered = operations.changed(iteration=by_time)
@@ -106,45 +106,49 @@ def pair_iterations(
             if is_possible and not moves.any():
                 told, iteration = True, by_time
                 break
-    elif told and not are_as_many:
+    elif told and not has_equal_counts:
         moved_ns = offset_ns[joined.machine_of_rank][operations.rank]
-        told = _is_as_by_time(operations, joined.works, iteration, moved_ns)
+        told = _agrees_with_times(operations, joined.works, iteration, moved_ns)
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
-    # An iteration in which no rank works (an Optimizer alone) is a part of the one before it.
+    # An iteration in which no rank works (an Optimizer alone) belongs to the one before it.
     number = np.searchsorted(present, iteration, side="right") - 1
     first = groups_of(operations.rank, operations.iteration).first
     own = operations.rank[first], operations.iteration[first], number[first]
     return Pairing(number, tuple(map(str, range(len(present)))), told, own, found_links)
 
 
-def _compared_in_time(operations: RankOperations, works: Bools) -> Iterator[Bools]:
-    """Yield which operations may show what parts of iterations belong together, the best first.
+def _operations_to_compare(operations: RankOperations, works: Bools) -> Iterator[Bools]:
+    """Yield masks of operations whose times show which iterations of ranks belong together.
 
-    Backwards show it best: after iterations without work, the forwards of a rank may run long
-    before those of the others. They show nothing if some part has none.
+    The best mask comes first. Backwards are best, because after iterations without work a rank may
+    run its forwards long before the other ranks. They are used only if every iteration of every
+    rank has a backward.
 
     Args:
         operations: Operations of all ranks.
-        works: Whether each is a forward or a backward.
+        works: Mask of the forwards and backwards.
     """
-    runs = works & (operations.iteration >= 0) & (operations.has_span == 1)
-    gradients = runs & among(operations.phase, _GRADIENTS)
-    parts, with_gradients = (
+    has_times = works & (operations.iteration >= 0) & (operations.has_span == 1)
+    is_gradient = has_times & among(operations.phase, _GRADIENTS)
+    iterations, iterations_with_gradients = (
         distinct_rows(operations.rank, operations.iteration, chosen=chosen)[0]
-        for chosen in (runs, gradients)
+        for chosen in (has_times, is_gradient)
     )
-    if len(parts) == len(with_gradients):
-        yield gradients
+    if len(iterations) == len(iterations_with_gradients):
+        yield is_gradient
     yield works
 
 
-def _by_time(operations: RankOperations, compared: Bools) -> Ints | None:
-    """Return the iteration of each operation over all ranks, by time, or None if it is unknown.
+def _number_by_time(operations: RankOperations, compared: Bools) -> Ints | None:
+    """Number the iterations of all ranks by time, or return None if they do not match in time.
 
     Args:
         operations: Operations of all ranks, on one clock.
-        compared: Whether the time of each counts.
+        compared: Mask of the operations whose times are compared.
+
+    Returns:
+        Iteration of each operation over all ranks, or -1 if it belongs to none.
     """
     known = operations.iteration >= 0
     rows = np.flatnonzero(compared & known & (operations.has_span == 1))
@@ -156,23 +160,23 @@ def _by_time(operations: RankOperations, compared: Bools) -> Ints | None:
     return np.where(known, numbers[operations.rank, np.maximum(operations.iteration, 0)], NONE)
 
 
-def _is_as_by_time(
+def _agrees_with_times(
     operations: RankOperations, works: Bools, iteration: Ints, moved_ns: Ints
 ) -> bool:
-    """Tell whether iterations over all ranks are those that the time of their parts shows.
+    """Return whether the iterations over all ranks are the same if they are numbered by time.
 
-    So they are if time shows none.
+    They count as the same if times give no numbers.
 
     Args:
-        operations: Operations of all ranks, with each rank's own iteration numbers.
-        works: Whether each is a forward or a backward.
-        iteration: Iteration of each over all ranks, by number.
-        moved_ns: What to add to the times of each, so that all are on one clock.
+        operations: Operations of all ranks, with iterations numbered per rank.
+        works: Mask of the forwards and backwards.
+        iteration: Iteration of each operation over all ranks.
+        moved_ns: Clock correction to add to the times of each operation.
     """
     start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
     on_one_clock = operations.changed(start_ns=start_ns, end_ns=end_ns)
-    for compared in _compared_in_time(on_one_clock, works):
-        by_time = _by_time(on_one_clock, compared)
+    for compared in _operations_to_compare(on_one_clock, works):
+        by_time = _number_by_time(on_one_clock, compared)
         if by_time is not None:
             rows = np.flatnonzero(works & (operations.iteration >= 0))
             pairs = groups_of(iteration[rows], by_time[rows])
@@ -195,10 +199,13 @@ def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
 def _moves(
     joined: JoinedRecordings, histories: Histories, working: Ints, pipeline: Ints, stage: Ints
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
-    """Return each rank's shift of iteration numbers, how to move clocks, and what is known.
+    """Find the shifts of iteration numbers and clocks that match the ranks' iterations.
 
-    What to add to the clock of each machine comes second, whether all shifts are known third, and
-    the links last.
+    Returns:
+        moves: Shift of the iteration numbers of each rank.
+        offset_ns: Correction to add to the clock of each machine.
+        is_known: Whether all shifts are known.
+        links: Links between ranks that were used.
 
     Each rank is put beside the one before it in its pipeline, a pipeline's first rank beside the
     first rank of all, and a copy beside the copy before it. The first rank of a machine is linked
@@ -267,7 +274,7 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     idle[group[counted]] = False
     rest = (iteration >= 0) & idle[group]
     np.maximum.at(number, group[rest], named[rest])
-    number = _numbers_of_idle(rank[owners.first], number, idle)
+    number = _number_idle_iterations(rank[owners.first], number, idle)
     used = np.flatnonzero((~idle | (number >= 0)) & (iteration[owners.first] >= 0))
     anchor, away = _between(rank[owners.first[used]], number[used])
     pairs = groups_of(anchor, away)
@@ -281,18 +288,21 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     return Pairing(np.repeat(number[group], lengths), names, known=True, own=own)
 
 
-def _numbers_of_idle(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
-    """Return the named iterations of ranks, with those of idle iterations that lack a range.
+def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
+    """Assign numbers to iterations without work, which no range may name.
 
-    The Optimizer of an iteration without work may lie in no range that names the iteration. It
-    then has the number of the rank's iteration before, or none at the start of a recording. It
-    belongs to the next number, or at the start to the number before the next, if other ranks have
-    that.
+    The Optimizer of such an iteration may be outside every range that names an iteration. It then
+    has the number of the previous iteration of its rank, or no number at the start of a recording.
+    It gets the next number, or at the start the number before the next one, if another rank worked
+    in the iteration with that number.
 
     Args:
-        rank: Rank of each of the ranks' own iterations, in order of (rank, iteration).
-        number: Number that ranges name, or -1 if there is none.
-        is_idle: Whether the rank runs no forward or backward in it.
+        rank: Rank of each iteration of a rank, sorted by (rank, iteration).
+        number: Number of the iteration in range names, or -1 if there is none.
+        is_idle: Mask of the iterations in which the rank runs no forward or backward.
+
+    Returns:
+        Number of each iteration, or -1 if it has none.
     """
     of_work = number[~is_idle]
     follows = np.append(False, rank[1:] == rank[:-1])

@@ -223,7 +223,7 @@ def stage(
 
 
 def _has_gap(stage: Ints) -> bool:
-    """Return whether some stage up to the last is none of these."""
+    """Return whether any stage number below the largest one is missing."""
     return len(grouping.distinct(stage)) <= int(stage.max(initial=NONE))
 
 
@@ -358,19 +358,20 @@ def _noted(
 
 
 def _stage_gaps(inputs: _Inputs, staging: Staging) -> tuple[tuple[Limitation, ...], bool, bool]:
-    """Return what shows that stages are missing before or between those that profiles hold.
+    """Find evidence that stages are missing before or between the stages in the profiles.
 
     Args:
         inputs: The recordings.
         staging: Stages of all ranks.
 
     Returns:
-        The limitations, whether stages are missing for sure, and whether a schedule that the ranks
-        kept exactly would refute the others.
+        notes: Limitations.
+        is_certain: Whether stages are certainly missing.
+        is_refutable: Whether a schedule that the ranks followed exactly would refute this.
     """
     operations, virtual_stage = staging.operations, staging.virtual_stage
     numbers = inputs.numbers
-    # Whoever writes a table numbers its ranks as they like.
+    # Rank numbers in tables are arbitrary.
     in_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
     iteration = staging.pairing.iteration if staging.pairing.known else None
     gaps = stage_gaps.stages_before_gaps(

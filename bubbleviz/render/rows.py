@@ -1,10 +1,10 @@
 """Rows of tables and pictures: a rank each, or a stage each with all its replicas.
 
-Tensor- and data-parallel replicas of a stage do the same at the same time. As one row of a picture
-they are drawn as the replica in the pipeline that the first advice is about, or else as the first
-replica; of very many ranks, as the replica with the median ratio. The ratio next to the
-row is that of the rank that is drawn. Rows of tables are means of the replicas, and their titles
-say so. What stands out of the many has rows of its own in pictures.
+Tensor- and data-parallel replicas of a stage do the same at the same time. One row of a picture
+shows the replica in the pipeline that the first advice is about, or else the first replica, or with
+very many ranks the replica with the median ratio. The ratio next to the row belongs to the drawn
+rank. Rows of tables are means of the replicas, and their titles say so. In pictures, ranks that
+stand out have separate rows.
 """
 
 from __future__ import annotations
