@@ -11,7 +11,15 @@ from bubbleviz.interpret import iterations
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, marked
-from bubbleviz.model.grouping import distinct, distinct_rows, found_in, groups_of, heads, without
+from bubbleviz.model.grouping import (
+    distinct,
+    distinct_rows,
+    found_in,
+    groups_of,
+    heads,
+    looked_up,
+    without,
+)
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
@@ -111,13 +119,11 @@ def _step_times(
         return start_ns, end_ns
     is_needed = is_step | follows_step | ~follows_rank
     wanted = rows[is_needed]
-    n_ranks = int(rank.max()) + 1
-    # One row more is of work outside every range.
+    # The last row stands for work outside every range.
     is_wanted = marked(len(named) + 1, of_range[wanted])
     ran = np.flatnonzero(work.compute & is_wanted[work.range])
-    place = np.full((len(named) + 1) * n_ranks, NONE, np.int64)
-    place[of_range[wanted] * n_ranks + rank[wanted]] = wanted
-    owner = place[work.range[ran].astype(np.int64) * n_ranks + work.rank[ran]]
+    keys = of_range[wanted], rank[wanted]
+    owner = looked_up(keys, wanted, (work.range[ran], work.rank[ran]))
     ran, owner = ran[owner >= 0], owner[owner >= 0]
     first_ns, last_ns = intervals.group_extents(
         owner, len(of_range), work.start_ns[ran], work.end_ns[ran]
