@@ -35,11 +35,11 @@ from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.overruns import clip_late_ends, clip_overruns
 from bubbleviz.interpret.partial_replays import find_partial_replays
 from bubbleviz.interpret.unrecorded_work import (
+    describe_work_before_capture,
     find_lost_graphs,
+    find_times_before_first_work,
+    find_unknown_times,
     join_intervals,
-    limitation_before_capture,
-    times_before_first_work,
-    unknown_times,
 )
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, marked, widened
@@ -498,7 +498,7 @@ def link(
         profile = replace(profile, activities=activities, streams=lambda: streams)
         notes = (*notes, *unread, *clipped.limitations)
         if profile.launches_known:
-            early = times_before_first_work(
+            early = find_times_before_first_work(
                 activities,
                 clipped.first,
                 links.call,
@@ -506,7 +506,7 @@ def link(
                 profile.calls,
                 linker.start_ns,
             )
-            notes = (*notes, *limitation_before_capture(path, early))
+            notes = (*notes, *describe_work_before_capture(path, early))
             unrecorded = join_intervals((unrecorded, early), len(activities.ranks))
     return LinkedProfile(
         profile=profile,
@@ -581,8 +581,8 @@ def _check_work(
         graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
         partial = find_partial_replays(graphs.with_work, launches, activities, of_launch)
         graphs = replace(graphs, partial=partial)
-        of_graphs = unknown_times(graphs.lost, launches, activities, of_launch)
-        of_kernels = unknown_times(kernels.calls, launches, activities, of_launch)
+        of_graphs = find_unknown_times(graphs.lost, launches, activities, of_launch)
+        of_kernels = find_unknown_times(kernels.calls, launches, activities, of_launch)
         lost.extend(
             limitations_of_lost(
                 path, kernels.processes, n_told, sampled=kernels.is_sampled, unknown=of_kernels

@@ -1,7 +1,7 @@
 """Unrecorded work: launches whose kernels the profile lacks, and the idle time around them.
 
-A kernel that was launched and not recorded ran after what its thread launched before it had ended,
-and before what the thread launched next began, so the device may have been busy there::
+An unrecorded kernel started after the thread's previous kernels ended, and ended before the next
+kernel of the thread started, so the device may have been busy in between::
 
     launches    │ a   b   c                │
     kernels     │   ├ a ┤           ├ c ┤  │      b was not recorded
@@ -29,18 +29,20 @@ from bubbleviz.model.grouping import begins, distinct, rows_by_value, sorted_row
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 
-#: Minimum part of the graph launches of a file, or of a device's span, that makes ratios wrong.
+#: Minimum share of the graph launches of a file, or of a device's span, that is marked, because the
+#: error of a ratio is then 1 % or more.
 _NOTICEABLE = 0.01
-#: Maximum time from the start of the capture to a launch that work from before it may hold up: in
-#: general, and as a part of the time for which the launched work waited.
+#: Limits on the time from the start of the capture to the launch of work that earlier work delayed:
+#: in ns, and as a fraction of the time that the launched work waited. The larger limit applies.
 _EARLY_NS, _EARLY_PART = 10_000_000, 0.5
-#: Minimum unexplained waits of first work: if they take a large part of the span, and in general.
+#: Minimum unexplained wait in ns: for waits that take at least ``_LARGE`` of the device's span, and
+#: for waits that take at least ``_NOTICEABLE`` of it.
 _MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
-#: Part of the span of a device that is large.
+#: Minimum share of a device's span for which a short wait (``_MIN_WAIT_NS``) is reported.
 _LARGE = 0.1
-#: Maximum idle time of a wait that is usual, as a multiple of the longest before other queued work.
+#: Maximum ratio of a usual wait to the longest idle time before other queued work.
 _USUAL = 2
-#: Maximum number of streams whose first work is looked at.
+#: Maximum number of streams whose first work is checked.
 _MAX_STREAMS = 64
 
 
@@ -52,7 +54,7 @@ class LostGraphs:
         calls: Launches without recorded work.
         n_launches: Number of all launches of these processes.
         with_work: Calls with recorded work, by row.
-        partial: Those of which some kernels were recorded and others were not.
+        partial: Launches with some recorded and some unrecorded kernels.
     """
 
     calls: model.Calls
@@ -62,7 +64,7 @@ class LostGraphs:
 
     @property
     def lost(self) -> model.Calls:
-        """The launches of which kernels were not recorded."""
+        """Launches with unrecorded kernels: no kernel was recorded, or only some."""
         return joined([self.calls, self.partial])
 
     def limitations(self, source: model.Source, unknown: RankIntervals) -> Iterator[Limitation]:
@@ -70,7 +72,7 @@ class LostGraphs:
 
         Args:
             source: Source of the profile.
-            unknown: When ranks may have run the work of these launches.
+            unknown: Times at which ranks may have run the work of these launches.
         """
         n_lost = len(self.lost)
         if n_lost == 0:
@@ -91,13 +93,13 @@ class LostGraphs:
             n_lost,
             kind,
             times_ns=self.lost.start_ns,
-            # Without any, only the times of the launches are known.
+            # Without unknown times, only the times of the launches are known.
             unknown_ns=(unknown.start_ns, unknown.end_ns) if len(unknown) else None,
             noticeable_kind=LimitationKind.GRAPHS_LOST,
         )
 
     def _counts(self) -> str:
-        """Return how many launches lack kernels, in words."""
+        """Return a clause with the number of launches that lack kernels."""
         n_lost, n_partial = len(self.calls), len(self.partial)
         of_all = f" of {self.n_launches:,} graph launches"
         if n_lost == 0:
@@ -113,28 +115,29 @@ def find_lost_graphs(
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> LostGraphs:
-    """Return the graph launches without work in processes whose kernels were recorded.
+    """Find the graph launches without work in processes whose kernels were recorded.
 
-    Launches that failed, and launches whose work may not have run when the capture ended, are not
-    lost.
+    Launches that failed are left out, and so are launches whose work may not have run before the
+    capture ended.
 
     Args:
         calls: All calls of the profile.
         launches: Launches of all activities.
         activities: Kernels, then copies.
-        of_launch: For each activity the row of its launch's thread, undefined if its launch is
-            unknown, and the threads that made calls.
+        of_launch: Index of the thread that launched each activity (undefined if the launch is
+            unknown), and the thread ids, indexed by it.
     """
-    every_launch = calls.at(calls.named(GRAPH_LAUNCHES))
-    none = every_launch.take(np.empty(0, np.int64))
-    if len(every_launch) == 0:
+    graph_calls = calls.at(calls.named(GRAPH_LAUNCHES))
+    none = graph_calls.take(np.empty(0, np.int64))
+    if len(graph_calls) == 0:
         return LostGraphs(none, 0, none, none)
-    has_work = launches.have_work(every_launch)
-    with_work = every_launch.take(has_work)
-    every_launch, has_work = _outermost(every_launch, has_work)
-    process = model.process_of(every_launch.thread)
-    is_recorded = np.isin(process, _recorded_processes(process, has_work, launches, activities))
-    without_work = every_launch.take(is_recorded & ~has_work)
+    has_work = launches.have_work(graph_calls)
+    with_work = graph_calls.take(has_work)
+    graph_launches, has_work = _merge_nested_calls(graph_calls, has_work)
+    process = model.process_of(graph_launches.thread)
+    recorded_processes = _find_recorded_processes(process, has_work, launches, activities)
+    is_recorded = np.isin(process, recorded_processes)
+    without_work = graph_launches.take(is_recorded & ~has_work)
     if len(without_work):
         without_work = without_work.take(~calls.failed(without_work.row))
         until_ns = recorded_until(launches, activities, of_launch)
@@ -145,24 +148,25 @@ def find_lost_graphs(
     return LostGraphs(without_work, int(is_recorded.sum()), with_work, none)
 
 
-def _recorded_processes(
+def _find_recorded_processes(
     process: Ints, has_work: Bools, launches: Launches, activities: model.Activities
 ) -> Ints:
-    """Return the processes of which the work of graph launches should be recorded.
+    """Return the processes whose graph launches should have recorded work.
 
-    If no graph launch of a process has work, some of its kernels may be work of graphs without a
-    recorded launch. A graph has at least one kernel, so these are no fewer than the graph launches.
+    These are the processes with a graph launch that has work. A process without one counts if it
+    has kernels that calls launched, and fewer kernels of unknown launches than graph launches: each
+    graph runs at least one kernel, so these kernels cannot be the work of all graph launches.
 
     Args:
         process: Process of each graph launch.
-        has_work: Mask of graph launches that share their id with work.
+        has_work: Mask of graph launches that share their correlation id with work.
         launches: Launches of all activities.
         activities: Kernels, then copies.
     """
     with_work = distinct(process[has_work])
     processes = [with_work]
     is_linked = launches.call[: activities.kernels] != NONE
-    # Processes without any recorded graph are few.
+    # There are few processes without a recorded graph.
     for number, graph_launches in rows_by_value(process[~np.isin(process, with_work)]):
         is_of_process = activities.ranks[:, 0] == number
         kernels = np.flatnonzero(is_of_process[activities.rank[: activities.kernels]])
@@ -173,58 +177,63 @@ def _recorded_processes(
     return distinct(*processes)
 
 
-def _outermost(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]:
-    """Return the calls that lie in no other one of their thread, and which of them have work.
+def _merge_nested_calls(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]:
+    """Merge calls with the calls inside them, so that each graph launch is one call.
 
-    A profile may hold the call of the runtime API and that of the driver API inside it. They are
-    one launch, and only one of them has its correlation id on the work.
+    A profile may contain a runtime API call and the driver API call that it makes. Both are one
+    launch, and the work has the correlation id of only one of them.
 
     Args:
-        calls: Graph launches, at least one.
-        has_work: Mask of those that share their id with work.
+        calls: Calls that launch graphs, at least one.
+        has_work: Mask of calls that share their correlation id with work.
+
+    Returns:
+        outermost: The calls that are inside no other call of their thread, by row.
+        has_work: Mask of these calls: the call or a call inside it has work.
     """
     order = sorted_rows(calls.thread, calls.start_ns, -calls.end_ns)
     calls = calls.take(order)
     is_outermost = begins(calls.thread)
     is_outermost[1:] |= calls.start_ns[1:] >= calls.end_ns[:-1]
     launch = np.cumsum(is_outermost) - 1
-    works = np.bincount(launch, has_work[order]) > 0
+    is_worked = np.bincount(launch, has_work[order]) > 0
     outermost = calls.take(is_outermost)
-    # Calls can be looked up by ascending rows only.
+    # Later look-ups need ascending rows.
     by_row = np.argsort(outermost.row)
-    return outermost.take(by_row), works[by_row]
+    return outermost.take(by_row), is_worked[by_row]
 
 
-def unknown_times(
+def find_unknown_times(
     lost: model.Calls,
     launches: Launches,
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> RankIntervals:
-    """Return when each rank may have run work that was launched and not recorded.
+    """Return the times at which each rank may have run work that was launched but not recorded.
 
-    Work of a thread without any recorded kernels may have run on any device of its process.
+    The work of a thread without recorded kernels may have run on any device of its process.
 
     Args:
-        lost: Launches whose kernels were not recorded.
+        lost: Launches with unrecorded kernels.
         launches: Launches of all activities.
         activities: Kernels, then copies.
-        of_launch: For each activity the row of its launch's thread, undefined if its launch is
-            unknown, and the threads that made calls.
+        of_launch: Index of the thread that launched each activity (undefined if the launch is
+            unknown), and the thread ids, indexed by it.
     """
     ranks, starts, ends = ([np.empty(0, np.int64)] for _ in range(3))
     n_kernels = activities.kernels if len(lost) else 0
     kernels = np.flatnonzero(launches.call[:n_kernels] != NONE)
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
-    # Threads that lost work, and devices, are few.
+    # There are few threads with unrecorded work, and few devices.
     for thread, rows in rows_by_value(lost.thread):
         is_near = thread_of_kernel == thread
         if not is_near.any():
-            # Nothing shows on which device its work ran.
-            is_near = model.process_of(thread_of_kernel) == thread >> 24
+            # The device of its work is unknown.
+            process = model.process_of(lost.thread[rows[:1]])
+            is_near = model.process_of(thread_of_kernel) == process
         near = kernels[is_near]
         for rank, of_rank in rows_by_value(activities.rank[near]):
-            start_ns, end_ns = _between_kernels(
+            start_ns, end_ns = _find_open_times(
                 lost.start_ns[rows], launches.start_ns, activities, near[of_rank]
             )
             ranks.append(np.full(len(start_ns), rank, np.int64))
@@ -235,48 +244,49 @@ def unknown_times(
 
 
 def join_intervals(tables: Sequence[RankIntervals], n_ranks: int) -> RankIntervals:
-    """Return the union of intervals, which may overlap, rank by rank in order of time."""
-    every_table = joined(tables)
-    times = every_table.start_ns, every_table.end_ns
-    return RankIntervals(*intervals.group_union(every_table.rank, n_ranks, *times))
+    """Return the union of intervals that may overlap, sorted by (rank, start)."""
+    joint = joined(tables)
+    times = joint.start_ns, joint.end_ns
+    return RankIntervals(*intervals.group_union(joint.rank, n_ranks, *times))
 
 
-def _between_kernels(
+def _find_open_times(
     launch_ns: Ints, launched_ns: Ints, activities: model.Activities, kernels: Ints
 ) -> tuple[Ints, Ints]:
-    """Return from when to when lost work may have run, by the recorded kernels of its thread.
+    """Return the nonempty intervals in which unrecorded work may have run.
 
     Args:
-        launch_ns: When the lost work was launched.
-        launched_ns: When each activity was launched.
+        launch_ns: Launch time of each piece of unrecorded work.
+        launched_ns: Launch time of each activity.
         activities: Kernels, then copies.
         kernels: Rows of the kernels that the thread, or its process, launched on one device, at
             least one.
 
     Returns:
-        start_ns: Start of the time of each piece of lost work.
-        end_ns: End of that time, later than its start.
+        start_ns: Start of each interval.
+        end_ns: End of each interval, later than its start.
     """
-    start_ns, end_ns = times_around(launch_ns, launched_ns, activities, kernels)
+    start_ns, end_ns = find_times_between_kernels(launch_ns, launched_ns, activities, kernels)
     is_open = end_ns > start_ns
     return start_ns[is_open], end_ns[is_open]
 
 
-def times_around(
+def find_times_between_kernels(
     launch_ns: Ints, launched_ns: Ints, activities: model.Activities, kernels: Ints
 ) -> tuple[Ints, Ints]:
-    """Return from when to when the work of launches may run, by the kernels before and after it.
+    """Return the intervals in which launched work may run, bounded by other kernels.
 
     Args:
-        launch_ns: When the work was launched.
-        launched_ns: When each activity was launched.
+        launch_ns: Launch time of each piece of work.
+        launched_ns: Launch time of each activity.
         activities: Kernels, then copies.
         kernels: Rows of kernels that were launched on one device, at least one.
 
     Returns:
-        start_ns: When the work was launched, or later: when all kernels launched before had ended.
-        end_ns: When the first kernel launched afterwards began, or earlier than the start if the
-            work had no time. Without such a kernel, when the last of the work was launched.
+        start_ns: Launch time of the work, or the end of the last kernel launched before it if that
+            is later.
+        end_ns: Start of the first kernel launched afterwards, which may be before ``start_ns``. If
+            no kernel was launched afterwards, the latest of ``launch_ns``.
     """
     order = kernels[np.argsort(launched_ns[kernels], kind="stable")]
     times_ns = launched_ns[order]
@@ -290,18 +300,18 @@ def times_around(
     return start_ns, end_ns
 
 
-# Work from before the capture: it kept a stream busy until the first recorded work on it began.
+# Work from before the capture kept a stream busy until the first recorded work on it started.
 #
 # ::
 #
 #     capture               │
 #     launches       x      │  a    b
-#     recorded              │  ├ a ┤                ├──── b ────┤     the first on its stream
-#     device         ├──────── x ────────────────────┤                 launched earlier: unknown
+#     recorded              │  ├ a ┤                ├──── b ────┤     b is the first on its stream
+#     device         ├──────── x ────────────────────┤                 x was not recorded
 #     unknown               │   ├────────────────────┤
 
 
-def times_before_first_work(
+def find_times_before_first_work(
     activities: model.Activities,
     first: Ints,
     call: Codes,
@@ -309,18 +319,20 @@ def times_before_first_work(
     calls: model.CallLog,
     capture_start_ns: int,
 ) -> RankIntervals:
-    """Return when ranks may have run work that was launched before the capture.
+    """Return the times at which ranks may have run work that was launched before the capture.
 
-    The first work on a stream begins as soon as it was launched. If it was launched early in the
-    capture, or soon after its start against the time that it waited, and no recorded work explains
-    the wait, earlier work held it up. The wait shows nothing if the device idled about as long
-    before work that was launched by then and is not the first on its stream.
+    The first work on a stream usually starts as soon as it is launched. If it waited instead, work
+    from before the capture must have delayed it, provided that:
+
+    - it was launched early in the capture, in ns or relative to its wait, and
+    - no recorded work explains the wait (see :func:`_is_unexplained`), and
+    - the device did not idle about as long before later work of a stream that had been launched.
 
     Args:
         activities: Kernels, then copies.
         first: Row of the first work on each stream.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of that call, undefined if the call is unknown.
+        launched_ns: Start of the launching call, undefined if the call is unknown.
         calls: All calls of the profile.
         capture_start_ns: Start of the capture.
     """
@@ -332,11 +344,11 @@ def times_before_first_work(
     is_early = launched_after_ns <= np.maximum(_EARLY_NS, _EARLY_PART * waited_ns)
     first = first[is_early & (waited_ns > _MIN_WAIT_NS)]
     usual_ns = {
-        rank: _longest_gap(activities, rank, is_queued, launched_ns)
+        rank: _measure_longest_gap(activities, rank, is_queued, launched_ns)
         for rank in distinct(activities.rank[first]).tolist()
     }
     ranks, starts, ends = [], [], []
-    # Streams whose first work waited are few.
+    # The first work of few streams waited.
     for row in first[np.argsort(activities.start_ns[first], kind="stable")][:_MAX_STREAMS].tolist():
         returned_ns = int(calls.at(np.array([call[row]], np.int64)).end_ns[0])
         due_ns = max(returned_ns, int(launched_ns[row]))
@@ -349,16 +361,16 @@ def times_before_first_work(
     return join_intervals([RankIntervals(*columns)], len(activities.ranks))
 
 
-def _longest_gap(
+def _measure_longest_gap(
     activities: model.Activities, rank: int, is_queued: Bools, launched_ns: Ints
 ) -> int:
-    """Return the longest time for which a device idled although its next work had been launched.
+    """Return the longest time that a device idled although its next work had been launched, in ns.
 
     Args:
         activities: Kernels, then copies.
-        rank: The device.
-        is_queued: Mask of the work that is considered, whose launches are known.
-        launched_ns: When it was launched.
+        rank: Index of the device.
+        is_queued: Mask of the work whose preceding gaps count; its launches are known.
+        launched_ns: Launch time of each activity, undefined if unknown.
     """
     rows = np.flatnonzero(activities.rank == rank)
     rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
@@ -369,16 +381,16 @@ def _longest_gap(
 
 
 def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_ns: int) -> bool:
-    """Return whether no recorded work explains why the first work on a stream began late.
+    """Return whether no recorded work explains why the first work on a stream started late.
 
-    Work on any device that ended just before it may have held it up. Otherwise the device must have
-    been idle for long, after it had run something, and for longer than is usual.
+    Work that ended on any device just before it started explains the wait. The wait is unexplained
+    only if the device idled for a long time since its first work, and longer than is usual.
 
     Args:
         activities: Kernels, then copies.
         row: Row of the work.
-        due_ns: Time from which it could have begun.
-        usual_ns: Longest time for which the device idled before other work that had been launched.
+        due_ns: Earliest time at which the work could have started.
+        usual_ns: Longest time that the device idled before other work that had been launched.
     """
     start_ns = int(activities.start_ns[row])
     ended_ns = activities.end_ns[activities.start_ns < start_ns]
@@ -399,19 +411,19 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
 
 
 def _is_long(time_ns: int, share: float) -> bool:
-    """Return whether an unexplained time is so long that ratios are off.
+    """Return whether an unexplained wait is long enough to report.
 
     Args:
-        time_ns: The time.
-        share: The part of the device's span that it takes.
+        time_ns: Idle time during the wait.
+        share: Idle time as a fraction of the device's span.
     """
     return (time_ns > _MIN_WAIT_NS and share >= _LARGE) or (
         time_ns > _LONG_WAIT_NS and share >= _NOTICEABLE
     )
 
 
-def limitation_before_capture(path: str, times: RankIntervals) -> tuple[Limitation, ...]:
-    """Return the limitation for work from before the capture, if there is any."""
+def describe_work_before_capture(path: str, times: RankIntervals) -> tuple[Limitation, ...]:
+    """Return the limitation for work from before the capture, or none without such work."""
     if len(times) == 0:
         return ()
     longest_ms = (times.end_ns - times.start_ns).max() / 1e6

@@ -1,4 +1,4 @@
-"""Graph launches of which some kernels were recorded, and others were not."""
+"""Graph launches with some recorded and some unrecorded kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARK = "incomplete: only some kernels of 1 of 10 graph launches are recorded"
 Edit = Callable[[int, list[K]], Sequence[K]]
 
 
-def replays(
+def write_replays(
     folder: Path,
     edit: Edit,
     *,
@@ -29,7 +29,7 @@ def replays(
     names: str = NAMES,
     ranges: Sequence[R] = (),
 ) -> Path:
-    """Return an export of graph launches, whose kernels are edited launch by launch."""
+    """Write an export of graph launches, and apply an edit to the kernels of each launch."""
     kernels: list[K] = []
     calls = []
     for i in range(n_launches):
@@ -43,8 +43,8 @@ def replays(
     return profile(folder, kernels, calls, tuple(ranges))
 
 
-def only(kept: Mapping[int, slice]) -> Edit:
-    """Return an edit that keeps some kernels of some launches, and all of the others."""
+def keep_slices(kept: Mapping[int, slice]) -> Edit:
+    """Return an edit that keeps slices of the kernels of the given launches, and all other kernels."""
     return lambda i, rows: rows[kept[i]] if i in kept else rows
 
 
@@ -53,7 +53,9 @@ def only(kept: Mapping[int, slice]) -> Edit:
 def test_partial_replays_are_counted_in_every_format(
     tmp_path: Path, form: str, kept: slice
 ) -> None:
-    report = bubbleviz.idle(WRITERS[form](replays(tmp_path, only({4: kept})), tmp_path))
+    report = bubbleviz.idle(
+        WRITERS[form](write_replays(tmp_path, keep_slices({4: kept})), tmp_path)
+    )
     assert marked(report) == [MARK]
     # From the launch to the first kernel of the next launch; the recorded ones take 100 us each.
     assert spent(report.ranks[0])[UNRECORDED] == 1_020 - 100 * len(NAMES[kept])
@@ -63,18 +65,20 @@ def test_partial_replays_are_counted_in_every_format(
 
 def test_kernels_may_be_lost_in_the_middle(tmp_path: Path) -> None:
     report = bubbleviz.idle(
-        replays(tmp_path, lambda i, rows: rows[:2] + rows[6:] if i == 4 else rows)
+        write_replays(tmp_path, lambda i, rows: rows[:2] + rows[6:] if i == 4 else rows)
     )
     assert marked(report) == [MARK]
 
 
 def test_replays_of_equal_kernels_may_be_partial(tmp_path: Path) -> None:
-    assert marked(bubbleviz.idle(replays(tmp_path, only({4: slice(5, None)}), names="aaaaaaaa")))
+    assert marked(
+        bubbleviz.idle(write_replays(tmp_path, keep_slices({4: slice(5, None)}), names="aaaaaaaa"))
+    )
 
 
 def test_a_loss_begins_and_ends_inside_launches(tmp_path: Path) -> None:
     kept = {3: slice(5), 4: slice(0), 5: slice(0), 6: slice(6, None)}
-    report = bubbleviz.idle(replays(tmp_path, only(kept)))
+    report = bubbleviz.idle(write_replays(tmp_path, keep_slices(kept)))
     assert marked(report) == [
         "incomplete: 2 of 10 graph launches have no recorded kernels, and 2 only some"
     ]
@@ -82,8 +86,8 @@ def test_a_loss_begins_and_ends_inside_launches(tmp_path: Path) -> None:
     assert spent(report.ranks[0])[UNRECORDED] == 4_020 - 500 - 200
 
 
-def queued(folder: Path, edit: Edit, *, every_us: int = 800) -> Path:
-    """Return an export of graph launches that were all launched before the first ran."""
+def write_queued(folder: Path, edit: Edit, *, every_us: int = 800) -> Path:
+    """Write an export of graph launches that were all launched before the first one ran."""
     kernels: list[K] = []
     for i in range(10):
         rows = [
@@ -96,8 +100,8 @@ def queued(folder: Path, edit: Edit, *, every_us: int = 800) -> Path:
     return profile(folder, kernels, calls)
 
 
-def skipped(i: int, rows: list[K]) -> list[K]:
-    """Return the kernels of a launch if the fifth leaves out its last five kernels."""
+def skip_kernels(i: int, rows: list[K]) -> list[K]:
+    """Return the kernels of a launch of a run whose fifth launch skips its last five kernels."""
     ahead_ns = 500 * US * (i > 4)
     kept = rows[:3] if i == 4 else rows
     return [K(k.start - ahead_ns, k.end - ahead_ns, k.correlation, k.name) for k in kept]
@@ -106,43 +110,45 @@ def skipped(i: int, rows: list[K]) -> list[K]:
 def test_kernels_that_a_graph_did_not_run_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "lost").mkdir()
     (tmp_path / "skipped").mkdir()
-    lost = bubbleviz.idle(queued(tmp_path / "lost", only({4: slice(3)})))
+    lost = bubbleviz.idle(write_queued(tmp_path / "lost", keep_slices({4: slice(3)})))
     assert marked(lost) == [MARK]
     assert spent(lost.ranks[0])[UNRECORDED] == 500
-    assert not marked(bubbleviz.idle(queued(tmp_path / "skipped", skipped)))
+    assert not marked(bubbleviz.idle(write_queued(tmp_path / "skipped", skip_kernels)))
 
 
-def test_launches_that_run_side_by_side_are_not_partial(tmp_path: Path) -> None:
-    assert not marked(bubbleviz.idle(queued(tmp_path, only({4: slice(3)}), every_us=100)))
+def test_launches_that_run_concurrently_are_not_partial(tmp_path: Path) -> None:
+    assert not marked(
+        bubbleviz.idle(write_queued(tmp_path, keep_slices({4: slice(3)}), every_us=100))
+    )
 
 
 @pytest.mark.parametrize(
     "edit",
     {
         # The capture ends while the last launch runs.
-        "the last": only({9: slice(3)}),
-        # So many launches are short that there are two graphs.
-        "many": only({2: slice(3), 5: slice(3), 8: slice(3)}),
-        # Each second kernel is missing, as of another graph.
-        "another graph": only({4: slice(None, None, 2)}),
-        "no": only({}),
+        "the last": keep_slices({9: slice(3)}),
+        # So many launches are short that they may be launches of another graph.
+        "many": keep_slices({2: slice(3), 5: slice(3), 8: slice(3)}),
+        # Every second kernel is missing, so it may be another graph.
+        "another graph": keep_slices({4: slice(None, None, 2)}),
+        "no": keep_slices({}),
     }.items(),
     ids=lambda edit: edit[0],
 )
 def test_launches_that_are_not_known_to_be_partial(tmp_path: Path, edit: tuple[str, Edit]) -> None:
-    assert not marked(bubbleviz.idle(replays(tmp_path, edit[1])))
+    assert not marked(bubbleviz.idle(write_replays(tmp_path, edit[1])))
 
 
 def test_few_launches_show_no_partial_replay(tmp_path: Path) -> None:
-    edit = only({1: slice(3)})
-    assert not marked(bubbleviz.idle(replays(tmp_path, edit, n_launches=4)))
-    assert marked(bubbleviz.idle(replays(tmp_path, edit, n_launches=5)))
+    edit = keep_slices({1: slice(3)})
+    assert not marked(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=4)))
+    assert marked(bubbleviz.idle(write_replays(tmp_path, edit, n_launches=5)))
 
 
 def test_a_bubble_in_a_partial_replay_is_unknown(tmp_path: Path) -> None:
     names = [f"{phase}{i}.0.0" for phase in "FB" for i in range(5)]
     ranges = [R(PERIOD * (i + 1) - US, PERIOD * (i + 1) + 900 * US, n) for i, n in enumerate(names)]
-    report = bubbleviz.analyze([replays(tmp_path, only({4: slice(3)}), ranges=ranges)])
+    report = bubbleviz.analyze([write_replays(tmp_path, keep_slices({4: slice(3)}), ranges=ranges)])
     assert MARK in [restriction.text for restriction in report.restrictions]
     unknown = [(row.start_ns, row.end_ns) for row in report.bubbles if row.cause == "unknown"]
     launched_ns, next_start_ns = PERIOD * 5, PERIOD * 6 + 20 * US

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.analyses.idle import outputs, page, picture
 from bubbleviz.analyses.idle.report import IdleReport, advice, title_of
-from bubbleviz.interpret.unrecorded_work import _between_kernels
+from bubbleviz.interpret.unrecorded_work import _find_open_times
 from bubbleviz.model.profile import Activities
 from bubbleviz.render.json_document import render
 from bubbleviz.render.text.report import headline_lines
@@ -440,7 +440,7 @@ def test_unknown_times_agree_with_a_slow_reference(
         until = min(starts, default=max(lost))
         if until > max([launch, *ends]):
             expected.append((max([launch, *ends]), until))
-    found = _between_kernels(
+    found = _find_open_times(
         np.array(lost, np.int64), np.array(launched), activities, np.arange(len(rows))
     )
     assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
