@@ -1,19 +1,23 @@
 """Overruns: work whose recorded end is later than the start of the next work on its stream.
 
-A stream runs one thing after the other, so such an end is wrong, and hides idle time::
+A stream runs its work in sequence, so such an end is wrong and hides idle time::
 
     recorded    ├─ a ─────────────────────┤
                         ├ b ┤    ├ c ┤
-    corrected   ├─ a ───┤├ b ┤    ├ c ┤     at the start of b, if other kernels named a take so long
-                ├ a ┤   ├ b ┤    ├ c ┤      at the longest time of the others, if they are shorter
+    corrected   ├─ a ───┤├ b ┤    ├ c ┤     ends at the start of b, or
+                ├ a ┤   ├ b ┤    ├ c ┤      after the longest time of other kernels named a
 
-Kernels of one CUDA graph launch may run at the same time, and so may a kernel and the next one that
-was launched with programmatic stream serialization: it begins early and ends later. A hardware
-queue may run several streams at the same time. Neither makes a kernel take several times as long as
-the others of its name.
+The earlier of the two ends is used. Some overlaps are real:
 
-The last work on a stream overlaps no other. Its end is wrong if the process had waited for all work
-of the device before, and if it takes several times as long as the others of its name::
+- Kernels of one CUDA graph launch may run concurrently.
+- A kernel that was launched with programmatic stream serialization may start early, before the
+  previous kernel ends.
+- A hardware queue may run several streams concurrently.
+
+None of these makes a kernel take several times as long as the other kernels of its name.
+
+The last work on a stream has no next work. Its end is wrong if the process had already waited for
+all work of the device, and if it takes several times as long as the other kernels of its name::
 
     host        launch a    ├ wait for the device ┤
     recorded           ├─ a ───────────────────────────────┤
@@ -32,31 +36,33 @@ from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities, CallLog, Calls, process_of
 
-#: Maximum overlap that is noise of timestamps, in ns.
+#: Maximum overlap that may be timestamp noise, in ns.
 _CLOCK_GRAIN_NS = 5_000
-#: Minimum overlap of short kernels that shows that the next ones begin early, in ns.
+#: Minimum overlap of short kernels that shows that kernels start before the previous one ends, in
+#: ns.
 _EARLY_START_NS = 1_000
-#: Minimum number of overlaps, and minimum part of all work, that no damage explains.
+#: Minimum number of overlaps that counts as many. Fewer may be damage even in a small profile.
 _MIN_MANY = 10
-#: Part of all work from which kernels that begin early are launched that way.
+#: Minimum share of overlapping work that shows that kernels start before the previous one ends.
 _MANY_EARLY_STARTS = 0.01
-#: Part of all work from which a queue does not run one thing after the other.
+#: Minimum share of work that contains the next work of its queue if the queue is not serial.
 _MANY_CONTAINED = 0.2
-#: Factor by which work must exceed the longest other work of its name so that its end is damaged,
-#: however many ends are.
+#: Minimum ratio of the duration of work with a wrong end to the longest duration of other work of
+#: its name. Such an end is wrong however many of them there are.
 _FAR_LONGER = 3
-#: Minimum part of a profile's time that the last work on a stream takes if its end is looked at.
+#: Minimum share of a profile's span that the last work on a stream takes for its end to be checked.
 _NOTICEABLE = 0.01
-#: Maximum time after the return of a wait that is noise of the clocks of host and device, in ns.
+#: Maximum time from the return of a wait to the end of the awaited work that may be noise of the
+#: clocks of host and device, in ns.
 _WAIT_GRAIN_NS = 100_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Overruns(Table):
-    """Work that ends after the next work on its stream begins.
+    """Work that ends after the next work on its stream starts.
 
     Attributes:
-        row: Row of the activities.
+        row: Row of the work among the activities.
         next_start_ns: Start of the next work on the stream.
         next_end_ns: End of the next work on the stream.
     """
@@ -66,15 +72,30 @@ class _Overruns(Table):
     next_end_ns: Ints
 
 
+@dataclass(frozen=True, eq=False)
+class _Evidence:
+    """Masks of overruns that show which ends are wrong.
+
+    Attributes:
+        contains_next: Overruns that end after the next work ends.
+        is_far_longer: Overruns that take several times as long as any other work of their name.
+        is_outlier: Overruns that are far longer and no more than the other work of their name.
+    """
+
+    contains_next: Bools
+    is_far_longer: Bools
+    is_outlier: Bools
+
+
 @dataclass(frozen=True)
 class ClippedWork:
-    """Work that ends before the next work on its stream begins.
+    """Work that ends before the next work on its stream starts.
 
     Attributes:
         activities: The activities with corrected ends.
-        first: Row of the first work on each stream, of several the first row.
-        last: Row of the last work on each stream, of several the last row.
-        limitations: What counts the corrected ends.
+        first: Row of the first work on each stream; at equal starts, the first row.
+        last: Row of the last work on each stream; at equal starts, the last row.
+        limitations: Limitations that count the corrected ends.
     """
 
     activities: Activities
@@ -86,70 +107,107 @@ class ClippedWork:
 def clip_overruns(
     path: str, activities: Activities, streams: Codes, *, are_queues: bool = False
 ) -> ClippedWork:
-    """End work before the next work on its stream begins.
+    """Correct the ends of work that are later than the start of the next work on its stream.
 
-    Work that contains the next work on its stream, or takes longer than all other work of its name,
-    is damaged. Other work only overlaps the next; its time is cut, and no idle time changes. Where
-    so much work overlaps the next that no damage explains it, only the ends of work are wrong that
-    takes several times as long as the others of its name, or contains the next work of a stream.
+    An end is certainly wrong if the work contains the next work, or takes longer than all other
+    work of its name. Other work only overlaps the next: it is cut short, which changes no idle
+    time. If so much work overlaps the next that damage cannot explain it, overlapping work is left
+    alone, and only certainly wrong ends are corrected.
 
     Args:
         path: Path of the profile.
         activities: Kernels, then copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
         are_queues: Whether the streams may be hardware queues, which several streams share. If
-            much work on them runs at once, its times count as recorded, but for that which takes
-            several times as long as others of its name.
+            much of their work runs concurrently, only work that takes several times as long as
+            other work of its name is corrected.
     """
     overruns, first, last = _find_overruns(activities, streams)
     if len(overruns) == 0:
         return ClippedWork(activities, first, last, ())
-    start_ns, end_ns = activities.start_ns[overruns.row], activities.end_ns[overruns.row]
-    longest_ns = _longest_of_others(activities, overruns.row)
-    is_contained = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
-    is_far_longer = (longest_ns > 0) & (end_ns - start_ns > _FAR_LONGER * longest_ns)
-    is_damaged = is_far_longer & _are_few_of_name(activities, overruns.row, is_far_longer)
-    n_work = len(activities)
-    if _are_many((is_damaged & ~is_contained).sum(), _MANY_EARLY_STARTS, n_work):
-        # Where work begins early after short kernels, too, it does so after long ones.
-        n_short = len(_find_overruns(activities, streams, _EARLY_START_NS)[0]) - len(overruns)
-        if _are_many(n_short, _MANY_EARLY_STARTS, n_work):
-            is_damaged &= is_contained
-    # However many ends are damaged, they do not show that work may overlap.
-    is_left = is_contained & ~is_damaged
-    is_shared_queue = are_queues and _are_many(is_left.sum(), _MANY_CONTAINED, n_work)
-    notes: tuple[Limitation, ...] = ()
-    is_wrong = np.ones(len(overruns), bool)
-    if is_shared_queue:
-        is_wrong = is_damaged
-        notes = (_not_serial(path, is_left, is_far_longer),)
-    elif _are_many((~is_contained & ~is_damaged).sum(), _MANY_EARLY_STARTS, n_work):
-        is_wrong = is_contained | is_damaged
+    longest_ns = _measure_longest_of_others(activities, overruns.row)
+    evidence = _judge_overruns(activities, streams, overruns, longest_ns)
+    is_wrong, notes = _select_wrong(path, evidence, len(activities), are_queues=are_queues)
     if not is_wrong.any():
         return ClippedWork(activities, first, last, notes)
     corrected, limitations = _correct(
-        path, activities, overruns.take(is_wrong), longest_ns[is_wrong], is_contained[is_wrong]
+        path,
+        activities,
+        overruns.take(is_wrong),
+        longest_ns[is_wrong],
+        evidence.contains_next[is_wrong],
     )
     return ClippedWork(corrected, first, last, (*limitations, *notes))
+
+
+def _judge_overruns(
+    activities: Activities, streams: Codes, overruns: _Overruns, longest_ns: Ints
+) -> _Evidence:
+    """Collect the evidence for wrong ends.
+
+    Args:
+        activities: Kernels, then copies.
+        streams: Stream of each activity within its rank, or -1 if unknown.
+        overruns: All overruns, at least one.
+        longest_ns: Longest time of other work of the same name, or 0 if there is none.
+    """
+    start_ns, end_ns = activities.start_ns[overruns.row], activities.end_ns[overruns.row]
+    contains_next = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
+    is_far_longer = (longest_ns > 0) & (end_ns - start_ns > _FAR_LONGER * longest_ns)
+    is_outlier = is_far_longer & _are_few_of_name(activities, overruns.row, is_far_longer)
+    n_work = len(activities)
+    if _are_many((is_outlier & ~contains_next).sum(), _MANY_EARLY_STARTS, n_work):
+        # If many short kernels overlap the next one, long kernels may do so, too.
+        short_overruns, _, _ = _find_overruns(activities, streams, _EARLY_START_NS)
+        n_short = len(short_overruns) - len(overruns)
+        if _are_many(n_short, _MANY_EARLY_STARTS, n_work):
+            is_outlier &= contains_next
+    return _Evidence(contains_next, is_far_longer, is_outlier)
+
+
+def _select_wrong(
+    path: str, evidence: _Evidence, n_work: int, *, are_queues: bool
+) -> tuple[Bools, tuple[Limitation, ...]]:
+    """Select the overruns whose ends are corrected.
+
+    Outliers are always corrected. Only the other overruns can show that work runs concurrently.
+
+    Args:
+        path: Path of the profile.
+        evidence: Evidence for wrong ends.
+        n_work: Number of kernels and copies.
+        are_queues: Whether the streams may be hardware queues, which several streams share.
+
+    Returns:
+        is_wrong: Mask of the overruns to correct.
+        notes: A limitation if the streams run several kernels concurrently.
+    """
+    contains_next, is_outlier = evidence.contains_next, evidence.is_outlier
+    is_left = contains_next & ~is_outlier
+    if are_queues and _are_many(is_left.sum(), _MANY_CONTAINED, n_work):
+        return is_outlier, (_describe_concurrency(path, is_left, evidence.is_far_longer),)
+    if _are_many((~contains_next & ~is_outlier).sum(), _MANY_EARLY_STARTS, n_work):
+        return contains_next | is_outlier, ()
+    return np.ones(len(is_outlier), bool), ()
 
 
 def clip_late_ends(
     path: str, work: ClippedWork, call: Codes, launched_ns: Ints, calls: CallLog
 ) -> ClippedWork:
-    """End the last work on streams before a wait for its device returned.
+    """Correct the end of the last work on each stream if a wait for its device returned earlier.
 
-    Only ends that take a noticeable part of the profile are looked at.
+    Only work that takes at least 1 % of the profile's span is checked.
 
     Args:
         path: Path of the profile.
-        work: Work that ends before the next work on its stream begins.
+        work: Work that ends before the next work on its stream starts.
         call: Row of the call that launched each activity, or -1 if unknown.
         launched_ns: Start of that call, undefined if the call is unknown.
         calls: All calls of the profile.
     """
     activities = work.activities
     last = work.last[call[work.last] != NONE]
-    rows, corrected_ns = _late_ends(activities, last, launched_ns, calls)
+    rows, corrected_ns = _find_late_ends(activities, last, launched_ns, calls)
     if len(rows) == 0:
         return work
     removed_ms = (activities.end_ns[rows] - corrected_ns).sum() / 1e6
@@ -167,53 +225,59 @@ def clip_late_ends(
     return replace(work, activities=corrected, limitations=(*work.limitations, note))
 
 
-def _late_ends(
+def _find_late_ends(
     activities: Activities, last: Ints, launched_ns: Ints, calls: CallLog
 ) -> tuple[Ints, Ints]:
-    """Return the last work on streams whose end is wrong, and when each ends at the latest.
+    """Find the last work on streams whose end is wrong.
 
     Args:
         activities: Kernels, then copies.
-        last: Row of the last work on each stream, if its launch is known.
-        launched_ns: When each activity was launched.
+        last: Row of the last work on each stream with a known launch.
+        launched_ns: Launch time of each activity.
         calls: All calls of the profile.
+
+    Returns:
+        rows: Rows of the work.
+        corrected_ns: Latest possible end of each.
     """
-    rows = last[_durations(activities, last) >= _NOTICEABLE * _span_ns(activities)]
+    rows = last[_measure_durations(activities, last) >= _NOTICEABLE * _measure_span(activities)]
     if len(rows) == 0:
         return rows, rows
     process = activities.ranks[activities.rank[rows], 0]
-    returned_ns = _first_returns(process, launched_ns[rows], device_waits(activities, calls))
+    returned_ns = _find_first_returns(process, launched_ns[rows], device_waits(activities, calls))
     is_late = activities.end_ns[rows] - _WAIT_GRAIN_NS > returned_ns
     is_late &= activities.start_ns[rows] < returned_ns
     rows, returned_ns = rows[is_late], returned_ns[is_late]
-    longest_ns = _longest_of_others(activities, rows)
-    is_wrong = (longest_ns > 0) & (_durations(activities, rows) > _FAR_LONGER * longest_ns)
+    longest_ns = _measure_longest_of_others(activities, rows)
+    is_wrong = (longest_ns > 0) & (_measure_durations(activities, rows) > _FAR_LONGER * longest_ns)
     latest_ns = np.minimum(returned_ns, activities.start_ns[rows] + longest_ns)
     return rows[is_wrong], latest_ns[is_wrong]
 
 
-def _durations(activities: Activities, rows: Ints) -> Ints:
-    """Return how long some work takes as recorded."""
+def _measure_durations(activities: Activities, rows: Ints) -> Ints:
+    """Return the recorded durations of activities, in ns."""
     return activities.end_ns[rows] - activities.start_ns[rows]
 
 
-def _span_ns(activities: Activities) -> int:
-    """Return the time from the first start of any work to the last end, 0 without work."""
+def _measure_span(activities: Activities) -> int:
+    """Return the time from the first start to the last end of all work in ns, or 0 without work."""
     if len(activities) == 0:
         return 0
     return int(activities.end_ns.max() - activities.start_ns.min())
 
 
-def _first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
-    """Return when the first wait for a device returned that shows that work had ended.
+def _find_first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
+    """Return the time at which a wait for the device first shows that work had ended.
+
+    This is the earliest return of the waits of its process that started after its launch.
 
     Args:
-        process: Process of the work.
-        launched_ns: When the work was launched.
+        process: Process of each piece of work.
+        launched_ns: Launch time of each piece of work.
         waits: Waits for the only device of a process.
 
     Returns:
-        The time for each work, the largest number if there was no such wait.
+        Time for each piece of work, or the largest int64 if no wait started after its launch.
     """
     never_ns = np.iinfo(np.int64).max
     first_ns = np.full(len(process), never_ns, np.int64)
@@ -227,24 +291,25 @@ def _first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
 
 
 def _correct(
-    path: str, activities: Activities, overruns: _Overruns, longest_ns: Ints, is_contained: Bools
+    path: str, activities: Activities, overruns: _Overruns, longest_ns: Ints, contains_next: Bools
 ) -> tuple[Activities, tuple[Limitation, ...]]:
     """Correct the ends of overruns.
 
     Args:
         path: Path of the profile.
         activities: Kernels, then copies.
-        overruns: Work whose end is corrected.
+        overruns: Overruns to correct.
         longest_ns: Longest time of other work of the same name, or 0 if there is none.
-        is_contained: Mask of overruns that contain the next work on their stream.
+        contains_next: Mask of overruns that contain the next work on their stream.
 
     Returns:
-        The activities with corrected ends, and limitations that count them.
+        corrected: The activities with corrected ends.
+        limitations: Limitations that count the corrections.
     """
     start_ns = activities.start_ns[overruns.row]
     duration_ns = activities.end_ns[overruns.row] - start_ns
     until_next_ns = overruns.next_start_ns - start_ns
-    is_damaged = is_contained | (duration_ns > longest_ns)
+    is_damaged = contains_next | (duration_ns > longest_ns)
     has_others = longest_ns > 0
     corrected_ns = np.where(
         is_damaged & has_others, np.minimum(until_next_ns, longest_ns), until_next_ns
@@ -253,23 +318,25 @@ def _correct(
     ends_ns[overruns.row] = start_ns + corrected_ns
     corrected = replace(activities, end_ns=ends_ns)
     removed_ns = duration_ns - corrected_ns
-    return corrected, _limitations(path, start_ns, removed_ns, is_damaged)
+    return corrected, _describe_corrections(path, start_ns, removed_ns, is_damaged)
 
 
 def _find_overruns(
     activities: Activities, streams: Codes, grain_ns: int = _CLOCK_GRAIN_NS
 ) -> tuple[_Overruns, Ints, Ints]:
-    """Find the work that ends after the next work on its stream begins.
+    """Find the work that ends after the next work on its stream starts.
 
-    Work without a duration, and work whose stream is unknown, does not count.
+    Work without a duration and work whose stream is unknown are ignored.
 
     Args:
         activities: Kernels, then copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
-        grain_ns: Maximum overlap that does not count.
+        grain_ns: Maximum overlap that is ignored, in ns.
 
     Returns:
-        The work, the row of the first work on each stream, and that of the last.
+        overruns: The overruns.
+        first: Row of the first work on each stream.
+        last: Row of the last work on each stream.
     """
     overruns, first, last = [_Overruns.none()], [], []
     for rows in activities.rows_by_stream(streams):
@@ -283,12 +350,12 @@ def _find_overruns(
 
 
 def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Overruns:
-    """Return the work of one stream that ends after the next work on it begins.
+    """Return the work of one stream that ends after the next work on it starts.
 
     Args:
         activities: Kernels, then copies.
         rows: Rows of the work on the stream, in order of their starts.
-        grain_ns: Maximum overlap that does not count.
+        grain_ns: Maximum overlap that is ignored, in ns.
     """
     start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
     has_duration = end_ns > start_ns
@@ -298,7 +365,7 @@ def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Over
     if len(candidate) == 0:
         return _Overruns.none()
 
-    # Of work that was launched at once, or that starts at the same time, none is the next.
+    # Work of the same launch, or with the same start, is not the next work.
     launch = activities.correlation_id[rows]
     is_next = (begins(launch) | (launch == UNCORRELATED)) & begins(start_ns)
     next_rows = np.flatnonzero(is_next)
@@ -310,19 +377,21 @@ def _find_on_stream(activities: Activities, rows: Codes, grain_ns: int) -> _Over
     return _Overruns(rows[candidate].astype(np.int64), start_ns[following], end_ns[following])
 
 
-def _are_many(number: int, part: float, count: int) -> bool:
+def _are_many(number: int, share: float, n_work: int) -> bool:
     """Return whether overruns are too many to be damage.
 
     Args:
         number: Number of overruns.
-        part: Part of all work from which they are too many.
-        count: Number of kernels and copies.
+        share: Maximum share of all work that damage explains.
+        n_work: Number of kernels and copies.
     """
-    return number >= _MIN_MANY and number > part * count
+    return number >= _MIN_MANY and number > share * n_work
 
 
 def _are_few_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools:
-    """Tell for overruns whether the chosen ones of their name are no more than its other work.
+    """Return a mask of overruns whose name has no more chosen overruns than other work.
+
+    Other work is work of the name that is no overrun.
 
     Args:
         activities: Kernels, then copies.
@@ -330,7 +399,7 @@ def _are_few_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools
         chosen: Mask of overruns.
     """
     n_names = len(activities.names)
-    # The first place is the one of work without a name (-1).
+    # Index 0 is for work without a name (-1).
     name = activities.name_id[rows] + 1
     n_chosen = np.bincount(name[chosen], minlength=n_names + 1)
     n_overruns = np.bincount(name, minlength=n_names + 1)
@@ -340,15 +409,15 @@ def _are_few_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools
     return (n_chosen <= n_others)[name]
 
 
-def _longest_of_others(activities: Activities, rows: Ints) -> Ints:
-    """Return the longest time of other kernels with the same name, or 0 if there are none.
+def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
+    """Return the longest duration of other work with the same name in ns, or 0 if there is none.
 
     Args:
         activities: Kernels, then copies.
-        rows: Rows whose own times do not count.
+        rows: Rows of the work. No other work of these rows counts, either.
     """
     n_names = len(activities.names)
-    # The last place is the one of work without a name (-1).
+    # The last index is for work without a name (-1).
     is_wanted = marked(n_names + 1, activities.name_id[rows])
     is_wanted[n_names] = False
     is_other = is_wanted[activities.name_id]
@@ -359,7 +428,7 @@ def _longest_of_others(activities: Activities, rows: Ints) -> Ints:
     return np.append(longest_ns, 0)[activities.name_id[rows]]
 
 
-def _limitations(
+def _describe_corrections(
     path: str, start_ns: Ints, removed_ns: Ints, is_damaged: Bools
 ) -> tuple[Limitation, ...]:
     """Return the limitations for work whose end was corrected.
@@ -367,7 +436,7 @@ def _limitations(
     Args:
         path: Path of the profile.
         start_ns: Start of the work.
-        removed_ns: Time by which each end was moved.
+        removed_ns: Time that was cut from each piece of work.
         is_damaged: Mask of work whose recorded end is impossible.
     """
     notes = []
@@ -393,13 +462,14 @@ def _limitations(
     return tuple(notes)
 
 
-def _not_serial(path: str, is_left: Bools, is_far_longer: Bools) -> Limitation:
-    """Return the limitation for streams that run several kernels at once.
+def _describe_concurrency(path: str, is_left: Bools, is_far_longer: Bools) -> Limitation:
+    """Return the limitation for streams that run several kernels concurrently.
 
     Args:
         path: Path of the profile.
-        is_left: Mask of overruns that contain other work and count as recorded.
-        is_far_longer: Mask of overruns that take several times as long as others of their name.
+        is_left: Mask of overruns that contain other work and are not corrected.
+        is_far_longer: Mask of overruns that take several times as long as any other work of their
+            name.
     """
     reason = (
         f"{path}: so many that streams of this profile run several kernels at once; their times "

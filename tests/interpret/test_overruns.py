@@ -54,7 +54,7 @@ def work(
     launches: Sequence[int] | None = None,
     ranks: Sequence[int] | None = None,
 ) -> tuple[Activities, np.ndarray]:
-    """Return kernels with times in us, and their streams."""
+    """Return kernels with the given (start, end) times in us, and their streams."""
     count = len(rows)
     times = np.array(rows, np.int64).reshape(-1, 2).T * US
     name = np.array(names or [0] * count, np.int32)
@@ -74,7 +74,7 @@ def work(
 def corrected(
     activities: Activities, streams: np.ndarray, *, are_queues: bool = False
 ) -> tuple[list[int], dict[str, int]]:
-    """Return the corrected ends in us, and the limitations by subject."""
+    """Return the corrected ends in us, and the counts of the limitations, keyed by subject."""
     clipped = clip_overruns("file", activities, streams, are_queues=are_queues)
     ends = (clipped.activities.end_ns // US).tolist()
     return ends, {note.what: note.count for note in clipped.limitations}
@@ -99,19 +99,19 @@ def test_no_work_has_no_overruns() -> None:
 @pytest.mark.parametrize(
     ("rows", "ends", "notes"),
     [
-        # It contains the next two, and others of its name take 10 us.
+        # The first kernel contains the next two, which take 10 us.
         ([(10, 1020), (500, 510), (1010, 1020)], [20, 510, 1020], {WHAT: 1}),
-        # It ends at the next start where others of its name take as long.
+        # The first kernel is cut at the start of the next one; others of its name take as long.
         ([(0, 300), (100, 110), (200, 310)], [100, 110, 310], {WHAT: 1}),
-        # It overlaps the next one, longer than any other of its name.
+        # The first kernel overlaps the next one and is longer than all others of its name.
         ([(0, 150), (120, 220), (300, 400)], [100, 220, 400], {WHAT: 1}),
-        # It overlaps the next one, and is no longer than others.
+        # The first kernel overlaps the next one and is no longer than others of its name.
         ([(0, 130), (120, 220), (300, 450)], [120, 220, 450], {OVERLAP: 1}),
-        # Work that only touches the next, or overlaps it by the grain of clocks, is sound.
+        # Kernels may touch the next one, or overlap it by up to the clock grain.
         ([(0, 100), (100, 200), (195, 300)], [100, 200, 300], {}),
-        # Kernels that start at the same time cannot tell which one is first.
+        # Kernels that start at the same time have no order.
         ([(0, 100), (0, 200), (200, 300)], [100, 200, 300], {}),
-        # A kernel without a duration contradicts no other.
+        # A kernel without a duration is ignored.
         ([(0, 100), (50, 50), (100, 200)], [100, 50, 200], {}),
     ],
 )
@@ -152,11 +152,11 @@ def test_kernels_that_all_start_early_are_sound() -> None:
 
 
 def test_kernels_far_longer_than_others_of_their_name_do_not_start_the_next_early() -> None:
-    # Kernels of 20 us every 500 us, of which some seem to end during the next one.
+    # Kernels of 20 us start every 500 us. Some recorded ends are during the next kernel.
     times = [(500 * i, 500 * i + (512 if i % 12 == 5 else 20)) for i in range(200)]
     ends = [start + 20 for start, _ in times]
     assert corrected(*work(times)) == (ends, {WHAT: 17})
-    # Some that start the next one early, as all of their name do, are sound next to them.
+    # Kernels of a name that all start before the previous one ends are correct.
     early = [(100_000 + 100 * i, 100_000 + 100 * i + 120) for i in range(50)]
     names = [0] * len(times) + [1] * len(early)
     ends += [end for _, end in early]
@@ -171,7 +171,7 @@ def test_a_few_short_kernels_do_not_make_all_long_ones_of_their_name_damaged(len
 
 
 def test_long_kernels_start_the_next_early_where_short_ones_of_their_name_do() -> None:
-    # Of 51 kernels of a step, which all start the next one early, the last is long.
+    # All 51 kernels of a step end after the next one starts. The last kernel is long.
     times = []
     for step in range(20):
         begin = 2000 * step
@@ -180,7 +180,7 @@ def test_long_kernels_start_the_next_early_where_short_ones_of_their_name_do() -
     # The capture ends before the last step does.
     times.pop()
     assert corrected(*work(times)) == ([end for _, end in times], {})
-    # Overlaps of short kernels that are noise of timestamps do not show that.
+    # Overlaps of short kernels show nothing if they may be timestamp noise.
     noisy = [(s, e if e - s > 22 else s + 20 + (i % 2)) for i, (s, e) in enumerate(times)]
     assert corrected(*work(noisy))[1] == {WHAT: 19}
 
@@ -193,7 +193,7 @@ def test_queues_that_are_not_serial_are_left_alone() -> None:
     names = [0, 1] * 20
     queues = work(rows, names=names)
     assert corrected(*queues, are_queues=True) == (ends, {NOT_SERIAL: 20})
-    # A stream of CUDA is serial, however many ends are wrong.
+    # A CUDA stream is serial, however many ends are wrong.
     assert corrected(*queues)[1] == {WHAT: 20}
 
 
@@ -201,7 +201,7 @@ def test_queues_that_are_not_serial_are_left_alone() -> None:
 def test_a_queue_with_many_ends_far_later_than_others_of_their_name_is_serial(
     n_damaged: int,
 ) -> None:
-    # Kernels of 20 us every 100 us, of which some seem to take much longer.
+    # Kernels of 20 us start every 100 us. Some recorded durations are much longer.
     is_damaged = [i < 2 * n_damaged and i % 2 == 0 for i in range(51)]
     times = [(100 * i, 100 * i + (450 if is_damaged[i] else 20)) for i in range(51)]
     ends = [start + 20 for start, _ in times]
@@ -218,12 +218,12 @@ def test_damaged_ends_on_a_queue_that_is_not_serial_are_corrected() -> None:
     for i in (11, 31, 51):
         rows[i] = rows[i][0], rows[i][0] + 800
     queues = work(rows, names=names)
-    # The kernels that began before the damaged ones do not contain these.
+    # Kernels that start before a damaged kernel do not contain it.
     assert corrected(*queues, are_queues=True) == (ends, {WHAT: 3, NOT_SERIAL: 37})
 
 
 def test_a_queue_that_may_be_serial_is_marked() -> None:
-    # Most kernels of the name are long and contain the next; it may run two streams at once.
+    # Most kernels contain the next one, so the queue may run two streams concurrently.
     times = [(100 * i, 100 * i + (20 if i % 4 == 0 else 450)) for i in range(61)]
     activities, streams = work(times)
     clipped = clip_overruns("file", activities, streams, are_queues=True)
@@ -277,7 +277,7 @@ def test_ends_agree_with_a_slow_reference(rows: list[tuple[int, int, int, int, i
 
 
 def run(folder: Path, *, damaged: bool) -> Path:
-    """Return an export: kernels of 10 us every 100 us, of which one may seem to take 250 us."""
+    """Write an export of kernels of 10 us every 100 us, one of which may have a wrong end."""
     kernels, calls = [], []
     for i in range(12):
         start = 1_000_000 + 100 * US * i
@@ -288,7 +288,7 @@ def run(folder: Path, *, damaged: bool) -> Path:
 
 
 def xla(folder: Path, *, damaged: bool) -> list[P]:
-    """Return the same kernels on a stream of a GPU of XLA."""
+    """Return the kernels of :func:`run` as XLA planes."""
     del folder
     kernels, calls = [], []
     for i in range(12):
@@ -364,12 +364,12 @@ def test_every_format_with_streams_is_corrected(tmp_path: Path, form: str) -> No
 def waited_for(
     folder: Path, *, late_us: int, wait_us: int = 2_150, name: str = "cudaDeviceSynchronize"
 ) -> Path:
-    """Return an export: kernels of 10 us every 100 us, then a wait for the device.
+    """Write an export of kernels of 10 us every 100 us, followed by a wait for the device.
 
     Args:
-        folder: Where to write it.
-        late_us: Time by which the end of the last kernel is too late.
-        wait_us: When the wait begins, after the last kernel was launched.
+        folder: Output folder.
+        late_us: Time from the true to the recorded end of the last kernel.
+        wait_us: Start of the wait; the last kernel is launched at 2,080 us.
         name: Name of the waiting call.
     """
     kernels, calls = [], []
@@ -395,11 +395,11 @@ def test_the_end_of_the_last_kernel_is_before_a_wait_returns(tmp_path: Path, for
 @pytest.mark.parametrize(
     "how",
     [
-        # The wait is for one stream, begins before the launch, or returns after the end.
+        # The wait is for one stream, starts before the launch, or returns after the end.
         {"late_us": 5_000, "name": "cudaStreamSynchronize"},
         {"late_us": 5_000, "wait_us": 2_050},
         {"late_us": 5_000, "wait_us": 8_000},
-        # The clocks may differ as much, or the kernel takes no longer than others.
+        # The difference may be clock noise, or the kernel takes no longer than others.
         {"late_us": 90},
         {"late_us": 0},
     ],
@@ -435,7 +435,7 @@ def test_the_mark_is_in_every_output_of_idle(tmp_path: Path) -> None:
 
 
 def with_wrong_end(folder: Path) -> list[str]:
-    """Return a pipeline's profiles; a kernel before a bubble seems to last until after the next."""
+    """Return the profiles of a pipeline in which a kernel before a bubble has a wrong end."""
     files = [
         Path(shutil.copy(file, folder)) for file in sorted((FIXTURES / "1f1b").glob("*.sqlite"))
     ]
@@ -486,15 +486,15 @@ def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stream", "queue", "is_clipped"),
     [
-        # The queue is told, or that of the stream's kernels.
+        # The copy has the queue of the stream's kernels, or no queue.
         (7, 1, True),
         (7, None, True),
         (7, 0, True),
-        # It runs elsewhere.
+        # The copy has another stream or queue.
         (8, 1, False),
         (8, None, False),
         (7, 2, False),
-        # Nothing is recorded.
+        # The stream is not recorded.
         (0, None, False),
         (0, 0, False),
         (None, None, False),

@@ -44,7 +44,7 @@ def write_replays(
 
 
 def keep_slices(kept: Mapping[int, slice]) -> Edit:
-    """Return an edit that keeps slices of the kernels of the given launches, and all other kernels."""
+    """Return an edit that keeps slices of the kernels of some launches and all other kernels."""
     return lambda i, rows: rows[kept[i]] if i in kept else rows
 
 
