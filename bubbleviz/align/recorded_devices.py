@@ -29,4 +29,4 @@ def devices_on_clocks(
             begin_ns = device.begin_ns - (utc_ns or 0)
             aligned_ns = int(clock.of(np.array([begin_ns], np.int64))[0])
             has_common_clock = is_aligned or utc_ns is not None
-            yield device.moved(aligned_ns - device.begin_ns, has_common_clock=has_common_clock)
+            yield device.shift(aligned_ns - device.begin_ns, has_common_clock=has_common_clock)

@@ -16,7 +16,7 @@ from bubbleviz.count.rank_iterations import RankSlice
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
 from bubbleviz.count.window_bounds import window_bounds
 from bubbleviz.errors import ProfileError
-from bubbleviz.interpret.start_skew import common_start
+from bubbleviz.interpret.start_skew import find_common_start
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Floats, Ints, marked, scattered
 from bubbleviz.model.grouping import distinct
@@ -589,7 +589,7 @@ def _awaited_recording(run: Run, extents: Extents) -> int | None:
     length_ns = parts_ns.max(axis=1, initial=0)
     usual_ns = median(length_ns[extents.present.any(axis=1)])
     long_ns = 0 if np.isnan(usual_ns) else round(_LONG_WAIT * usual_ns)
-    return common_start(run.recorded, long_ns)
+    return find_common_start(run.recorded, long_ns)
 
 
 def _can_idle(run: Run, extents: Extents) -> Bools:

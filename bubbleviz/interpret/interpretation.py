@@ -31,7 +31,7 @@ from bubbleviz.interpret.operation_ranges import OperationRanges, keys_of, opera
 from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import work_of
-from bubbleviz.interpret.start_skew import recorded_devices
+from bubbleviz.interpret.start_skew import find_recorded_devices
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
@@ -338,7 +338,7 @@ def interpret(
                 *(() if used is None else limitations_of_memory(profile.source.path, used)),
             ),
             unknown_kernels=tuple(unknown_kernels_of(profile, kinds)),
-            recorded=recorded_devices(linked, activities, kinds),
+            recorded=find_recorded_devices(linked, activities, kinds),
             layers=layer_times(LayerRanges(profile.ranges, named), work, linked.links, placed, keys)
             if layers
             else None,

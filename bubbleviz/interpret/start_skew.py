@@ -1,7 +1,7 @@
-"""Start skew: the time before all processes were recorded, in which collectives only wait.
+"""Start skew: the time before the profilers of all processes had started.
 
-A profiler may start later on one rank than on others. A collective of the others then waits until
-the late rank enters it, which is no fault of the run::
+A profiler may start later on one rank than on others. The other ranks then wait for that rank in
+their first collective. This wait is an effect of profiling, not a bubble of the run::
 
     rank 0   ├──────── all-reduce ────────┤├ kernels ...
     rank 1   not recorded yet         ├────┤├ kernels ...
@@ -10,9 +10,9 @@ the late rank enters it, which is no fault of the run::
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 import numpy as np
 
@@ -24,24 +24,25 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
-#: Part of a device's span that a collective takes at least if it waits for a late recording.
+#: Minimum share of a device's span that a collective takes to count as a wait for a recording.
 _LONG_WAIT = 0.05
 
 
 @dataclass(frozen=True)
 class RecordedDevice:
-    """When the recording of a device began, and what it waited in.
+    """Start of the recording of a device, and the communication kernels that it may have waited in.
 
-    Times are in ns, on UTC or on the clock of a run if that is known, or else on the profile's own
-    clock.
+    Times are in ns: on UTC or the clock of the run if known, otherwise on the profile's clock.
 
     Attributes:
-        path: Path of its profile.
-        has_common_clock: Whether the times can be compared to those of other profiles.
+        path: Path of the profile.
+        has_common_clock: Whether the times can be compared with the times of other profiles.
         begin_ns: Start of the first call, range or work of the recording.
-        span_ns: Start of its first work and end of the last.
-        wait_ns: Start and end of its longest communication kernel, or an empty interval.
-        first_wait_ns: Start and end of its first communication kernel, or an empty interval.
+        span_ns: Start of the first work and end of the last work.
+        wait_ns: Start and end of the longest communication kernel, or an empty interval if there is
+            none.
+        first_wait_ns: Start and end of the first communication kernel, or an empty interval if
+            there is none.
     """
 
     path: str
@@ -51,12 +52,12 @@ class RecordedDevice:
     wait_ns: tuple[int, int]
     first_wait_ns: tuple[int, int]
 
-    def moved(self, by_ns: int, *, has_common_clock: bool) -> RecordedDevice:
-        """Return the device with its times on a clock that is ahead by some time.
+    def shift(self, by_ns: int, *, has_common_clock: bool) -> RecordedDevice:
+        """Return the device with its times converted to another clock.
 
         Args:
-            by_ns: The time by which the clock is ahead.
-            has_common_clock: Whether other profiles have times on that clock.
+            by_ns: Time to add to all times.
+            has_common_clock: Whether other profiles have times on the new clock.
         """
         span, wait, first_wait = (
             (start_ns + by_ns, end_ns + by_ns)
@@ -72,55 +73,59 @@ class RecordedDevice:
         )
 
     def has_long_wait(self) -> bool:
-        """Return whether its longest communication takes a large part of its time."""
+        """Return whether its longest communication kernel takes more than 5 % of its span."""
         start_ns, end_ns = self.wait_ns
         return end_ns - start_ns > _LONG_WAIT * (self.span_ns[1] - self.span_ns[0])
 
     def has_long_first_wait(self) -> bool:
-        """Return whether its first communication is the longest, and a large part of its time."""
+        """Return whether its first communication kernel is the longest, and a long wait."""
         return self.wait_ns == self.first_wait_ns and self.has_long_wait()
 
     def waits_for(self, begin_ns: int, long_ns: int | None = None) -> bool:
-        """Return whether the longest communication waited mostly before a later recording began.
+        """Return whether most of the longest communication kernel is before a recording began.
 
         Args:
-            begin_ns: When the recording began.
-            long_ns: Minimum length of the communication, or None for a part of the device's span.
+            begin_ns: Start of the recording of another device.
+            long_ns: Minimum length of the kernel, or None for 5 % of the device's span.
         """
         start_ns, end_ns = self.wait_ns
         is_long = self.has_long_wait() if long_ns is None else end_ns - start_ns > long_ns
         is_mostly_before = begin_ns - start_ns > (end_ns - start_ns) // 2
         return is_long and self.begin_ns < begin_ns <= end_ns and is_mostly_before
 
-    def recorded_before(self) -> int:
-        """Return for how long the device was recorded when it left its first communication."""
+    def measure_recorded_time(self) -> int:
+        """Return the time from the start of the recording to the end of its first communication."""
         return self.first_wait_ns[1] - self.begin_ns
 
-    def may_wait_for(self, other: RecordedDevice) -> bool:
+    def may_wait_for(self, awaited: RecordedDevice) -> bool:
         """Return whether it may have waited for another recording, without a common clock.
 
-        All ranks leave a collective at about the same time. The other rank was recorded while this
-        one waited if its recording is long enough when it leaves its first collective.
+        All ranks leave a collective at about the same time. If the recording of the other device is
+        long enough at the end of its first collective, it had started before this device waited.
+
+        Args:
+            awaited: The device that this one may have waited for.
         """
-        if other.path == self.path or (self.has_common_clock and other.has_common_clock):
+        if awaited.path == self.path or (self.has_common_clock and awaited.has_common_clock):
             return False
         if not self.has_long_first_wait():
             return False
-        has_communication = other.first_wait_ns[1] > other.first_wait_ns[0]
-        is_late = other.recorded_before() < (self.wait_ns[1] - self.wait_ns[0]) // 2
-        return has_communication and is_late
+        start_ns, end_ns = awaited.first_wait_ns
+        is_late = awaited.measure_recorded_time() < (self.wait_ns[1] - self.wait_ns[0]) // 2
+        return end_ns > start_ns and is_late
 
 
-def recorded_devices(
+def find_recorded_devices(
     linked: LinkedProfile, activities: Activities, kinds: Kinds
 ) -> tuple[RecordedDevice, ...]:
-    """Return when the devices of a profile were recorded.
+    """Find the start of the recording, and the communication, of each device with work.
 
-    Call it while the file is open.
+    The file of the profile must still be open.
 
     Args:
         linked: The profile, linked to its calls.
-        activities: Its kernels, then copies, named after the operations that they carry out.
+        activities: Kernels, then copies of the profile. Kernels have the names of the operations
+            that they carry out.
         kinds: Kinds of kernels, by name.
     """
     source = linked.profile.source
@@ -137,7 +142,7 @@ def recorded_devices(
         first_ns = utc_ns + int(activities.start_ns[rows].min())
         last_ns = utc_ns + int(activities.end_ns[rows].max())
         waits = rows[is_communication[rows]]
-        longest_ns, earliest_ns = _longest_and_first(
+        longest_ns, earliest_ns = _find_two_waits(
             utc_ns + activities.start_ns[waits], utc_ns + activities.end_ns[waits]
         )
         processes.append(process)
@@ -151,15 +156,16 @@ def recorded_devices(
                 first_wait_ns=earliest_ns,
             )
         )
-    begins = _begin_by_process(linked, processes, [d.begin_ns - utc_ns for d in devices])
+    work_ns = [device.begin_ns - utc_ns for device in devices]
+    begins = _find_begins(linked, processes, work_ns)
     return tuple(
         replace(device, begin_ns=utc_ns + begins[process])
         for device, process in zip(devices, processes, strict=True)
     )
 
 
-def _longest_and_first(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return start and end of the longest and of the first interval; empty ones of no interval."""
+def _find_two_waits(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return (start, end) of the longest and of the first interval, or (0, 0) without intervals."""
     if len(start_ns) == 0:
         return (0, 0), (0, 0)
     longest, first = (end_ns - start_ns).argmax(), start_ns.argmin()
@@ -169,25 +175,25 @@ def _longest_and_first(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], t
     )
 
 
-def _begin_by_process(
+def _find_begins(
     linked: LinkedProfile, processes: Sequence[int], work_ns: Sequence[int]
 ) -> dict[int, int]:
-    """Return when the recording of each process with work began, on the profile's clock.
+    """Return the start of the recording of each process with work, on the profile's clock.
 
-    A profiler records all processes of its session from the same moment on. In a file that joins
-    several recordings, each process has a recording of its own.
+    A profiler starts to record all processes of its session at the same time. In a file that merges
+    several recordings, each process has a separate recording.
 
     Args:
         linked: The profile, linked to its calls.
         processes: Process of each device.
-        work_ns: When the first work of each device began.
+        work_ns: Start of the first work of each device.
     """
     begins = dict.fromkeys(processes, linked.start_ns)
     if linked.profile.is_merged:
-        begins = _first_calls(linked.profile, begins)
+        begins = _find_first_calls(linked.profile, begins)
     for process, begin_ns in zip(processes, work_ns, strict=True):
         begins[process] = min(begins[process], begin_ns)
-    early = _early_ranges(linked, list(begins), max(begins.values(), default=0))
+    early = _read_early_ranges(linked, list(begins), max(begins.values(), default=0))
     process_of_range = model.process_of(early.thread)
     for process, begin_ns in begins.items():
         first_ns = early.start_ns[process_of_range == process].min(initial=begin_ns)
@@ -197,8 +203,8 @@ def _begin_by_process(
     return dict.fromkeys(begins, min(begins.values(), default=0))
 
 
-def _first_calls(profile: Profile, processes: Iterable[int]) -> dict[int, int]:
-    """Return when the first call of each of some processes began, or the end of time."""
+def _find_first_calls(profile: Profile, processes: Iterable[int]) -> dict[int, int]:
+    """Return the start of the first call of each process, or ``NEVER`` without calls."""
     begins = dict.fromkeys(processes, NEVER)
     for calls in profile.calls.blocks():
         process_of_call = model.process_of(calls.thread)
@@ -208,8 +214,11 @@ def _first_calls(profile: Profile, processes: Iterable[int]) -> dict[int, int]:
     return begins
 
 
-def _early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns: int) -> Ranges:
-    """Return the ranges that begin before a time, of the threads that are likely to have some."""
+def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns: int) -> Ranges:
+    """Return the ranges that begin before a time on threads that are likely to have ranges.
+
+    These are the main thread of each process, the named threads and the threads that made calls.
+    """
     main = [(process << 24) + model.pid_of(process) for process in processes]
     named = [thread.thread for thread in linked.profile.threads]
     threads = distinct(np.array([*main, *named], np.int64), linked.links.threads)
@@ -218,17 +227,17 @@ def _early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns: int
     return linked.profile.every_range.lasting(0, threads, since, until, None)
 
 
-def common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:
-    """Return when the recording of the last device began that another one waited for.
+def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:
+    """Return the latest start of a recording that another device waited for.
 
     Args:
-        devices: The devices of all profiles.
-        long_ns: Minimum length of a wait, or None for a part of the span of the device that waits.
+        devices: Devices of all profiles.
+        long_ns: Minimum length of a wait, or None for 5 % of the span of the waiting device.
 
     Returns:
-        The time on their common clock in ns, or None if nothing waited for a recording to begin.
+        The time on the common clock in ns, or None if no device waited for a recording.
     """
-    timed = _comparable(devices)
+    timed = _select_comparable(devices)
     begins_ns = distinct(np.array([device.begin_ns for device in timed], np.int64))
     awaited_ns = [
         int(begins_ns[n_until - 1])
@@ -239,24 +248,22 @@ def common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) 
     return max(awaited_ns, default=None)
 
 
-def _comparable(devices: Sequence[RecordedDevice]) -> list[RecordedDevice]:
-    """Return the devices whose times can be compared: all of one file, or those of one clock."""
+def _select_comparable(devices: Sequence[RecordedDevice]) -> list[RecordedDevice]:
+    """Return all devices if they are of one file, otherwise the devices with a common clock."""
     if len({device.path for device in devices}) == 1:
         return list(devices)
     return [device for device in devices if device.has_common_clock]
 
 
-def skew_limitation(
-    devices: Sequence[RecordedDevice], start_ns: int, consequence: str
-) -> Limitation:
+def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence: str) -> Limitation:
     """Return the limitation for the time before all devices were recorded.
 
     Args:
-        devices: The devices of all profiles.
-        start_ns: When the recording of the last of them began, on their common clock.
-        consequence: What that means for the numbers, a clause with a place for milliseconds.
+        devices: Devices of all profiles.
+        start_ns: Result of :func:`find_common_start` for these devices.
+        consequence: Clause on the effect on the numbers. ``{}`` is replaced by the time.
     """
-    recorded_ns = [device.span_ns[0] for device in _comparable(devices)]
+    recorded_ns = [device.span_ns[0] for device in _select_comparable(devices)]
     early = [start_ns - first_ns for first_ns in recorded_ns if first_ns < start_ns]
     skew = f"up to {max(early) / 1e6:,.1f} ms"
     reason = (
@@ -266,24 +273,23 @@ def skew_limitation(
     return Limitation("devices recorded before others", reason, len(early))
 
 
-def unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
+def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
     """Return the limitation for waits that a late recording may explain, if there are any.
 
     Args:
-        devices: The devices of all profiles.
+        devices: Devices of all profiles.
     """
-    if len(_comparable(devices)) == len(devices):
+    if len(_select_comparable(devices)) == len(devices):
         return ()
-    # Few were recorded for so short a time that they need to be compared.
-    communicating = [
-        device for device in devices if device.first_wait_ns[1] > device.first_wait_ns[0]
-    ]
-    others = sorted(communicating, key=RecordedDevice.recorded_before)
+    candidates = [device for device in devices if device.first_wait_ns[1] > device.first_wait_ns[0]]
+    # Sorting avoids comparing every pair: few devices were recorded for a short time.
+    candidates.sort(key=RecordedDevice.measure_recorded_time)
+    recorded_ns = [device.measure_recorded_time() for device in candidates]
     waits_ns = []
     for device in filter(RecordedDevice.has_long_first_wait, devices):
         length_ns = device.wait_ns[1] - device.wait_ns[0]
-        late = takewhile(lambda other: other.recorded_before() < length_ns // 2, others)  # noqa: B023
-        if any(device.may_wait_for(other) for other in late):
+        late = candidates[: bisect_left(recorded_ns, length_ns // 2)]
+        if any(device.may_wait_for(awaited) for awaited in late):
             waits_ns.append(length_ns)
     if not waits_ns:
         return ()

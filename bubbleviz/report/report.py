@@ -37,7 +37,7 @@ from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording, Recordings, hosts_of
-from bubbleviz.interpret.start_skew import skew_limitation, unclear_waits
+from bubbleviz.interpret.start_skew import describe_skew, find_unclear_waits
 from bubbleviz.model import operations as tables
 from bubbleviz.model.arrow import Kind, Records, records
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -685,10 +685,10 @@ def _unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
             f"{counted(len(left_out), 'iteration')} that began {{}} before that {verb} listed, not "
             "averaged"
         )
-        note = skew_limitation(run.recorded, counts.awaited_ns, consequence)
+        note = describe_skew(run.recorded, counts.awaited_ns, consequence)
         no_other = not counts.summary.iterations
         yield replace(note, kind=LimitationKind.RECORDINGS_AWAITED) if no_other else note
-    yield from unclear_waits(run.recorded)
+    yield from find_unclear_waits(run.recorded)
 
 
 def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:

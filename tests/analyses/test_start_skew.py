@@ -1,4 +1,4 @@
-"""Profilers that start at different times: a collective waits for the last, which is no fault."""
+"""Profilers that start at different times: waits for the last one are not counted as idle time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import bubbleviz
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import advice
 from bubbleviz.analyses.nccl.analysis import measure_communication
-from bubbleviz.interpret.start_skew import RecordedDevice, common_start, unclear_waits
+from bubbleviz.interpret.start_skew import RecordedDevice, find_common_start, find_unclear_waits
 from tests.support.nsys_exports import C, K, R, profile
 
 MS = 1_000_000
@@ -24,12 +24,12 @@ UNCLEAR = "devices that may have waited for other recordings"
 
 
 def rows_of(pid: int, begin_ms: int, waits_from_ms: int) -> tuple[list[K], list[C]]:
-    """Return a rank that enters an all-reduce, which ends at 905 ms, and then computes for 100 ms.
+    """Return the rows of a rank: an all-reduce that ends at 905 ms, then compute for 100 ms.
 
     Args:
         pid: Process of the rank.
-        begin_ms: When the session begins.
-        waits_from_ms: When the rank enters the all-reduce.
+        begin_ms: Start of the session.
+        waits_from_ms: Time at which the rank enters the all-reduce.
     """
     spans = [(waits_from_ms, 905, ALL_REDUCE)]
     for step in range(10):
@@ -44,17 +44,17 @@ def rows_of(pid: int, begin_ms: int, waits_from_ms: int) -> tuple[list[K], list[
 
 
 def rank_of(folder: Path, pid: int, begin_ms: int, waits_from_ms: int, *, utc: bool = True) -> Path:
-    """Write the profile of a rank of :func:`rows_of`, whose first call begins the recording.
+    """Write the profile of a rank of :func:`rows_of`; its recording starts with a call.
 
     Args:
         folder: Folder to write to.
         pid: Process of the rank.
-        begin_ms: When its recording begins, and its session.
-        waits_from_ms: When it enters the all-reduce.
-        utc: Whether the profile holds its UTC.
+        begin_ms: Start of the recording and the session.
+        waits_from_ms: Time at which the rank enters the all-reduce.
+        utc: Whether the profile contains the UTC of its start.
     """
     kernels, calls = rows_of(pid, begin_ms, waits_from_ms)
-    # The first call shows when the recording begins.
+    # The first call shows the start of the recording.
     calls = [C(0, 1, 0, tid=pid, pid=pid, name="cudaMalloc"), *calls]
     epoch_ns = UTC_NS + begin_ms * MS if utc else None
     return profile(folder, kernels, calls, name=f"rank{pid}.sqlite", utc_epoch_ns=epoch_ns)
@@ -215,7 +215,7 @@ def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
 def test_ranks_that_were_recorded_in_time_keep_their_time(
     waits_from_ms: int, begin_ms: int, utc: bool, tmp_path: Path
 ) -> None:
-    """A rank that is late although it was recorded is a finding, and unknown UTC shows nothing."""
+    """A wait counts if the late rank was already recorded, or if UTC is unknown."""
     rank_of(tmp_path, 1, 0, waits_from_ms, utc=utc)
     rank_of(tmp_path, 2, begin_ms, 900, utc=utc)
     report = bubbleviz.idle(tmp_path)
@@ -225,7 +225,7 @@ def test_ranks_that_were_recorded_in_time_keep_their_time(
 
 
 def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) -> RecordedDevice:
-    """Return a device whose longest communication kernel is its only one."""
+    """Return a device with a single communication kernel."""
     return RecordedDevice(
         path=f"{begin_ns}.sqlite",
         has_common_clock=True,
@@ -237,9 +237,10 @@ def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) 
 
 
 def some_devices(times: list[tuple[int, int, int, bool, bool]]) -> list[RecordedDevice]:
-    """Return devices by begin, start and length of the longest wait, and two flags.
+    """Return devices with the given starts of recordings and longest waits.
 
-    The flags tell whether it is the first wait, and whether the device has a common clock.
+    Each tuple is (start of the recording, start of the longest wait, length of that wait, whether
+    it is the first wait, whether the device has a common clock).
     """
     devices = []
     for number, (begin_ns, start_ns, length_ns, is_first, has_common_clock) in enumerate(times):
@@ -268,10 +269,10 @@ def test_recordings_that_are_waited_for_agree_with_a_slow_reference(
     if len({device.path for device in devices}) == 1:
         timed = devices
     begins_ns = [d.begin_ns for d in timed if any(each.waits_for(d.begin_ns) for each in timed)]
-    assert common_start(devices) == max(begins_ns, default=None)
+    assert find_common_start(devices) == max(begins_ns, default=None)
 
     unclear = [any(each.may_wait_for(other) for other in devices) for each in devices]
-    assert sum(note.count for note in unclear_waits(devices)) == sum(unclear)
+    assert sum(note.count for note in find_unclear_waits(devices)) == sum(unclear)
 
 
 def test_the_last_recording_that_is_waited_for_counts() -> None:
@@ -279,7 +280,7 @@ def test_the_last_recording_that_is_waited_for_counts() -> None:
     awaited = recorded(450, (450, 1000), (450, 500))
     unrelated = recorded(800, (800, 1000), (0, 0))
 
-    assert common_start([waiting, awaited, unrelated]) == 450
-    assert common_start([waiting, unrelated]) is None
-    assert common_start([waiting]) is None
-    assert common_start([]) is None
+    assert find_common_start([waiting, awaited, unrelated]) == 450
+    assert find_common_start([waiting, unrelated]) is None
+    assert find_common_start([waiting]) is None
+    assert find_common_start([]) is None

@@ -150,11 +150,11 @@ def idle(
 
     profiles, unreadable = read_each(files, read, progress)
     recorded = [device for profile in profiles for device in profile.recorded]
-    start_ns = None if window is not None else start_skew.common_start(recorded)
-    skew = start_skew.unclear_waits(recorded) if window is None else ()
+    start_ns = None if window is not None else start_skew.find_common_start(recorded)
+    skew = start_skew.find_unclear_waits(recorded) if window is None else ()
     if start_ns is not None:
         profiles, unreadable = read_each(files, partial(read, since_ns=start_ns), progress)
-        excluded = start_skew.skew_limitation(recorded, start_ns, "{} before that are left out")
+        excluded = start_skew.describe_skew(recorded, start_ns, "{} before that are left out")
         skew = (excluded, *skew)
     ranks = _labelled([rank for profile in profiles for rank in profile.ranks])
     waiting = _waiting_names(profiles)
@@ -556,7 +556,7 @@ def _evidence_of(
         unrecorded=linked.unrecorded,
         limitations=limitations,
         copies=None if profile.copies is None else profile.copies(),
-        recorded=start_skew.recorded_devices(linked, named, options.kinds),
+        recorded=start_skew.find_recorded_devices(linked, named, options.kinds),
     )
 
 

@@ -15,7 +15,7 @@ from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.interpret.start_skew import common_start, skew_limitation, unclear_waits
+from bubbleviz.interpret.start_skew import describe_skew, find_common_start, find_unclear_waits
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE, Ints, constant
 from bubbleviz.model.grouping import distinct, groups_of, numbered_together
@@ -364,10 +364,10 @@ def _limitations(
     for profile in profiles:
         yield from profile.limitations
     recorded_devices = [device for profile in profiles for device in profile.recorded]
-    start_ns = common_start(recorded_devices)
+    start_ns = find_common_start(recorded_devices)
     if start_ns is not None:
-        yield skew_limitation(recorded_devices, start_ns, _SKEW)
-    yield from unclear_waits(recorded_devices)
+        yield describe_skew(recorded_devices, start_ns, _SKEW)
+    yield from find_unclear_waits(recorded_devices)
     table, clocks = communication.operations, communication.clocks
     alignments = [clock.aligned_by for clock in clocks]
     of_files = clocks[len(profiles) :] if profiles else ()

@@ -18,7 +18,7 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import collectives as interpreted
 from bubbleviz.interpret import communication, iterations, linking, record
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
-from bubbleviz.interpret.start_skew import RecordedDevice, recorded_devices
+from bubbleviz.interpret.start_skew import RecordedDevice, find_recorded_devices
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Collectives, Payloads
 from bubbleviz.model.columns import NONE, Ints, Table
@@ -471,7 +471,7 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
             *(note for note in unknown if note.count),
         ),
         others="",
-        recorded=recorded_devices(linked, activities, kinds),
+        recorded=find_recorded_devices(linked, activities, kinds),
     )
 
 
