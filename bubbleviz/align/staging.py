@@ -374,28 +374,28 @@ def _stage_gaps(inputs: _Inputs, staging: Staging) -> tuple[tuple[Limitation, ..
     # Rank numbers in tables are arbitrary.
     in_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
     iteration = staging.pairing.iteration if staging.pairing.known else None
-    gaps = stage_gaps.stages_before_gaps(
+    gaps = stage_gaps.find_stages_before_gaps(
         operations, inputs.arrivals, virtual_stage, inputs.machine, iteration
     )
-    turns = stage_gaps.turns(operations, virtual_stage)
+    turns = stage_gaps.find_turns(operations, virtual_stage)
     far = tuple(stage for stage in gaps if stage not in turns)
     if far:
-        adjoin = stage_gaps.adjoin_by_order(far, operations, virtual_stage)
+        adjoin = stage_gaps.are_adjacent_by_order(far, operations, virtual_stage)
         numbered: tuple[tuple[int, int], ...] = ()
         if numbers.named:
-            numbered = stage_gaps.numbered_gaps(far, operations, virtual_stage, numbers.number)
+            numbered = stage_gaps.find_numbered_gaps(far, operations, virtual_stage, numbers.number)
         if numbered and not adjoin:
-            return (stage_gaps.numbered_gap_note(numbered),), True, False
+            return (stage_gaps.describe_numbered_gaps(numbered),), True, False
         if numbered or not numbers.named or (in_table and not adjoin):
             # Ranks of several chunks may wait for their hosts as long as for another chunk.
             several_chunks = bool((operations.chunk > 0).any())
-            return (stage_gaps.gap_note(far),), False, adjoin or several_chunks
+            return (stage_gaps.describe_gaps(far),), False, adjoin or several_chunks
     if len(far) < len(gaps):
         return (_STAGES_BEHIND_TURN,), False, True
     first = None
     if numbers.named:
         origin = 1 if in_table and numbers.number.min() == 1 else 0
-        first = stage_gaps.first_number_note(numbers.number - origin, staging.stage_of_rank)
+        first = stage_gaps.describe_first_number(numbers.number - origin, staging.stage_of_rank)
     return ((first,), False, False) if first else ((), False, True)
 
 

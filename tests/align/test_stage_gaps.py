@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.align.stage_gaps import first_number_note
+from bubbleviz.align.stage_gaps import describe_first_number
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import searched_plan
@@ -102,7 +102,7 @@ def test_every_subset_of_stages_is_marked(
 def test_chunks_show_missing_stages_without_rank_numbers(
     schedule: str, stages: int, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    """Where ranks hold several chunks, the first stages may be missing as well as the last ones."""
+    """If ranks hold several chunks, the first stages may be missing as well as the last ones."""
     planting = replace(SCHEDULES[schedule], stages=stages, microbatches=12, communication=False)
     plant(replace(planting, files="rank"), tmp_path)
     paths = [path.rename(path.with_stem(letter)) for path, letter in letters_of(tmp_path)]
@@ -117,7 +117,7 @@ def test_chunks_show_missing_stages_without_rank_numbers(
 
 
 def letters_of(folder: Path) -> list[tuple[Path, str]]:
-    """Return the files of a folder in order, each with a letter of the alphabet."""
+    """Return the files of a folder in order, each with a letter to rename it to."""
     return list(zip(sorted(folder.iterdir()), ascii_lowercase, strict=False))
 
 
@@ -136,14 +136,14 @@ def test_a_complete_pipeline_is_not_marked(
     assert report.restrictions == ()
 
 
-@pytest.mark.parametrize("behind", [1, 2])
+@pytest.mark.parametrize("n_missing", [1, 2])
 def test_a_slow_stage_does_not_hide_that_later_ones_are_missing(
-    behind: int, tmp_path: Path
+    n_missing: int, tmp_path: Path
 ) -> None:
-    """Behind a slow stage all backwards wait about equally long, but orders stay as they are."""
+    """After a slow stage all backwards wait about equally long, but orders do not change."""
     planting = replace(FOUR, slow_stage=0, slow_factor=1.7, communication=False)
 
-    assert is_marked(report_on(planting, range(4 - behind), tmp_path))
+    assert is_marked(report_on(planting, range(4 - n_missing), tmp_path))
 
 
 def test_the_first_and_last_of_eight_stages_are_marked_everywhere(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_first_and_last_of_eight_stages_are_marked_everywhere(tmp_path: Path
 
 
 def test_one_pipeline_of_several_is_complete(tmp_path: Path) -> None:
-    """Ranks 0 and 3 of two stages with three replicas are a whole pipeline."""
+    """Ranks 0 and 3 of two stages with three replicas are a complete pipeline."""
     planting = replace(FOUR, stages=2, replicas=3)
     for transfer_ns in (20_000, 2_000_000):
         report = report_on(
@@ -213,7 +213,7 @@ def test_one_slow_direction_hides_no_stage_on_a_shared_clock(schedule: str, tmp_
 def test_an_order_that_lets_microbatches_wait_hides_no_stage_on_a_shared_clock(
     servers: int, tmp_path: Path
 ) -> None:
-    """Several hosts may have different clocks, on which waiting and a missing stage look alike."""
+    """If hosts have different clocks, a wait cannot be told from a missing stage."""
     times = [(1_000_000,) * 3] * 3
     work = device_workload((0, 1, 2), 6, times, 1_500_000, Memory(9.0, 1.0, 0.4))
     planting = Planting(
@@ -241,7 +241,7 @@ def test_an_order_that_lets_microbatches_wait_hides_no_stage_on_a_shared_clock(
 def test_the_first_and_last_of_three_stages_are_marked(
     jitter: float, schedule: str, microbatches: int, tmp_path: Path
 ) -> None:
-    """One stage that is missing takes as long as one that is there, or somewhat less."""
+    """A missing stage takes about as long as a recorded one, or somewhat less."""
     fits = microbatches >= 6 or schedule != "zb-h2"
     planting = Planting(
         schedule=schedule,
@@ -298,15 +298,15 @@ def test_stages_that_tables_skip_are_missing(tmp_path: Path) -> None:
         ([1, 4], [0, 1], None),
         ([4, 6], [0, 1], 2),
         ([4, 5, 6, 7], [0, 0, 1, 1], 2),
-        # Ranks that are numbered otherwise show nothing.
+        # Other numberings show nothing.
         ([3, 2], [0, 1], None),
         ([5, 6, 8], [0, 1, 2], None),
         ([2, 3, 9], [0, 1, -1], 2),
     ],
 )
-def test_what_the_first_number_suggests(
+def test_the_first_number_suggests_earlier_stages(
     numbers: list[int], stages: list[int], count: int | None
 ) -> None:
-    note = first_number_note(np.array(numbers, np.int64), np.array(stages, np.int64))
+    note = describe_first_number(np.array(numbers, np.int64), np.array(stages, np.int64))
 
     assert (note and note.count) == count
