@@ -1,8 +1,8 @@
-"""Pairing by time: which iterations are the same on ranks of one clock, if some ranks skip some.
+"""Pairing by time: match the iterations of ranks on one clock if some ranks skip some iterations.
 
-A stage may have no work in an iteration, as a vision encoder in a step whose samples are text
-alone. Then its rank has fewer iterations than others, and no shift of their numbers pairs them.
-On one clock, the parts of one iteration overlap in time, and those of others do not::
+A stage may have no work in an iteration, such as a vision encoder in a step with text samples only.
+Its rank then has fewer iterations than others, and no constant shift of their numbers pairs them.
+On one clock, the parts of one iteration overlap in time, and parts of different iterations do not::
 
     stage 0   ├─ 0 ─┤             ├─ 1 ─┤
     stage 1    ├─ 0 ─┤   ├─ 1 ─┤   ├─ 2 ─┤      iteration 1 of stage 0 is 2 of stage 1
@@ -13,28 +13,30 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints, marked
-from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.grouping import expanded, first_of_each
+from bubbleviz.model.intervals import Intervals, group_extents
 
 
 def pair_by_time(
     rank: Ints, iteration: Ints, start_ns: Ints, end_ns: Ints, shape: tuple[int, int]
 ) -> Ints | None:
-    """Return the common number of each rank's iterations, by overlap in time.
+    """Number the iterations of all ranks by their overlap in time with those of a reference rank.
 
-    The numbers are the iterations of the rank that has most of them, of several ranks the first.
-    Each iteration of another rank gets the number of the one that it overlaps longest.
+    The reference is the rank with the most iterations; if several have as many, the first. An
+    iteration of another rank gets the number of the reference iteration with the longest overlap.
 
     Args:
         rank: Rank of each operation that is work.
-        iteration: The rank's own iteration of each of them, from 0.
-        start_ns: Start of each, on one clock.
-        end_ns: End of each.
-        shape: Number of ranks, and of iterations of the rank that has most.
+        iteration: Iteration of each operation, numbered per rank from 0.
+        start_ns: Start of each operation, on one clock.
+        end_ns: End of each operation.
+        shape: Number of ranks, and maximum number of iterations of a rank.
 
     Returns:
-        Number of each rank's own iterations, shape ``shape``. An iteration without work has the
-        number of the rank's iteration before, or -1 if there is none. None if an iteration
-        overlaps none of the reference, or if two iterations of a rank would get one number.
+        Number of each rank's iterations, shape ``shape``. An iteration without work has the number
+        of the previous iteration of its rank, or -1 if there is none. The result is None without
+        any work, if an iteration overlaps no reference iteration, or if two iterations of a rank
+        would get the same number.
     """
     cell, n_cells = rank * shape[1] + iteration, shape[0] * shape[1]
     first_of_cell, last_of_cell = group_extents(cell, n_cells, start_ns, end_ns)
@@ -44,15 +46,42 @@ def pair_by_time(
     if not n_worked.any():
         return None
     reference = int(n_worked.argmax())
-    columns = np.flatnonzero(has_work[reference])
+    is_used = has_work[reference]
+    reference_ns = first_ns[reference, is_used], last_ns[reference, is_used]
     numbers = np.full(shape, NONE, np.int64)
     for row in np.flatnonzero(n_worked).tolist():
         worked = np.flatnonzero(has_work[row])
-        begin = np.maximum(first_ns[row, worked, None], first_ns[reference, columns])
-        end = np.minimum(last_ns[row, worked, None], last_ns[reference, columns])
-        longest = (end - begin).argmax(axis=1)
-        overlaps = np.take_along_axis(end - begin, longest[:, None], axis=1) > 0
-        if not overlaps.all() or (np.diff(longest) <= 0).any():
+        longest = _find_longest_overlaps(
+            (first_ns[row, worked], last_ns[row, worked]), reference_ns
+        )
+        if (longest == NONE).any() or (np.diff(longest) <= 0).any():
             return None
         numbers[row, worked] = longest
     return np.maximum.accumulate(numbers, axis=1)
+
+
+def _find_longest_overlaps(intervals: Intervals, reference: Intervals) -> Ints:
+    """Return the index of the reference interval that overlaps each interval longest.
+
+    If several overlap it equally long, the first wins. The index is -1 if none overlaps it.
+
+    Args:
+        intervals: Starts and ends of the intervals.
+        reference: Starts and ends of the reference intervals, at least one, in any order.
+    """
+    start_ns, end_ns = intervals
+    first_ns, last_ns = reference
+    # Only reference intervals from ``low`` to below ``high`` can overlap.
+    low = np.searchsorted(np.maximum.accumulate(last_ns), start_ns, side="right")
+    earliest_ns = np.minimum.accumulate(first_ns[::-1])[::-1]
+    high = np.maximum(np.searchsorted(earliest_ns, end_ns), low)
+    row, index = expanded(low, high)
+    overlap_ns = np.minimum(end_ns[row], last_ns[index]) - np.maximum(
+        start_ns[row], first_ns[index]
+    )
+    is_overlap = overlap_ns > 0
+    row, index, overlap_ns = row[is_overlap], index[is_overlap], overlap_ns[is_overlap]
+    best = first_of_each(row, -overlap_ns)
+    longest = np.full(len(start_ns), NONE, np.int64)
+    longest[row[best]] = index[best]
+    return longest

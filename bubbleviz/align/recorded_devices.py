@@ -1,4 +1,4 @@
-"""Devices of all profiles with their times on the clock of the run, to compare their recordings."""
+"""Recorded devices of all profiles, with times on the clock of the run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.interpret.start_skew import RecordedDevice
 
 
-def devices_on_clocks(
+def convert_to_run_clock(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
 ) -> Iterator[RecordedDevice]:
-    """Yield when the recording of each device began, on the clock of the run.
+    """Yield the recorded devices of all profiles, with times on the clock of the run.
 
-    Profiles whose clock nothing aligns are compared on UTC, if that is known.
+    If nothing aligns the clock of a profile, its times are converted to UTC if that is known.
 
     Args:
         recordings: All recordings of the run.
-        clocks: The clock of each on the clock of the run.
+        clocks: Conversion of the clock of each recording to the clock of the run.
     """
     for recording, clock in zip(recordings, clocks, strict=True):
         utc_ns = recording.source.session_utc_ns

@@ -16,7 +16,7 @@ from bubbleviz.align.meetings import met, without_members
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.align.recorded_devices import devices_on_clocks
+from bubbleviz.align.recorded_devices import convert_to_run_clock
 from bubbleviz.align.shared_names import separate_machines, shared_name_limitations
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
@@ -400,7 +400,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         rank_of_local=tuple(place[first:end] for first, end in pairwise(ends)),
         pauses=_placed(joined.pauses, place),
         recorded_start_ns=joined.recorded_start_ns[np.argsort(place)],
-        recorded=tuple(devices_on_clocks(recordings, time.clocks)),
+        recorded=tuple(convert_to_run_clock(recordings, time.clocks)),
     )
     return replace(run, layers=layers_of_stages(recordings, run))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -289,7 +290,7 @@ def slow_idle_parts(
     is_recorded: list[list[bool]],
     is_whole: list[bool],
 ) -> list[list[bool]]:
-    """Return the largest set of idle parts of which each is proven, by removing others."""
+    """Return the largest set of idle parts that are all proven, by removing unproven ones."""
     n, ranks = len(present), range(3)
     works = [any(row[r] for row in present) for r in ranks]
     idle = [
@@ -368,3 +369,52 @@ def test_an_iteration_without_work_has_the_number_before() -> None:
 
     assert numbers is not None
     assert numbers.tolist() == [[0, 1], [NONE, 1]]
+
+
+def test_pairing_many_iterations_needs_little_memory() -> None:
+    n = 3_000
+    iteration = np.tile(np.arange(n), 2)
+    rank = np.repeat([0, 1], n)
+    start_ns = 100 * iteration + 10 * rank
+    tracemalloc.start()
+    try:
+        numbers = pair_by_time(rank, iteration, start_ns, start_ns + 95, (2, n))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert numbers is not None
+    assert (numbers == np.arange(n)).all()
+    assert peak_bytes < 1_000 * n
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), min_size=1, max_size=4)
+
+
+@given(SPANS, SPANS)
+def test_pairs_agree_with_a_slow_reference(
+    reference: list[tuple[int, int]], shorter: list[tuple[int, int]]
+) -> None:
+    parts = [reference, shorter[: len(reference)]]
+    rows = [
+        (rank, iteration, start, start + length)
+        for rank, spans in enumerate(parts)
+        for iteration, (start, length) in enumerate(spans)
+    ]
+    rank_of, iteration, start_ns, end_ns = np.array(rows, np.int64).T
+    numbers = pair_by_time(rank_of, iteration, start_ns, end_ns, (2, len(reference)))
+
+    expected: list[list[int]] | None = []
+    for spans in parts:
+        chosen = []
+        for start, length in spans:
+            overlaps = [
+                min(start + length, first + other) - max(start, first) for first, other in reference
+            ]
+            longest = max(overlaps)
+            chosen.append(overlaps.index(longest) if longest > 0 else -1)
+        if expected is None or -1 in chosen or sorted(set(chosen)) != chosen:
+            expected = None
+        else:
+            expected.append(chosen + chosen[-1:] * (len(reference) - len(chosen)))
+    assert (None if numbers is None else numbers.tolist()) == expected
