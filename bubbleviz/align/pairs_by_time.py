@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints, marked
-from bubbleviz.model.grouping import expanded, first_of_each
-from bubbleviz.model.intervals import Intervals, group_extents
+from bubbleviz.model.grouping import first_of_each
+from bubbleviz.model.intervals import Intervals, find_overlaps, group_extents
 
 
 def pair_by_time(
@@ -71,14 +71,9 @@ def _find_longest_overlaps(intervals: Intervals, reference: Intervals) -> Ints:
     """
     start_ns, end_ns = intervals
     first_ns, last_ns = reference
-    # Only reference intervals from ``low`` to below ``high`` can overlap.
-    low = np.searchsorted(np.maximum.accumulate(last_ns), start_ns, side="right")
-    earliest_ns = np.minimum.accumulate(first_ns[::-1])[::-1]
-    high = np.maximum(np.searchsorted(earliest_ns, end_ns), low)
-    row, index = expanded(low, high)
-    overlap_ns = np.minimum(end_ns[row], last_ns[index]) - np.maximum(
-        start_ns[row], first_ns[index]
-    )
+    row, index = find_overlaps(intervals, reference)
+    overlap_end_ns = np.minimum(end_ns[row], last_ns[index])
+    overlap_ns = overlap_end_ns - np.maximum(start_ns[row], first_ns[index])
     is_overlap = overlap_ns > 0
     row, index, overlap_ns = row[is_overlap], index[is_overlap], overlap_ns[is_overlap]
     best = first_of_each(row, -overlap_ns)

@@ -25,9 +25,10 @@ from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.window import Window
 
-#: Part of the usual length of an iteration that a wait for a recording takes at least.
+#: Minimum wait for a recording that is excluded, as a fraction of the median iteration length.
 _LONG_WAIT = 0.05
-#: A year, in nanoseconds.
+#: Maximum time between two operations of a rank, in ns: one year. No capture is as long, and sums
+#: of longer times over many ranks would exceed 64 bits.
 _YEAR_NS = 365 * 86_400 * 10**9
 
 # Student's t: the quantiles that confidence intervals of means take.
@@ -356,7 +357,7 @@ class Counts:
         inside: of each iteration, whether it lies in the requested window; the others have no
             ranks.
         alike: of each iteration, whether no rank lacks a forward or a backward for sure.
-        awaited_ns: When the last recording began that other ranks waited for, or None if none did.
+        awaited_ns: Latest start of a recording that other ranks waited for, or None if none waited.
     """
 
     iterations: tuple[Iteration, ...]
@@ -381,7 +382,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
 
     Raises:
         InputError: no iteration lies in the window.
-        ProfileError: times of a rank lie more than a year apart.
+        ProfileError: Times of a rank are more than a year apart.
     """
     _refuse_far_times(run)
     iterations, extents, windows, one_clock, alike, awaited_ns = _measured(run)
@@ -415,10 +416,10 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
 
 
 def _refuse_far_times(run: Run) -> None:
-    """Refuse a run with damaged times: sums over ranks of such lengths exceed 64 bits.
+    """Refuse a run with damaged times.
 
     Raises:
-        ProfileError: times of a rank lie more than a year apart.
+        ProfileError: Times of a rank are more than a year apart.
     """
     operations = run.operations
     spanned = operations.has_span == 1
@@ -453,14 +454,14 @@ def _measured(
         evidence,
         run.operations.phase,
         can_idle=_can_idle(run, extents) & ~names_work,
-        is_recorded=has_stepped & (run.recorded_start_ns <= iteration_starts(extents)),
+        is_recorded=has_stepped & (run.recorded_start_ns <= find_iteration_starts(extents)),
     )
-    awaited_ns = _awaited_recording(run, extents)
+    awaited_ns = _find_awaited_recording(run, extents)
     began_unrecorded = np.zeros(len(extents.present), bool)
     if awaited_ns is not None:
-        began_unrecorded = iteration_starts(extents)[:, 0] < awaited_ns
+        began_unrecorded = find_iteration_starts(extents)[:, 0] < awaited_ns
     statuses = replace(statuses, complete=statuses.complete & ~began_unrecorded)
-    extents = with_idle_ranks(extents, statuses.idle)
+    extents = add_idle_ranks(extents, statuses.idle)
     first_ns, last_ns, step_last_ns = extents.first_ns, extents.last_ns, extents.step_last_ns
     takes_part = extents.present
     windows = {ratio.name: ratio.windows(extents) for ratio in ratios}
@@ -538,9 +539,10 @@ def rank_presence(
         part: some ranks of a run.
 
     Returns:
-        The columns of :class:`Extents` by name, and what shows whether iterations are complete.
-        ``names_work`` is whether a range of the rank names a forward or backward of the iteration,
-        ``has_stepped`` whether the rank ran its Optimizer to the end.
+        columns: The columns of :class:`Extents` by name, and two masks. ``names_work``: a range of
+            the rank names a forward or backward of the iteration. ``has_stepped``: the rank ran its
+            Optimizer to the end.
+        evidence: Evidence on whether the iterations are complete.
     """
     operations, shape = part.operations, part.shape
     cell = operations.iteration * shape[1] + operations.rank
@@ -556,8 +558,7 @@ def rank_presence(
 
     first_ns, last_ns = over(WORK)
     counted = among(operations.phase, COUNTED)
-    present = marked(shape[0] * shape[1], cell[usable & counted])
-    present = present.reshape(shape)
+    present = marked(shape[0] * shape[1], cell[usable & counted]).reshape(shape)
     names_work = marked(present.size, cell[(operations.iteration >= 0) & counted])
     whole_steps = usable & (operations.phase == Phase.OPTIMIZER) & (operations.cut == 0)
     columns: dict[str, Ints | Bools] = {
@@ -571,20 +572,24 @@ def rank_presence(
     return columns, completeness.evidence_of(operations, present)
 
 
-def iteration_starts(extents: Extents) -> Ints:
-    """Return when each iteration began on any rank, shape (iterations, 1)."""
+def find_iteration_starts(extents: Extents) -> Ints:
+    """Return the earliest start of each iteration on any rank, shape (iterations, 1).
+
+    The start of an iteration without work is the largest int64.
+    """
     never = np.iinfo(np.int64).max
     first_ns = np.where(extents.present, extents.first_ns, never)
     starts_ns: Ints = first_ns.min(axis=1, keepdims=True, initial=never)
     return starts_ns
 
 
-def _awaited_recording(run: Run, extents: Extents) -> int | None:
-    """Return when the last recording began that other ranks waited for, or None if none did.
+def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
+    """Return the latest start of a recording that other ranks waited for, or None if none waited.
 
-    Such a wait is no bubble, since a rank may be late only because its profiler was starting.
+    Such a wait does not count as a bubble, because the rank may be late only because its profiler
+    was starting.
     """
-    starts_ns = iteration_starts(extents)
+    starts_ns = find_iteration_starts(extents)
     parts_ns = np.where(extents.present, extents.step_last_ns - starts_ns, 0)
     length_ns = parts_ns.max(axis=1, initial=0)
     usual_ns = median(length_ns[extents.present.any(axis=1)])
@@ -593,33 +598,39 @@ def _awaited_recording(run: Run, extents: Extents) -> int | None:
 
 
 def _can_idle(run: Run, extents: Extents) -> Bools:
-    """Return where a rank that ran nothing in an iteration may have had nothing to run.
+    """Return a mask of the iterations in which each rank may have had nothing to run.
 
-    It is unknown if the clocks of the ranks cannot be compared, or if the recording of the rank
-    paused during the iteration.
+    The mask is False if the clocks of the ranks cannot be compared, or if the recording of the rank
+    paused during the iteration. Its shape is (iterations, ranks).
     """
     can_idle = np.zeros(extents.present.shape, bool)
     is_comparable = run.timebase.comparable[run.timebase.machine]
     if not (run.paired and is_comparable.all()):
         return can_idle
     can_idle[:] = True
-    starts_ns = iteration_starts(extents)
+    starts_ns = find_iteration_starts(extents)
     ends_ns = np.where(extents.present, extents.step_last_ns, starts_ns).max(axis=1, keepdims=True)
-    paused = (run.pauses.start_ns < ends_ns) & (run.pauses.end_ns > starts_ns)
-    iteration, pause = np.nonzero(paused)
-    can_idle[iteration, run.pauses.rank[pause]] = False
+    worked = np.flatnonzero(extents.present.any(axis=1))
+    worked_ns = starts_ns[worked, 0], ends_ns[worked, 0]
+    pauses_ns = run.pauses.start_ns, run.pauses.end_ns
+    pause, index = intervals.find_overlaps(pauses_ns, worked_ns)
+    can_idle[worked[index], run.pauses.rank[pause]] = False
     return can_idle
 
 
-def with_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
-    """Return extents in which idle ranks take part, with work of no length.
+def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
+    """Return extents in which idle ranks take part with work of zero length.
 
-    The part of an idle rank lies at the start of the iteration, so that its windows are those of
-    the other ranks.
+    The work of an idle rank is placed at the start of the iteration, so that its windows are the
+    same as on the other ranks.
+
+    Args:
+        extents: Extents of all iterations.
+        is_idle: Mask of idle ranks, shape (iterations, ranks).
     """
     if not is_idle.any():
         return extents
-    starts_ns = np.broadcast_to(iteration_starts(extents), is_idle.shape)
+    starts_ns = np.broadcast_to(find_iteration_starts(extents), is_idle.shape)
     step_last_ns = np.maximum(extents.step_last_ns, starts_ns)
     return replace(
         extents,

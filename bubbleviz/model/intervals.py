@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
-from bubbleviz.model.grouping import places_in, sorted_rows
+from bubbleviz.model.grouping import expanded, places_in, sorted_rows
 from bubbleviz.native import functions as native
 from bubbleviz.native.functions import accelerated_by
 
@@ -353,6 +353,35 @@ class Innermost:
             inner = place[deeper]
             best[query[deeper]], depth[query[deeper]] = self.row[inner], self.depth[inner]
         return best
+
+
+# Overlapping pairs.
+
+
+def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
+    """Return the pairs of intervals that overlap, sorted by (row in first, row in second).
+
+    Neither table must be sorted or disjoint. The search is fast if ``second`` is nearly in order of
+    time. Intervals that only touch do not overlap.
+
+    Args:
+        first: Starts and ends of the first intervals.
+        second: Starts and ends of the second intervals.
+
+    Returns:
+        row: Row in ``first`` of each pair.
+        other_row: Row in ``second`` of each pair.
+    """
+    start_ns, end_ns = first
+    other_start_ns, other_end_ns = second
+    # Only intervals from ``low`` to below ``high`` can overlap.
+    low = np.searchsorted(np.maximum.accumulate(other_end_ns), start_ns, side="right")
+    earliest_ns = np.minimum.accumulate(other_start_ns[::-1])[::-1]
+    high = np.maximum(np.searchsorted(earliest_ns, end_ns), low)
+    row, other_row = expanded(low, high)
+    is_overlap = start_ns[row] < other_end_ns[other_row]
+    is_overlap &= other_start_ns[other_row] < end_ns[row]
+    return row[is_overlap], other_row[is_overlap]
 
 
 # Preceding rows: which row of a group came last before a time.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,12 @@ import bubbleviz
 from bubbleviz.align.pairs_by_time import pair_by_time
 from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.count.completeness import idle_parts
+from bubbleviz.count.count import _can_idle
+from bubbleviz.count.ratios import Extents
 from bubbleviz.interpret.recording import Recordings
+from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
 from tests.support.edited_databases import change
@@ -418,3 +424,44 @@ def test_pairs_agree_with_a_slow_reference(
         else:
             expected.append(chosen + chosen[-1:] * (len(reference) - len(chosen)))
     assert (None if numbers is None else numbers.tolist()) == expected
+
+
+@given(SPANS | st.just([]), SPANS | st.just([]))
+def test_overlaps_agree_with_a_slow_reference(
+    first: list[tuple[int, int]], second: list[tuple[int, int]]
+) -> None:
+    tables = [
+        (np.array([s for s, _ in spans], np.int64), np.array([s + n for s, n in spans], np.int64))
+        for spans in (first, second)
+    ]
+    rows, other_rows = intervals.find_overlaps(*tables)
+
+    assert list(zip(rows.tolist(), other_rows.tolist(), strict=True)) == [
+        (i, k)
+        for i, (start, length) in enumerate(first)
+        for k, (other_start, other_length) in enumerate(second)
+        if start < other_start + other_length and other_start < start + length
+    ]
+
+
+def test_many_pauses_need_little_memory() -> None:
+    n = 4_000
+    start_ns = 100 * np.arange(n)
+    present = np.ones((n, 2), bool)
+    times_ns = np.stack((start_ns, start_ns), axis=1)
+    extents = Extents(times_ns, times_ns + 90, times_ns + 90, present, None)
+    run: Any = SimpleNamespace(
+        paired=True,
+        timebase=SimpleNamespace(comparable=np.ones(1, bool), machine=np.zeros(2, np.int64)),
+        pauses=RankIntervals(np.ones(n, np.int64), start_ns[::-1] + 91, start_ns[::-1] + 101),
+    )
+    tracemalloc.start()
+    try:
+        can_idle = _can_idle(run, extents)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert can_idle[:, 0].all()
+    assert can_idle[:, 1].tolist() == [True] + [False] * (n - 1)
+    assert peak_bytes < 1_000 * n
