@@ -36,7 +36,7 @@ _ABOUT = 0.1
 #: usually works before an Optimizer.
 _IDLE_STEP = 0.5
 _NUMBER = re.compile(r"[0-9]+")
-#: Number of ranges that no Optimizer consists of.
+#: Sentinel that is larger than the number of ranges of any Optimizer.
 _MANY = 1 << 31
 #: No iteration has a number of more digits.
 _DIGITS = 18
@@ -211,7 +211,8 @@ def _families(
 #                          │
 #                          └ F0 is held already: the iteration ended at the Optimizer before it
 #
-# An Optimizer that follows another one may be an iteration without other work: see ``_idle_steps``.
+# An Optimizer that follows another one may be an iteration without other work: see
+# ``_find_idle_steps``.
 #
 # A capture that begins inside an iteration repeats forwards from its own first on: see ``_bounds``.
 # Frameworks that give every microbatch the same name hold "the same forward" all the time; there
@@ -234,7 +235,7 @@ class HostOrder(Table):
         optimizer: whether it is an Optimizer that ends an iteration.
         post_validation: whether it is optimizer work for the iteration before.
         start_ns: Start of its compute kernels, or of the range if these are unknown.
-        end_ns: End of the same.
+        end_ns: End of its compute kernels, or of the range if these are unknown.
     """
 
     rank: Ints
@@ -336,7 +337,7 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     capture holds none.
     """
     iteration = np.full(len(order), NONE, np.int64)
-    ranks, parts = distinct(order.rank), _parts_of_steps(order)
+    ranks, parts = distinct(order.rank), _count_step_ranges(order)
     for rank, n_parts in zip(ranks.tolist(), parts.tolist(), strict=True):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
@@ -368,25 +369,26 @@ def _by_marks(ranges: HostOrder, *, constant: bool, n_parts: int) -> Ints:
         loose = ranges.take(rows)
         bounds = _after_optimizers(loose) if constant else _bounds(loose)
         place[rows] = _segments(bounds, len(rows)) + 1
-    return groups_of(number, place, np.cumsum(_idle_steps(ranges, n_parts))).of_row
+    return groups_of(number, place, np.cumsum(_find_idle_steps(ranges, n_parts))).of_row
 
 
-def _parts_of_steps(order: HostOrder) -> Ints:
-    """Return of how many ranges an Optimizer of each rank consists; -1 unknown.
+def _count_step_ranges(order: HostOrder) -> Ints:
+    """Return the number of ranges that make up one Optimizer of each rank, or -1 if unknown.
 
-    That is the fewest that follow each other at the end of an iteration, on any of the ranks that
-    run as many Optimizers: these step together, and a rank may idle in every other iteration::
+    It is the smallest number of consecutive Optimizer ranges at the end of an iteration, over all
+    ranks with the same total number of them. These ranks step together, and one of them may idle in
+    every other iteration::
 
         rank 0   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer
         rank 1   F0 B0 Optimizer         Optimizer   F0 B0 Optimizer         Optimizer
 
-    It is unknown where an Optimizer runs between backwards.
+    It is unknown if an Optimizer runs between backwards.
 
     Args:
         order: Ranges of all ranks.
 
     Returns:
-        Number for each of the distinct ranks, in order.
+        Number of ranges for each distinct rank, in ascending order of ranks.
     """
     ranks = distinct(order.rank)
     is_step = order.optimizer[order.counted | order.optimizer]
@@ -396,37 +398,37 @@ def _parts_of_steps(order: HostOrder) -> Ints:
     for rank in ranks:
         ranges = order.take(np.flatnonzero(order.rank == rank))
         ranges = ranges.take(ranges.counted | ranges.optimizer)
-        first, behind = _step_runs(ranges.optimizer)
-        at_end = ranges.forward[behind[behind < len(ranges)]].all()
+        first, stop = _find_step_runs(ranges.optimizer)
+        is_at_end = ranges.forward[stop[stop < len(ranges)]].all()
         # The capture may begin between the parts of an Optimizer.
-        count = (behind - first)[first > 0] if at_end else behind[:0]
+        count = (stop - first)[first > 0] if is_at_end else stop[:0]
         fewest.append(int(count.min(initial=_MANY)))
         n_steps.append(int(np.count_nonzero(ranges.optimizer)))
-    together = groups_of(np.array(n_steps, np.int64)).of_row
+    group = groups_of(np.array(n_steps, np.int64)).of_row
     parts = np.full(len(fewest), _MANY)
-    np.minimum.at(parts, together, np.array(fewest, np.int64))
-    parts = parts[together]
+    np.minimum.at(parts, group, np.array(fewest, np.int64))
+    parts = parts[group]
     return np.where((parts < _MANY) & (np.array(fewest) < _MANY), parts, NONE)
 
 
-def _step_runs(is_step: Bools) -> tuple[Ints, Ints]:
-    """Return where Optimizers that follow each other begin, and where they end, exclusive."""
+def _find_step_runs(is_step: Bools) -> tuple[Ints, Ints]:
+    """Return the half-open ranges (first, stop) of consecutive Optimizers."""
     first = np.flatnonzero(is_step & ~np.append(False, is_step[:-1]))
     last = np.flatnonzero(is_step & ~np.append(is_step[1:], False))
     return first, last + 1
 
 
-def _idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
-    """Tell which Optimizers of a rank begin an iteration in which the rank has nothing else to run.
+def _find_idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
+    """Return a mask of the Optimizers that start an iteration without other work of the rank.
 
-    A stage without work in an iteration still steps there. Its Optimizer then follows another
-    one::
+    A stage without work in an iteration still runs its Optimizer. That Optimizer then directly
+    follows the Optimizer of the previous iteration::
 
         ranges    F0 B0 Optimizer   F0 B0 Optimizer Optimizer   F0 B0 Optimizer
                                                     └ idle
 
-    An Optimizer may consist of several parts, too. How many is known if every iteration with work
-    ends with as many, or with a multiple of that; else the time between Optimizers must tell.
+    A single Optimizer may also consist of several ranges. Their number is used if every iteration
+    with work ends with a multiple of it. Otherwise the time between Optimizers decides.
 
     Args:
         ranges: The ranges of one rank.
@@ -441,45 +443,45 @@ def _idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
     follows_step = np.append(False, is_step[:-1])
     if not (is_step & follows_step).any() or not ranges.forward.any():
         return is_idle
-    first, behind = _step_runs(is_step)
-    count = (behind - first)[first > 0]
+    first, stop = _find_step_runs(is_step)
+    count = (stop - first)[first > 0]
     if n_parts > 0 and len(count) and not (count % n_parts).any():
-        is_idle[rows] = _idle_steps_by_count(is_step, n_parts)
+        is_idle[rows] = _find_idle_steps_by_count(is_step, n_parts)
     else:
-        is_idle[rows] = _idle_steps_by_time(ranges.take(rows))
+        is_idle[rows] = _find_idle_steps_by_time(ranges.take(rows))
     return is_idle
 
 
-def _idle_steps_by_count(is_step: Bools, n_parts: int) -> Bools:
-    """Tell which Optimizers begin an idle iteration, by how many follow each other.
+def _find_idle_steps_by_count(is_step: Bools, n_parts: int) -> Bools:
+    """Return a mask of the Optimizers that start an idle iteration, by counting their ranges.
 
     Args:
-        is_step: Whether each range of a rank is an Optimizer; the others are forwards and
-            backwards, of which there are some.
+        is_step: Mask of the Optimizers of a rank. The other ranges are forwards and backwards, at
+            least one.
         n_parts: Number of ranges of an Optimizer.
     """
-    first, behind = _step_runs(is_step)
-    place = np.arange(len(is_step))
-    run = np.searchsorted(first, place, side="right") - 1
-    # An Optimizer before the first work is counted back from there.
-    since = np.where(first[run] == 0, place - behind[run], place - first[run])
-    begins = is_step & (since % n_parts == 0)
-    # The first Optimizer after work belongs to it, and that at the very start to what was cut.
-    return np.asarray(begins & (place != first[run]), bool)
+    first, stop = _find_step_runs(is_step)
+    row = np.arange(len(is_step))
+    run = np.searchsorted(first, row, side="right") - 1
+    # Ranges before the first work are counted backwards from that work.
+    offset = np.where(first[run] == 0, row - stop[run], row - first[run])
+    begins = is_step & (offset % n_parts == 0)
+    # The first Optimizer of a run belongs to the work before it, or to an iteration that was cut.
+    return np.asarray(begins & (row != first[run]), bool)
 
 
-def _idle_steps_by_time(ranges: HostOrder) -> Bools:
-    """Tell which Optimizers begin an idle iteration, by the time before them.
+def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
+    """Return a mask of the Optimizers that start an idle iteration, by the time before them.
 
-    A stage without work in an iteration waits for the other stages before it steps. Parts of one
-    Optimizer follow each other closely instead::
+    A stage without work in an iteration waits for the other stages before it runs its Optimizer.
+    The ranges of a single Optimizer follow each other closely::
 
         ranges    F0 B0 Optimizer                 Optimizer   F0 B0 Optimizer Optimizer
                                   └─ as long as ─┘└ idle            two parts ┘
                                      F0 and B0
 
-    Nothing is idle if an Optimizer is followed by another one, after such a gap, in every
-    iteration: then both belong to it.
+    If such a gap is between two Optimizers in every iteration, both belong to the same iteration
+    and none is idle.
 
     Args:
         ranges: Forwards, backwards and Optimizers of one rank.
@@ -528,7 +530,7 @@ def _bounds(ranges: HostOrder) -> Ints:
     if at[0] == forwards[0] and key[0] == starts[0] == starts[-1]:
         return repeated
     before, ends = np.append(NONE, forwards), np.flatnonzero(ranges.optimizer)
-    # An Optimizer before all work is of an iteration of its own.
+    # An Optimizer before all work belongs to a separate iteration.
     first_row = min([int(at[0]), *ends[:1].tolist()])
     found = []
     for start in starts.tolist():  # one for each chunk

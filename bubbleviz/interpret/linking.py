@@ -106,16 +106,16 @@ class LinkedProfile:
     """A profile whose kernels and copies are linked to calls and ranges.
 
     Attributes:
-        profile: with the kernels, then copies, whose times and places can be.
-        named: the ranges that these are linked to.
+        profile: The profile with the activities (kernels, then copies) that were kept.
+        named: Ranges that the activities are linked to.
         links: Calls and ranges of these activities.
         sound: Mask of the activities that were kept, or None if all were kept.
-        workless: when calls without work began, of threads that launched some, by process.
-        start_ns: when the first call began.
-        end_ns: when the last one ended.
-        long_calls: calls in which a thread spent real time; None where there are none.
-        unrecorded: Times at which ranks may have run work that was launched and not recorded.
-        limitations: what the profile lacks, and what was left out of it.
+        workless: Starts of calls without work, on threads that launched work, keyed by process.
+        start_ns: Start of the first call.
+        end_ns: End of the last call.
+        long_calls: Calls in which a thread spent real time, or None if there are none.
+        unrecorded: Times at which ranks may have run work that was launched but not recorded.
+        limitations: Limitations on missing data and on work that was left out.
     """
 
     profile: model.Profile
@@ -461,7 +461,7 @@ def link(
         profile: The profile as it was read.
         named: Ranges that work is linked to.
         phase: Phase of each of these ranges (codes of :class:`~bubbleviz.model.phases.Phase`), or
-            None if they have no phases; work is then linked to ranges of its own thread only.
+            None if they have no phases; work is then linked to ranges of the launching thread only.
         helpers: Regular expressions for the names of threads that never run backward.
     """
     linker = Linker(profile.activities, named, phase, helper_threads(profile.threads, helpers))
@@ -484,30 +484,13 @@ def link(
     copies = profile.copies
     if copies is not None and sound is not None:
         profile = replace(profile, copies=lambda: copies().restrict_to(sound))
-    path, recorded_streams = profile.source.path, profile.streams
-    n_recorded = len(profile.activities)
+    streams, unread = _read_streams(profile, sound)
     profile = replace(profile, activities=activities)
-    if recorded_streams is not None:
-        streams, unread = _read_streams(path, recorded_streams, n_recorded)
-        streams = streams if sound is None else streams[sound]
-        are_queues = profile.source.api == "HIP"
-        clipped = clip_overruns(path, activities, streams, are_queues=are_queues)
-        if profile.launches_known:
-            clipped = clip_late_ends(path, clipped, links.call, links.launched_ns, profile.calls)
-        activities = clipped.activities
-        profile = replace(profile, activities=activities, streams=lambda: streams)
-        notes = (*notes, *unread, *clipped.limitations)
-        if profile.launches_known:
-            early = find_times_before_first_work(
-                activities,
-                clipped.first,
-                links.call,
-                links.launched_ns,
-                profile.calls,
-                linker.start_ns,
-            )
-            notes = (*notes, *describe_work_before_capture(path, early))
-            unrecorded = join_intervals((unrecorded, early), len(activities.ranks))
+    if streams is not None:
+        profile = replace(profile, streams=lambda: streams)
+        profile, early, stream_notes = _check_streams(profile, streams, links, linker.start_ns)
+        notes = (*notes, *unread, *stream_notes)
+        unrecorded = join_intervals((unrecorded, early), len(activities.ranks))
     return LinkedProfile(
         profile=profile,
         named=named,
@@ -523,39 +506,75 @@ def link(
 
 
 def _read_streams(
-    path: str, read: Callable[[], Codes], n_activities: int
-) -> tuple[Codes, tuple[Limitation, ...]]:
-    """Read the stream of each activity.
+    profile: model.Profile, sound: Bools | None
+) -> tuple[Codes | None, tuple[Limitation, ...]]:
+    """Read the stream of each activity that is kept.
 
-    Streams only show whether the ends of work are possible, so a profile with damaged streams is
-    analysed without them.
+    Streams are used only to check the times of work, so a profile with damaged streams is analysed
+    without them.
 
     Args:
-        path: Path of the profile.
-        read: Returns the streams of all recorded activities.
-        n_activities: Number of recorded activities.
+        profile: The profile as it was read.
+        sound: Mask of the activities that are kept, or None if all are kept.
 
     Returns:
-        streams: Stream of each recorded activity, all -1 if they cannot be read.
-        notes: A limitation if they cannot be read.
+        streams: Stream of each activity that is kept, all -1 if streams are damaged, or None if the
+            profile records no streams.
+        notes: A limitation if streams are damaged.
     """
+    if profile.streams is None:
+        return None, ()
+    notes: tuple[Limitation, ...] = ()
     try:
-        return read(), ()
+        streams = profile.streams()
     except ProfileError:
+        path = profile.source.path
         reason = f"{path}: they are damaged, so nothing shows which ends of kernels are wrong"
-        note = Limitation("streams of kernels and copies", reason)
-        return constant(NONE, n_activities), (note,)
+        notes = (Limitation("streams of kernels and copies", reason),)
+        streams = constant(NONE, len(profile.activities))
+    return streams if sound is None else streams[sound], notes
+
+
+def _check_streams(
+    profile: model.Profile, streams: Codes, links: Links, start_ns: int
+) -> tuple[model.Profile, RankIntervals, tuple[Limitation, ...]]:
+    """Correct ends of work that contradict its stream, and find delays by unrecorded work.
+
+    Args:
+        profile: The profile with the activities that are kept.
+        streams: Stream of each activity, or -1 if unknown.
+        links: Calls and ranges of the activities.
+        start_ns: Start of the first call.
+
+    Returns:
+        profile: The profile with corrected ends.
+        early: Times at which ranks may have run work that was launched before the capture.
+        notes: Limitations.
+    """
+    path = profile.source.path
+    are_queues = profile.source.api == "HIP"
+    clipped = clip_overruns(path, profile.activities, streams, are_queues=are_queues)
+    if not profile.launches_known:
+        corrected = replace(profile, activities=clipped.activities)
+        return corrected, RankIntervals.none(), clipped.limitations
+    clipped = clip_late_ends(path, clipped, links.call, links.launched_ns, profile.calls)
+    activities = clipped.activities
+    early = find_times_before_first_work(
+        activities, clipped.first, links.call, links.launched_ns, profile.calls, start_ns
+    )
+    notes = (*clipped.limitations, *describe_work_before_capture(path, early))
+    return replace(profile, activities=activities), early, notes
 
 
 def _check_work(
     linker: Linker, profile: model.Profile
 ) -> tuple[Bools | None, Bools, RankIntervals, tuple[Limitation, ...]]:
-    """Check the work of a profile that was linked.
+    """Find the damaged, left-out and unrecorded work of a linked profile.
 
     Returns:
-        sound: Mask of the work that is kept, or None if all work is kept.
+        sound: Mask of the activities that are kept, or None if all are kept.
         left_out: Mask of the ranks that are left out.
-        unrecorded: Times at which ranks may have run work that was launched and not recorded.
+        unrecorded: Times at which ranks may have run work that was launched but not recorded.
         notes: Limitations.
     """
     path, activities, launches = profile.source.path, profile.activities, linker.launches

@@ -74,7 +74,7 @@ def operation_ranges_of(
     mark = _marks(profile.ranges, names, named, of_range, rank)
     key = name.chunk, name.stage, name.sequence, name.microbatch
     second = name.second_microbatch, name.second_chunk
-    times_ns = _step_times(named, work, of_range, rank, name.phase)
+    times_ns = _measure_step_times(named, work, of_range, rank, name.phase)
     validates = name.post_validation
     timing = iterations.host_order(rank, name.phase, key, second, mark, times_ns, validates)
     constant = iterations.constant_names(timing)
@@ -88,16 +88,16 @@ def operation_ranges_of(
     return placed_ranges, _without_rank(profile, named, names, idle[home < 0])
 
 
-def _step_times(
+def _measure_step_times(
     named: Ranges, work: DeviceWork, of_range: Ints, rank: Ints, phase: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the start and end of ranges, measured by the compute kernels of Optimizers.
+    """Return the start and end of each range, measured by compute kernels if these are needed.
 
-    The host may launch the Optimizers of two iterations in immediate succession, so only their
-    kernels show the time between them. A collective in the second one may wait for all of this
-    time, so only compute kernels count. The time is compared with the time from the first work
-    after an Optimizer to the next Optimizer, so the kernels of that work are looked up, too. No
-    kernels are looked up unless a rank has two Optimizers without work between them.
+    The host may launch the Optimizers of two iterations in immediate succession. Only their kernels
+    then show the time between them. A collective in the second Optimizer may wait during that time,
+    so only compute kernels count. That time is compared with the time from the first work after an
+    Optimizer to the next Optimizer, so the kernels of that work are looked up as well. No kernels
+    are looked up unless a rank has two Optimizers without work between them.
 
     Args:
         named: Ranges that name operations.
@@ -107,8 +107,9 @@ def _step_times(
         phase: Phase of each placed range.
 
     Returns:
-        Start and end of the compute kernels of each placed range, or of the range itself if they
-        were not looked up or do not exist.
+        start_ns: Start of the compute kernels of each placed range, or of the range itself if its
+            kernels were not looked up or do not exist.
+        end_ns: End of the compute kernels, or of the range.
     """
     start_ns, end_ns = named.start_ns[of_range], named.end_ns[of_range]
     rows = np.flatnonzero(among(phase, (*COUNTED, Phase.OPTIMIZER)))
