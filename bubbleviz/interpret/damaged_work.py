@@ -215,8 +215,12 @@ def check_places(
 
 
 def check_rows(
-    path: str, activities: profile.Activities, launches: Launches, calls: profile.CallLog
-) -> tuple[Ints, _Notes]:
+    path: str,
+    activities: profile.Activities,
+    launches: Launches,
+    calls: profile.CallLog,
+    is_possible: Bools | None,
+) -> tuple[Ints, Ints, _Notes]:
     """Find work that is recorded twice, and kernels without a duration.
 
     A call launches a kernel once, so two rows with the same call, name, device and times are
@@ -228,9 +232,11 @@ def check_rows(
         activities: Kernels, then copies.
         launches: Launches of the activities.
         calls: All calls of the profile.
+        is_possible: Mask of the work with possible times, or None if all times are possible.
 
     Returns:
         duplicates: Rows that are left out because an earlier row is equal.
+        lengthless: Rows of the kernels without a duration. They are kept.
         notes: Limitations.
     """
     repeated, notes = _repeated(activities, launches.sharing), list[Limitation]()
@@ -242,15 +248,19 @@ def check_rows(
         reason = f"{path}: same call, name and times as another row; each counts once"
         what, kind = "kernels and copies recorded twice", LimitationKind.COSTS
         notes.append(Limitation(what, reason, len(repeated), kind))
-    if len(lengthless := _lengthless(activities)):
+    lengthless = _lengthless(activities)
+    if is_possible is not None:
+        # Another limitation counts the kernels with impossible times.
+        lengthless = lengthless[is_possible[lengthless]]
+    if len(lengthless):
         reason = (
             f"{path}: they take no time though others of the same name do, so the profile is "
-            "damaged: their time counts as idle; export or record it again"
+            "damaged, and idle time around them is unknown; export or record it again"
         )
         kind = LimitationKind.KERNELS_LEFT_OUT
         what, times_ns = "kernels without a duration", activities.start_ns[lengthless]
         notes.append(Limitation(what, reason, len(lengthless), kind, times_ns=times_ns))
-    return repeated, notes
+    return repeated, lengthless, notes
 
 
 def _repeated(activities: profile.Activities, rows: Codes) -> Ints:

@@ -40,6 +40,7 @@ from bubbleviz.interpret.unrecorded_work import (
     find_times_before_first_work,
     find_unknown_times,
     join_intervals,
+    locate_untimed,
 )
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, marked, widened
@@ -582,7 +583,8 @@ def _check_work(
     bounded = known and linker.start_ns <= linker.end_ns
     capture_ns = (linker.start_ns, linker.end_ns) if bounded else None
     calling = linker.calling() if known else None
-    sound, timed = check_times(path, activities, launches.call, launches.start_ns, capture_ns)
+    is_possible, timed = check_times(path, activities, launches.call, launches.start_ns, capture_ns)
+    sound = is_possible
     left_out, placed = check_places(profile.source, activities, profile.devices, calling)
     if left_out.any():
         kept = ~left_out[activities.rank]
@@ -592,6 +594,10 @@ def _check_work(
     repeating: list[Limitation] = []
     if known:
         of_launch = linker.thread, linker.threads.values
+        repeated, lengthless, repeating = check_rows(
+            path, activities, launches, profile.calls, is_possible
+        )
+        is_timed = _mask_timed(activities, is_possible, lengthless)
         kernels = find_lost_kernels(
             linker.workless_rows, launches, activities, of_launch, profile.calls
         )
@@ -600,19 +606,44 @@ def _check_work(
         graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
         partial = find_partial_replays(graphs.with_work, launches, activities, of_launch)
         graphs = replace(graphs, partial=partial)
-        of_graphs = find_unknown_times(graphs.lost, launches, activities, of_launch)
-        of_kernels = find_unknown_times(kernels.calls, launches, activities, of_launch)
+        untimed_calls = kernels.calls.take(slice(0))
+        if is_timed is not None:
+            called = launches.call[~is_timed].astype(np.int64)
+            untimed_calls = profile.calls.at(distinct(called[called != NONE]))
+        of_graphs, of_kernels, of_untimed = (
+            find_unknown_times(lost_calls, launches, activities, of_launch, is_timed)
+            for lost_calls in (graphs.lost, kernels.calls, untimed_calls)
+        )
         lost.extend(
             limitations_of_lost(
                 path, kernels.processes, n_told, sampled=kernels.is_sampled, unknown=of_kernels
             )
         )
         lost.extend(graphs.limitations(profile.source, of_graphs))
-        unrecorded = join_intervals((of_kernels, of_graphs), len(activities.ranks))
-        repeated, repeating = check_rows(path, activities, launches, profile.calls)
+        unrecorded = join_intervals((of_kernels, of_graphs, of_untimed), len(activities.ranks))
+        timed, repeating = (
+            locate_untimed(noted, untimed_calls, of_untimed) for noted in (timed, repeating)
+        )
         if len(repeated):
             sound = np.ones(len(activities), bool) if sound is None else sound
             sound[repeated] = False
     calls = {f"{profile.source.api} API calls": linker.impossible}
     notes = (*lost, *model.impossible_times(path, calls), *timed, *placed, *repeating)
     return sound, left_out, unrecorded, notes
+
+
+def _mask_timed(
+    activities: model.Activities, is_possible: Bools | None, lengthless: Ints
+) -> Bools | None:
+    """Return a mask of the work with valid times, or None if all times are valid.
+
+    Args:
+        activities: Kernels, then copies.
+        is_possible: Mask of the work with possible times, or None if all times are possible.
+        lengthless: Rows of the kernels without a duration.
+    """
+    if is_possible is None and len(lengthless) == 0:
+        return None
+    is_timed = np.ones(len(activities), bool) if is_possible is None else is_possible.copy()
+    is_timed[lengthless] = False
+    return is_timed

@@ -11,7 +11,7 @@ kernel of the thread started, so the device may have been busy in between::
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import begins, distinct, rows_by_value, sorted_rows
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 
 #: Minimum share of the graph launches of a file, or of a device's span, that is marked, because the
@@ -208,6 +208,7 @@ def find_unknown_times(
     launches: Launches,
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
+    is_timed: Bools | None = None,
 ) -> RankIntervals:
     """Return the times at which each rank may have run work that was launched but not recorded.
 
@@ -219,10 +220,14 @@ def find_unknown_times(
         activities: Kernels, then copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
+        is_timed: Mask of the activities with valid times, or None if all times are valid.
     """
     ranks, starts, ends = ([np.empty(0, np.int64)] for _ in range(3))
     n_kernels = activities.kernels if len(lost) else 0
-    kernels = np.flatnonzero(launches.call[:n_kernels] != NONE)
+    is_linked = launches.call[:n_kernels] != NONE
+    if is_timed is not None:
+        is_linked &= is_timed[:n_kernels]
+    kernels = np.flatnonzero(is_linked)
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
     # There are few threads with unrecorded work, and few devices.
     for thread, rows in rows_by_value(lost.thread):
@@ -241,6 +246,28 @@ def find_unknown_times(
             ends.append(end_ns)
     columns = (np.concatenate(column) for column in (ranks, starts, ends))
     return join_intervals([RankIntervals(*columns)], len(activities.ranks))
+
+
+def locate_untimed(
+    notes: Sequence[Limitation], calls: model.Calls, unknown: RankIntervals
+) -> list[Limitation]:
+    """Return limitations, those for work with invalid times with the idle time that this affects.
+
+    Args:
+        notes: Any limitations.
+        calls: Launches of the work with invalid times.
+        unknown: Times at which ranks may have run this work.
+    """
+    # Work next to recorded work makes no idle time unknown, so its launch is added.
+    start_ns = np.concatenate((unknown.start_ns, calls.start_ns))
+    end_ns = np.concatenate((unknown.end_ns, calls.start_ns))
+    kind = LimitationKind.KERNELS_IMPOSSIBLE
+    return [
+        replace(note, unknown_ns=(start_ns, end_ns), noticeable_kind=kind)
+        if note.kind in LEFT_OUT and len(calls)
+        else note
+        for note in notes
+    ]
 
 
 def join_intervals(tables: Sequence[RankIntervals], n_ranks: int) -> RankIntervals:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from bubbleviz import analyze
+from bubbleviz.analyses.idle import outputs, page, picture
 from bubbleviz.analyses.idle.analysis import idle
-from bubbleviz.analyses.idle.report import IdleReport
+from bubbleviz.analyses.idle.report import IdleReport, title_of
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.damaged_work import ProcessLoss, limitations_of_lost
 from bubbleviz.interpret.late_launches import WorklessRows
@@ -31,6 +32,7 @@ from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.readers import reader_of
+from tests.interpret.test_unrecorded_work import WRITERS
 from tests.planting import Planting, plant
 from tests.support.edited_databases import change
 from tests.support.needs import real_file
@@ -214,7 +216,7 @@ def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path
     traces[0].write_bytes(gzip.compress(json.dumps(trace).encode()))
     counts = _counted(report)
     impossible = "kernels and copies with impossible times"
-    assert sum(counts.get(what, 0) for what in (EARLY, OUTSIDE, impossible)) == 1
+    assert sum(counts.get(what, 0) for what in (EARLY, OUTSIDE, impossible, UNTIMED)) == 1
     assert _ratios(report) == _ratios(analyze(traces))
 
 
@@ -596,6 +598,57 @@ def test_kernels_of_a_trace_that_end_before_they_start_are_marked(tmp_path: Path
 def test_few_impossible_kernels_of_many_have_no_mark(kernels: int, is_marked: bool) -> None:
     note = Limitation("kernels", "why", 1, LimitationKind.KERNELS_IMPOSSIBLE)
     assert bool(without_few_left_out([note], kernels)) is is_marked
+
+
+US = 1_000
+#: One in so many kernels has invalid times.
+DAMAGED_EVERY = 10
+#: How times of a kernel are damaged: the factor of its start, what is added to that, its duration.
+INVALID_TIMES = {
+    "no times": (0, 0, 0),
+    "no duration": (1, 0, 0),
+    "a second early": (1, -1_000_000 * US, 90 * US),
+    "ends first": (1, 0, -US),
+}
+
+
+def _launches(
+    folder: Path, invalid: tuple[int, int, int], n_invalid: int, n_kernels: int = 50
+) -> Path:
+    """Return an export of kernels of 90 us that are launched every 100 us, some with bad times."""
+    kernels, calls = [], []
+    for i in range(n_kernels):
+        start, duration = (5_000_000 + 100 * i) * US, 90 * US
+        calls.append(C(start - 20 * US, start - 18 * US, 1 + i, name="cudaLaunchKernel"))
+        is_invalid = i % DAMAGED_EVERY == 3 and i < n_invalid * DAMAGED_EVERY
+        if is_invalid:
+            factor, shift, duration = invalid
+            start = factor * start + shift
+        kernels.append(K(start, start + duration, 1 + i))
+    return profile(folder, kernels, calls)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("damage", INVALID_TIMES)
+def test_idle_time_around_kernels_with_invalid_times_is_unknown(
+    damage: str, form: str, tmp_path: Path
+) -> None:
+    path = WRITERS[form](_launches(tmp_path, INVALID_TIMES[damage], 5), tmp_path)
+    report = idle(path)
+    assert _codes(report) == [IMPOSSIBLE_MARK]
+    # From the end of the kernel before to the start of the next one.
+    assert report.unknown_ns == 5 * 110 * US
+    document = json.loads(outputs.as_json(report, 1))
+    assert [entry["code"] for entry in document["restrictions"]] == [IMPOSSIBLE_MARK]
+    for shown in (title_of(report), picture.draw_idle(report), page.render(report)):
+        assert "kernels have invalid timestamps" in shown
+
+
+def test_one_untimed_kernel_is_marked_if_much_time_is_unknown(tmp_path: Path) -> None:
+    # 110 of 59,990 us are unknown, and 110 of 9,990 us.
+    path = _launches(tmp_path, INVALID_TIMES["no times"], 1, n_kernels=600)
+    assert _codes(idle(path)) == []
+    assert _codes(idle(path, window="time:5s-5.00999s")) == [IMPOSSIBLE_MARK]
 
 
 def test_work_is_left_out_if_streams_cannot_be_read(tmp_path: Path) -> None:

@@ -357,7 +357,9 @@ def test_little_work_on_other_streams_explains_no_wait(tmp_path: Path) -> None:
 
 
 def test_short_waits_of_first_work_are_not_unknown(tmp_path: Path) -> None:
-    assert not marked(bubbleviz.idle(captured_late(tmp_path, first=(180 * US, 200 * US))))
+    report = bubbleviz.idle(captured_late(tmp_path, first=(180 * US, 200 * US)))
+    assert BEFORE not in marked(report)
+    assert UNRECORDED not in spent(report.ranks[0])
 
 
 @pytest.mark.parametrize("launched_ms", [1, 9, 15, 50, 120])

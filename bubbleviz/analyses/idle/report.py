@@ -13,7 +13,7 @@ from bubbleviz.analyses.idle.gaps import Gaps
 from bubbleviz.conventions.host_activities import UNRECORDED, UNTRACED
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.columns import Codes, Floats, Ints, Table
-from bubbleviz.model.limitations import Limitation, LimitationKind, Restriction
+from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind, Restriction
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 
@@ -21,7 +21,7 @@ from bubbleviz.report.restrictions import restrictions_of, without_few_left_out
 _RESTRICTING = frozenset(
     (
         LimitationKind.FILE_DAMAGED,
-        LimitationKind.KERNELS_IMPOSSIBLE,
+        *LEFT_OUT,
         LimitationKind.KERNELS_LOST,
         LimitationKind.GRAPHS_LOST,
         LimitationKind.WORK_BEFORE_CAPTURE,
@@ -403,9 +403,10 @@ class IdleReport:
     def restrictions(self) -> tuple[Restriction, ...]:
         """Why the busy and idle times are not certain, what weighs most first."""
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
-        kernels = sum(count for _, of, count, _ in self.work() if of != COPIES)
-        noticeable = without_few_left_out(restricting, kernels)
-        return restrictions_of(None, noticeable, ranks_missing=False)
+        if self.unknown_ns < _LITTLE * self.span_ns:
+            kernels = sum(count for _, of, count, _ in self.work() if of != COPIES)
+            restricting = list(without_few_left_out(restricting, kernels))
+        return restrictions_of(None, restricting, ranks_missing=False)
 
     @property
     def idle_ns(self) -> int:

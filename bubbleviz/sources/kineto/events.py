@@ -142,6 +142,7 @@ class EventCollector:
         records: Thread, start and arguments of events that record a CUDA event.
         devices: names of accelerators whose categories occur.
         untimed: how many events have no time.
+        untimed_work: Number of kernels and of copies whose start and duration are 0, by kind.
         endless: how many have no duration.
     """
 
@@ -154,6 +155,7 @@ class EventCollector:
         self.records: list[tuple[int, int, KinetoArgs]] = []
         self.devices: set[str] = set()
         self.untimed = self.endless = 0
+        self.untimed_work = {KERNEL: 0, COPY: 0}
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def described(self, events: TraceEvents[KinetoArgs]) -> Ints:
@@ -173,6 +175,11 @@ class EventCollector:
         endless, timed = events.duration_ns == MISSING, events.start_ns != MISSING
         self.endless += int((endless & (kind >= 0) & (kind <= OPERATOR)).sum())
         self.untimed += int((~timed & (kind != NONE)).sum())
+        is_zero = (events.start_ns == 0) & (events.duration_ns == 0)
+        for of_kind in self.untimed_work:
+            is_untimed = is_zero & (kind == of_kind)
+            self.untimed_work[of_kind] += int(is_untimed.sum())
+            timed &= ~is_untimed
         end_ns = events.start_ns + np.where(endless, 0, events.duration_ns)
         ids = (events.arguments[field] for field in _NUMBERS)
         known = (np.where(numbers == MISSING, NONE, numbers) for numbers in ids)

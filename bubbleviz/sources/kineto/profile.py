@@ -307,7 +307,10 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
     if trace.is_merged:
         rank, world = NONE, (NONE, *world[1:])
     n_lost = _count_lost(work, calls, names)
-    loss = "" if len(work) else _loss(n_lost, trace.metadata, cut=trace.is_cut)
+    loss = ""
+    if len(work) == 0:
+        loss = in_memory.without_valid_times(_untimed_work(path, collector))
+        loss = loss or _loss(n_lost, trace.metadata, cut=trace.is_cut)
     kinds = (model.KERNELS_AND_COPIES, f"{trace.api} API calls", "ranges")
     impossible = [rows.impossible for rows in (work, calls, ranges)]
     limitations = [
@@ -441,11 +444,19 @@ def _losses_of_cut(trace: _Trace, n_lost: int | None) -> Iterator[Limitation]:
 
 def _losses(path: str, collector: EventCollector) -> Iterator[Limitation]:
     """Yield limitations for events without a time or without a duration."""
+    yield from _untimed_work(path, collector)
     if collector.untimed:
         yield Limitation("events without a time", f"{path}: they are left out", collector.untimed)
     if collector.endless:
         reason = f"{path}: they count as 0 ns"
         yield Limitation("events without a duration", reason, collector.endless)
+
+
+def _untimed_work(path: str, collector: EventCollector) -> tuple[Limitation, ...]:
+    """Return limitations for work whose times could not be collected."""
+    counts = collector.untimed_work
+    by_name = {model.KERNELS: counts[kineto.KERNEL], "copies": counts[kineto.COPY]}
+    return model.untimed_work(path, by_name)
 
 
 def _source(
