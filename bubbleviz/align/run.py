@@ -247,6 +247,7 @@ class Run:
         layers: what layers took on each virtual stage; empty where ranges tell none.
         recorded_start_ns: When the recording of each rank's profile began.
         recorded: When the recording of each device began, and what it waited in.
+        has_kernels: Whether all profiles contain kernels, which tables of operations do not.
     """
 
     ranks: tuple[tables.Rank, ...]
@@ -278,6 +279,7 @@ class Run:
     ends_early: bool = False
     order_refutes: bool = True
     recorded: tuple[RecordedDevice, ...] = ()
+    has_kernels: bool = True
 
 
 @dataclass(frozen=True)
@@ -401,6 +403,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         pauses=_placed(joined.pauses, place),
         recorded_start_ns=joined.recorded_start_ns[np.argsort(place)],
         recorded=tuple(convert_to_run_clock(recordings, time.clocks)),
+        has_kernels=all(rank.local.told is None for rank in joined.ranks),
     )
     return replace(run, layers=layers_of_stages(recordings, run))
 

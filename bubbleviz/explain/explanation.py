@@ -266,6 +266,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         np.arange(len(averaged)),
         _no_replay_reason(run, shown) or unordered,
         counts.extents.paused,
+        run.gap_ns if run.has_kernels else None,
     )
     if part is not None:
         replayed = source.of_ranks(part.chosen, kept)

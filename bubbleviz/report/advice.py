@@ -776,6 +776,21 @@ def _launch(report: Report, fault: Fault, seen: str) -> _Text:
     )
 
 
+def _launch_gaps(report: Report, fault: Fault, _: str) -> _Text:
+    """Return what to do about gaps between kernels, and what shows them."""
+    of_few = f" of {_ranks(report, fault.ranks)}" if len(fault.ranks) < len(report.ranks) else ""
+    running = f"ernels run for {percent(1 - fault.phases[0][1])} of their time"
+    if fault.what:
+        return (
+            f"Launch fewer, larger kernels inside operations{of_few}, or overlap communication",
+            f"Compute k{running}; a table of operations does not tell launch gaps from "
+            "communication",
+            "",
+        )
+    action = f"Launch fewer, larger kernels inside operations{of_few} (fused, or as CUDA graphs)"
+    return action, f"K{running}", ""
+
+
 _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
     "rank": _rank,
     "host": lambda report, fault, seen: (
@@ -806,13 +821,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
         "Check clocks, temperature and other jobs there",
     ),
     "launch": _launch,
-    "launch-gaps": lambda report, fault, _: (
-        "Launch fewer, larger kernels inside operations"
-        f"{f' of {_ranks(report, fault.ranks)}' if len(fault.ranks) < len(report.ranks) else ''} "
-        "(fused, or as CUDA graphs)",
-        f"Kernels run for {percent(1 - fault.phases[0][1])} of their time",
-        "",
-    ),
+    "launch-gaps": _launch_gaps,
     "queue": lambda report, fault, seen: (
         f"Post receives of {_ranks(report, fault.ranks)} in the order in which data comes, or "
         "defer them",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
+from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render import json_document
@@ -23,7 +24,7 @@ from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.report import causes, first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report import bubbles
-from bubbleviz.report.advice import first_thing
+from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.comparison import ComparedRun, compare
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.methods import methods
@@ -345,3 +346,31 @@ def test_the_share_of_launch_gaps_is_that_of_operations(gap_ns: int) -> None:
 
 def test_a_report_without_operations_has_no_launch_gaps() -> None:
     assert report_of([]).launch_gap is None
+
+
+@pytest.mark.parametrize(("gap_us", "saving"), [(0, None), (20, 0.2), (40, 0.4)])
+def test_communication_inside_operations_is_no_launch_gap(
+    tmp_path: Path, gap_us: int, saving: float | None
+) -> None:
+    """Operations compute for 60 us; in the other 40 us they communicate, or no kernel runs."""
+    kernels, calls, ranges = [], [], []
+    for number in range(8):
+        at = 1000 * (100 * number + 10)
+        spans = [(0, 30, "gemm"), (30, 70 - gap_us, "ncclDevKernel_AllReduce"), (70, 100, "gemm")]
+        for place, (start, end, name) in enumerate(spans):
+            if end > start:
+                correlation = 3 * number + place + 1
+                kernels.append(K(at + 1000 * start, at + 1000 * end, correlation, name))
+                calls.append(C(at - 9000 + 1000 * place, at - 8900 + 1000 * place, correlation))
+        ranges.append(R(at - 9500, at - 5500, f"{'FB'[number % 2]}{number // 2}.0.0"))
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    savings = [advice.saving_ratio for advice in advice_of(report) if advice.kind == "launch-gaps"]
+    assert savings == ([] if saving is None else [pytest.approx(saving, rel=0.01)])
+
+    # A table of the operations does not contain kernels.
+    table = str(tmp_path / "operations.csv")
+    assert main(["analyze", str(tmp_path), "--csv", table]) == 0
+    (advice,) = [a for a in advice_of(bubbleviz.analyze(table)) if a.kind == "launch-gaps"]
+    assert "or overlap communication" in advice.action
+    assert "a table of operations does not tell launch gaps from communication" in advice.text

@@ -38,6 +38,8 @@ _LEAST_GAPS = 0.05
 ONE_MORE, ENOUGH = "one", "enough"
 #: The name of the fault that whole layers stand on the wrong stages.
 WHOLE_LAYERS = "layers"
+#: What gaps between compute kernels are if launch gaps and communication cannot be told apart.
+COMPUTE_GAPS = "compute"
 
 
 def _nothing() -> Ints:
@@ -62,7 +64,8 @@ class Fault:
         microbatches: that are slow, as pairs of iteration and microbatch; empty for none.
         iterations: in which it shows; empty for all.
         phases: that it slows, and how many times as long as their norm each takes.
-        what: the kind of collective, or of work; of ranks that are slow in some iterations ``pace``
+        what: the kind of collective, or of work; of launch gaps ``compute`` where they may be
+            communication; of ranks that are slow in some iterations ``pace``
             where all that they compute in these is, else ``pause``; empty where the kind tells.
         delayed: rows that start late for it.
         late_ns: how much later; shape of ``delayed``.
@@ -109,6 +112,8 @@ class Evidence:
         work: of all ranks, in the iterations that count.
         own_ns: how long each row took itself; of communication, its transfer.
         effects: of the computes.
+        launch_share: Share of the time without a compute kernel in which no kernel ran at all, for
+            each row, or None if it is unknown. Communication takes the rest of that time.
         host_of_rank: number of the host of each rank.
         late_ns: how late each row started since the host had not launched it; 0 elsewhere.
         profiler_ns: likewise since the profiler held its process up.
@@ -120,6 +125,7 @@ class Evidence:
     work: Work
     own_ns: Ints
     effects: Effects
+    launch_share: Floats | None
     host_of_rank: Ints
     late_ns: Ints
     profiler_ns: Ints
@@ -467,10 +473,14 @@ def late_launches(seen: Evidence) -> Iterator[Fault]:
 def launch_gaps(seen: Evidence) -> Iterator[Fault]:
     """Yield the ranks that have more launch gaps than others, then the gaps of all that have some.
 
-    Inside operations no kernel runs, since launches take longer than the kernels do.
+    Inside operations no kernel runs, since launches take longer than the kernels do. Time in which
+    only communication runs is no launch gap. If the two cannot be told apart, ``what`` of the
+    faults is :data:`COMPUTE_GAPS`.
     """
     effects, rank = seen.effects, seen.work.rank[seen.effects.rows]
     gap_ns, length_ns = effects.gap_ns, effects.gap_ns + effects.time_ns
+    if seen.launch_share is not None:
+        gap_ns = gap_ns * seen.launch_share[effects.rows]
     ranks = groups_of(rank)
     of = ranks.of_row
     share = np.bincount(of, gap_ns) / np.bincount(of, length_ns)
@@ -491,6 +501,7 @@ def launch_gaps(seen: Evidence) -> Iterator[Fault]:
             1 - (1 - left[of[at]]) * gap_ns[at] / length_ns[at],
             ranks=tuple(rank[ranks.first[which]].tolist()),
             phases=(("", float(gap_ns[at].sum() / length_ns[at].sum())),),
+            what=COMPUTE_GAPS if seen.launch_share is None else "",
             bound=name == "launch-gaps",
         )
 

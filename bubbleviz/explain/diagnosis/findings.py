@@ -34,7 +34,7 @@ from bubbleviz.explain.slowdown.replay import (
     scenarios_at_once,
 )
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
-from bubbleviz.model.columns import NONE, Bools, Ints, scattered
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scattered
 from bubbleviz.model.grouping import distinct, groups_of, heads, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
@@ -353,6 +353,7 @@ def _evidence(
         work,
         scenarios.bounded_ns,
         effects_of(work, gap_ns),
+        _launch_share(run, work, gap_ns),
         np.array([hosts[rank.host] for rank in run.ranks], np.int64),
         late_ns,
         profiler_ns,
@@ -360,6 +361,27 @@ def _evidence(
         layout,
         schedule,
     )
+
+
+def _launch_share(run: run_work.ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
+    """Return for each row the share of its time without compute kernels in which no kernel ran.
+
+    The time without any kernel is known per rank and iteration, and without that of Optimizers. All
+    rows of a rank in an iteration have the same share. The result is None if it is unknown.
+
+    Args:
+        run: The replayed run.
+        work: Work of all ranks in the iterations that count.
+        gap_ns: Time in each row in which no compute kernel ran.
+    """
+    if run.launch_gap_ns is None:
+        return None
+    ranks = run.launch_gap_ns.shape[1]
+    cell = work.iteration * ranks + work.rank
+    without_optimizers_ns = np.where(plays(work.role, COMPUTING), gap_ns, 0)
+    total_ns = group_sum(cell, run.launch_gap_ns.size, without_optimizers_ns)
+    share = run.launch_gap_ns.ravel() / np.maximum(total_ns, 1)
+    return np.asarray(np.minimum(share, 1.0)[cell], np.float64)
 
 
 def _eased(run: run_work.ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:

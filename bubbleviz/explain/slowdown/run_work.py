@@ -154,6 +154,8 @@ class ReplayedRun:
         numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
         reason: why nothing is replayed; empty where it is.
         paused: of each iteration, whether nothing was recorded before the next one; None for none.
+        launch_gap_ns: Time in operations in which no kernel ran at all, shape (iterations, ranks),
+            or None if it is unknown.
     """
 
     operations: Operations
@@ -165,6 +167,7 @@ class ReplayedRun:
     numbers: Ints
     reason: str = ""
     paused: Bools | None = None
+    launch_gap_ns: Ints | None = None
 
     @cached_property
     def sends(self) -> Ints:
