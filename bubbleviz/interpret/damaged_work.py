@@ -383,10 +383,55 @@ def find_lost_kernels(
         rows, step = workless.sample()
         lost = _launches_without_kernel(rows, launches, calls)
         lost = launched_before(lost, until_ns, threads)
+    if len(lost):
+        lost = _drop_explained(lost, step, launches, activities, calls)
     if len(lost) == 0:
         return LostKernels((), step > 1, lost)
     losses = _count_by_process(lost, step, until_ns, launches, activities, of_launch)
     return LostKernels(tuple(losses), step > 1, lost)
+
+
+def _drop_explained(
+    lost: profile.Calls,
+    step: int,
+    launches: Launches,
+    activities: profile.Activities,
+    calls: profile.CallLog,
+) -> profile.Calls:
+    """Return the calls without a kernel, except those of processes that need not have lost any.
+
+    The kernels of a process may be linked to the wrong launches, or to none::
+
+        launches     │ a1 a2   b1 b2          │
+        kernels      │   a1 a1     b1 b1      │    as many as launches, so none is lost
+
+    - If launches have several kernels each, the others may belong to launches without one.
+    - If no kernel of a process is linked, the profile lacks the links.
+
+    Args:
+        lost: Checked calls without a kernel, at least one.
+        step: Number of calls that each checked call stands for.
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+        calls: All calls of the profile.
+    """
+    sharing = launches.sharing[launches.sharing < activities.kernels]
+    sharing = np.setdiff1d(sharing, _repeated(activities, sharing))
+    call = launches.call[sharing].astype(np.int64)
+    # A graph launch has many kernels.
+    is_launched = np.isin(call, calls.beginning(distinct(call[call != NONE]), KERNEL_LAUNCHES))
+    sharing, call = sharing[is_launched], call[is_launched]
+    process_of_sharing = activities.ranks[:, 0][activities.rank[sharing]]
+    process_of_kernel = activities.ranks[:, 0][activities.rank[: activities.kernels]]
+    is_linked = launches.call[: activities.kernels] != NONE
+    is_explained = np.zeros(len(lost), bool)
+    for number, rows in rows_by_value(profile.process_of(lost.thread)):
+        called = call[process_of_sharing == number]
+        n_others = len(called) - len(distinct(called))
+        is_own = process_of_kernel == number
+        is_unlinked = is_own.any() and not is_linked[is_own].any()
+        is_explained[rows] = is_unlinked or n_others >= step * len(rows)
+    return lost.take(~is_explained)
 
 
 def _count_by_process(

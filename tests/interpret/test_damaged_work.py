@@ -38,6 +38,8 @@ from tests.support.edited_databases import change
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
+from tests.support.processes import processes_of
+from tests.support.rocm_profiles import write_rpd
 from tests.support.torch_traces import traces_of
 
 TWICE, LENGTHLESS = "kernels and copies recorded twice", "kernels without a duration"
@@ -565,6 +567,49 @@ def test_kernels_that_are_lost_first_are_said_to_lie_before_the_span(tmp_path: P
     (note,) = [n for n in report.limitations if n.what.startswith("kernels that were launched and")]
 
     assert "they were launched before the first recorded work" in note.reason
+
+
+# Kernels that are linked to the wrong launch, or to none.
+
+
+def _pairs(folder: Path, lost: int = 0) -> Path:
+    """Return an export of pairs of launches whose two kernels share the id of the first one."""
+    kernels, calls = [], []
+    for i in range(20):
+        for j in range(2):
+            start = (1_000 + 200 * i + 100 * j) * US
+            calls.append(
+                C(start - 90 * US, start - 88 * US, 2 * i + j + 1, name="cudaLaunchKernel")
+            )
+            kernels.append(K(start, start + 80 * US, 2 * i + 1, name=f"kernel{j}"))
+    return profile(folder, kernels[: 20 - lost] + kernels[20:], calls)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_kernels_that_share_the_id_of_a_launch_are_not_lost(form: str, tmp_path: Path) -> None:
+    report = idle(WRITERS[form](_pairs(tmp_path), tmp_path))
+    assert _codes(report) == []
+    assert report.unknown_ns == 0
+
+
+def test_fewer_kernels_than_launches_are_lost_though_some_share_an_id(tmp_path: Path) -> None:
+    assert _codes(idle(_pairs(tmp_path, lost=4))) == ["kernels-lost"]
+
+
+def test_kernels_recorded_twice_stand_for_no_lost_ones(tmp_path: Path) -> None:
+    path = _pairs(tmp_path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"DELETE FROM {KERNEL} WHERE rowid % 2 = 0")
+        database.execute(f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL}")
+    assert _codes(idle(path)) == ["kernels-lost"]
+
+
+def test_kernels_are_not_lost_if_the_table_of_links_is_empty(tmp_path: Path) -> None:
+    path = write_rpd(tmp_path / "a.rpd", processes_of(_launches(tmp_path, (0, 0, 0), 0)))
+    change(path, "DELETE FROM rocpd_api_ops")
+    report = idle(path)
+    assert _codes(report) == []
+    assert LOST not in _counts(report.limitations)
 
 
 # Kernels whose times no work can have.
