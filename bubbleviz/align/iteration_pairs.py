@@ -35,25 +35,25 @@ from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted
 
-#: With so many pairs of ranks two machines are tried.
+#: Maximum number of pairs of ranks that are tried to link two machines.
 _TRIES = 6
 #: Phases that run backward.
 _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
-#: Pairs of ranks next to each other, and whether they are replicas, not of a pipeline.
+#: First and second rank of neighbouring pairs, and a mask of the pairs that are replicas.
 _Neighbours = tuple[Ints, Ints, Bools]
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Which iterations of the ranks are the same.
+    """The common numbers of the iterations of all ranks.
 
     Attributes:
-        iteration: number of each operation's iteration over all ranks; -1 none.
-        names: of the iterations.
-        known: whether it is known.
-        own: each rank and one of its own iterations, and the number of that over all ranks.
-        links: how machines were joined whose iterations have no names, or what came closest: one
-            for each but the first.
+        iteration: Iteration of each operation over all ranks, or -1 if it belongs to none.
+        names: Names of the iterations.
+        known: Whether the pairing is known.
+        own: Columns (rank, iteration of that rank, iteration over all ranks).
+        links: Links that joined the machines if iterations have no names, or else the closest
+            candidates. There is one for each machine but the first.
     """
 
     iteration: Ints
@@ -71,15 +71,15 @@ def pair_iterations(
     pipeline: Ints,
     stage: Ints,
 ) -> Pairing:
-    """Return the iterations over all ranks.
+    """Number the iterations of all ranks together.
 
     Args:
-        joined: the recordings.
-        operations: theirs, on one clock, with each rank's own iteration numbers.
-        inputs: when their inputs were there.
-        virtual_stage: virtual stage of each operation; -1 unknown.
-        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
-        stage: of each rank; -1 unknown.
+        joined: The recordings.
+        operations: Operations of all ranks on one clock, with iterations numbered per rank.
+        inputs: Times at which the inputs of operations were available.
+        virtual_stage: Virtual stage of each operation, or -1 if unknown.
+        pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
+        stage: Stage of each rank, or -1 if unknown.
     """
     named = joined.named_iteration
     counted = joined.works
@@ -96,7 +96,7 @@ def pair_iterations(
     is_one_clock = len(distinct(joined.machine_of_rank[working])) == 1
     has_equal_counts = len(distinct(histories.counts[working])) == 1
     if is_one_clock and not (told and has_equal_counts):
-        for compared in _operations_to_compare(operations, joined.works):
+        for compared in _select_compared(operations, joined.works):
             by_time = _number_by_time(operations, compared)
             if by_time is None:
                 continue
@@ -111,14 +111,14 @@ def pair_iterations(
         told = _agrees_with_times(operations, joined.works, iteration, moved_ns)
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
-    # An iteration in which no rank works (an Optimizer alone) belongs to the one before it.
+    # An iteration in which no rank works (an Optimizer alone) belongs to the previous iteration.
     number = np.searchsorted(present, iteration, side="right") - 1
     first = groups_of(operations.rank, operations.iteration).first
     own = operations.rank[first], operations.iteration[first], number[first]
     return Pairing(number, tuple(map(str, range(len(present)))), told, own, found_links)
 
 
-def _operations_to_compare(operations: RankOperations, works: Bools) -> Iterator[Bools]:
+def _select_compared(operations: RankOperations, works: Bools) -> Iterator[Bools]:
     """Yield masks of operations whose times show which iterations of ranks belong together.
 
     The best mask comes first. Backwards are best, because after iterations without work a rank may
@@ -175,7 +175,7 @@ def _agrees_with_times(
     """
     start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
     on_one_clock = operations.changed(start_ns=start_ns, end_ns=end_ns)
-    for compared in _operations_to_compare(on_one_clock, works):
+    for compared in _select_compared(on_one_clock, works):
         by_time = _number_by_time(on_one_clock, compared)
         if by_time is not None:
             rows = np.flatnonzero(works & (operations.iteration >= 0))
@@ -185,7 +185,7 @@ def _agrees_with_times(
 
 
 def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
-    """Return the iteration over all ranks of each rank's own ones; -1 for none.
+    """Return the iteration over all ranks of iterations of single ranks, or -1 if there is none.
 
     Args:
         pairing: of all ranks.
@@ -201,16 +201,16 @@ def _moves(
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
     """Find the shifts of iteration numbers and clocks that match the ranks' iterations.
 
+    Each rank is compared with the previous rank of its pipeline, the first rank of a pipeline with
+    the first rank of all, and a replica with the previous replica. The first rank of a machine is
+    linked by all evidence, which gives the clock of the machine for its other ranks. A rank without
+    GPU work has no times to compare and takes part in no ratio, so it is not shifted.
+
     Returns:
         moves: Shift of the iteration numbers of each rank.
         offset_ns: Correction to add to the clock of each machine.
         is_known: Whether all shifts are known.
         links: Links between ranks that were used.
-
-    Each rank is put beside the one before it in its pipeline, a pipeline's first rank beside the
-    first rank of all, and a copy beside the copy before it. The first rank of a machine is linked
-    by all evidence there is; then the machine's clock is known well enough for all others. A rank
-    without GPU work has no times to compare and takes part in no ratio, so it is left where it is.
     """
     machine = joined.machine_of_rank
     moves = np.zeros(len(machine), np.int64)

@@ -27,12 +27,13 @@ from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import TRANSFERS, Phase
 from bubbleviz.model.texts import counted, listed, some_of
 
-#: A microbatch that is away for so much of its F and B, or longer, may be on a later stage.
+#: Minimum time that a microbatch is away to be on a later stage, as a fraction of its F and B.
 _AWAY = 0.75
-#: Of backwards that idle for more than this share of what the first one does, the host is late.
+#: Maximum median idle time before backwards, as a fraction of the idle time before the first one.
+#: A larger fraction shows that the host is late.
 _ALIKE = 0.5
-#: So many ranks of the last stage are looked at; others run alike.
-_LOOKED_AT = 16
+#: Maximum number of ranks of the last stage that are checked.
+_MAX_RANKS = 16
 #: Ranks that a limitation lists.
 _LISTED = 8
 _UNPROVEN = Limitation(
@@ -96,9 +97,9 @@ class Staging:
         stages_missing: whether virtual stages are known to be missing.
         ranks_missing: whether ranks are known to be missing, of these stages or others.
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
-        ends_early: whether stages may be missing behind the last one that the profiles hold.
-        order_refutes: Whether a schedule that the ranks kept exactly refutes that stages may be
-            missing.
+        ends_early: Whether stages may be missing after the last recorded stage.
+        order_refutes: Whether an exact match of the order with a known schedule would show that no
+            stages are missing.
         limitations: what could not be inferred.
     """
 
@@ -130,7 +131,7 @@ class _Inputs:
 
     @property
     def infers_stages(self) -> bool:
-        """Whether neither range names, tables nor file names tell the stages."""
+        """Whether the stages are in none of range names, tables and file names."""
         return self.named is None and pipelines.told_stages(self.joined) is None
 
     @property
@@ -223,7 +224,7 @@ def stage(
 
 
 def _has_gap(stage: Ints) -> bool:
-    """Return whether any stage number below the largest one is missing."""
+    """Return whether a stage number below the largest one is missing."""
     return len(grouping.distinct(stage)) <= int(stage.max(initial=NONE))
 
 
@@ -335,13 +336,12 @@ def _noted(
     notes = (*notes, *absent)
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
         notes = (*notes, _REPLICAS)
-    whole = len(inputs.joined.ranks) == inputs.world_size
-    told = not inputs.infers_stages or whole or parallel is not None
-    refutable = True
-    if not (stages_missing or doubtful or told):
-        gaps, stages_missing, refutable = _stage_gaps(inputs, staging)
+    is_complete = len(inputs.joined.ranks) == inputs.world_size or parallel is not None
+    is_refutable = True
+    if inputs.infers_stages and not (stages_missing or doubtful or is_complete):
+        gaps, stages_missing, is_refutable = _find_stage_gaps(inputs, staging)
         notes = (*notes, *gaps)
-    ends_early = not (stages_missing or absent or doubtful or whole or parallel is not None)
+    ends_early = not (stages_missing or absent or doubtful or is_complete)
     ends_early = ends_early and _waits_behind(inputs.joined, staging)
     if ends_early:
         notes = (*notes, _STAGES_BEHIND)
@@ -352,12 +352,14 @@ def _noted(
         stages_missing=stages_missing or (parallel is not None and len(held) < parallel.pp),
         ranks_missing=len(absent) > 0,
         ends_early=ends_early,
-        order_refutes=refutable,
+        order_refutes=is_refutable,
         limitations=notes,
     )
 
 
-def _stage_gaps(inputs: _Inputs, staging: Staging) -> tuple[tuple[Limitation, ...], bool, bool]:
+def _find_stage_gaps(
+    inputs: _Inputs, staging: Staging
+) -> tuple[tuple[Limitation, ...], bool, bool]:
     """Find evidence that stages are missing before or between the stages in the profiles.
 
     Args:
@@ -367,12 +369,13 @@ def _stage_gaps(inputs: _Inputs, staging: Staging) -> tuple[tuple[Limitation, ..
     Returns:
         notes: Limitations.
         is_certain: Whether stages are certainly missing.
-        is_refutable: Whether a schedule that the ranks followed exactly would refute this.
+        is_refutable: Whether an exact match of the order with a known schedule would show that no
+            stages are missing.
     """
     operations, virtual_stage = staging.operations, staging.virtual_stage
     numbers = inputs.numbers
     # Rank numbers in tables are arbitrary.
-    in_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
+    is_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
     iteration = staging.pairing.iteration if staging.pairing.known else None
     gaps = stage_gaps.find_stages_before_gaps(
         operations, inputs.arrivals, virtual_stage, inputs.machine, iteration
@@ -380,21 +383,21 @@ def _stage_gaps(inputs: _Inputs, staging: Staging) -> tuple[tuple[Limitation, ..
     turns = stage_gaps.find_turns(operations, virtual_stage)
     far = tuple(stage for stage in gaps if stage not in turns)
     if far:
-        adjoin = stage_gaps.are_adjacent_by_order(far, operations, virtual_stage)
+        are_adjacent = stage_gaps.are_adjacent_by_order(far, operations, virtual_stage)
         numbered: tuple[tuple[int, int], ...] = ()
         if numbers.named:
             numbered = stage_gaps.find_numbered_gaps(far, operations, virtual_stage, numbers.number)
-        if numbered and not adjoin:
+        if numbered and not are_adjacent:
             return (stage_gaps.describe_numbered_gaps(numbered),), True, False
-        if numbered or not numbers.named or (in_table and not adjoin):
-            # Ranks of several chunks may wait for their hosts as long as for another chunk.
-            several_chunks = bool((operations.chunk > 0).any())
-            return (stage_gaps.describe_gaps(far),), False, adjoin or several_chunks
+        if numbered or not numbers.named or (is_table and not are_adjacent):
+            # Ranks with several chunks may wait for their hosts as long as for another chunk.
+            has_chunks = bool((operations.chunk > 0).any())
+            return (stage_gaps.describe_gaps(far),), False, are_adjacent or has_chunks
     if len(far) < len(gaps):
         return (_STAGES_BEHIND_TURN,), False, True
     first = None
     if numbers.named:
-        origin = 1 if in_table and numbers.number.min() == 1 else 0
+        origin = 1 if is_table and numbers.number.min() == 1 else 0
         first = stage_gaps.describe_first_number(numbers.number - origin, staging.stage_of_rank)
     return ((first,), False, False) if first else ((), False, True)
 
@@ -679,14 +682,14 @@ def _stage_of_transfers(staging: Staging) -> Ints:
 
 
 def _waits_behind(joined: JoinedRecordings, staging: Staging) -> bool:
-    """Return whether the last of several stages waits for its backwards as earlier ones do.
+    """Return whether the last recorded stage waits for its backwards, as earlier stages do.
 
-    A true last stage starts the backward of a microbatch once its forward is done, or runs other
-    work first. One in front of others has run further forwards when it idles for the first
-    backward, for as long as that takes on a later stage, and no microbatch is away for less than a
-    forward and a backward::
+    A true last stage starts the backward of a microbatch when its forward is done, or runs other
+    work first. A stage before missing stages runs more forwards and then idles until the first
+    backward, for as long as the missing stages take. Every microbatch is away for at least about
+    a forward and a backward::
 
-        last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       where its host is late, a gap before each
+        last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps before each if its host is late
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
     """
     last = int(staging.virtual_stage.max(initial=NONE))
@@ -700,7 +703,7 @@ def _waits_behind(joined: JoinedRecordings, staging: Staging) -> bool:
         staging.operations, staging.arrivals, staging.virtual_stage, last
     ):
         return True
-    ranks = grouping.distinct(every.rank)[:_LOOKED_AT].tolist()
+    ranks = grouping.distinct(every.rank)[:_MAX_RANKS].tolist()
     return all(_idles_before_backwards(joined, staging, rank, last) for rank in ranks)
 
 
@@ -709,8 +712,8 @@ def _idles_before_backwards(
 ) -> bool:
     """Return whether a rank usually idles before the first backward of an iteration on a stage.
 
-    Other operations lie between that and its forward. A host that is late is so for later ones,
-    too, and their idle time is as long.
+    Other operations must run between that backward and its forward. If later backwards wait about
+    as long as the first one, the host is late, and the result is False.
     """
     operations = staging.operations
     own = np.flatnonzero((operations.rank == rank) & (operations.has_span == 1))

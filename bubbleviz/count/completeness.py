@@ -41,8 +41,8 @@ class IterationStatuses:
             ranks).
         unmatched: whether some F has no B though the rank went on, so that no capture cut it.
         alike: whether all ranks ran the same microbatches, and every backward has its F.
-        idle: Ranks that had no forward or backward to run in an iteration that is whole, shape
-            (iterations, ranks).
+        idle: Mask of the ranks that had no forward or backward to run in a complete iteration,
+            shape (iterations, ranks).
     """
 
     kind: tuple[str, ...]
@@ -124,28 +124,28 @@ def _earlier(flags: Bools) -> Bools:
     return np.concatenate((np.zeros_like(so_far[:1]), so_far[:-1]))
 
 
-def idle_parts(present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools) -> Bools:
-    """Return which ranks had nothing to run in an iteration, though they work in other ones.
+def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools) -> Bools:
+    """Return a mask of the iterations in which ranks had nothing to run.
 
-    A vision encoder, for example, has no forward in a step whose samples are text alone. The
-    capture did not cut the rank's part if the rank works before and after the iteration, and all
-    iterations from the one to the other are whole; or if its recording covers the iteration::
+    A vision encoder, for example, has no forward in a step with text samples only. It must be clear
+    that the capture did not cut the work of the rank. This is proven if the recording of the rank
+    covers the iteration, or if the rank works before and after the iteration and all iterations in
+    between are complete::
 
         stage 0   F0 B0                Optimizer   F0 B0     idle in the second iteration
         stage 1   F0 B0   F0 B0        Optimizer   F0 B0
 
     Args:
-        present: Whether a rank works in an iteration, shape (iterations, ranks). All iterations
-            train.
-        is_whole: Whether the capture holds the parts of all ranks that work in an iteration, shape
+        present: Mask of the ranks that work in an iteration, shape (iterations, ranks). All
+            iterations are training iterations.
+        is_whole: Mask of the iterations in which the capture cut no rank that works, shape
             (iterations,).
-        can_idle: Whether a rank recorded no range of a forward or backward in an iteration, shape
-            (iterations, ranks).
-        is_recorded: Whether a rank's recording begins before an iteration and holds its Optimizer,
-            shape (iterations, ranks).
+        can_idle: Mask of the ranks that may have had nothing to run, shape (iterations, ranks).
+        is_recorded: Mask of the ranks whose recording starts before the iteration and contains its
+            Optimizer, shape (iterations, ranks).
 
     Returns:
-        Mask of the idle parts, shape (iterations, ranks).
+        Mask of the idle ranks, shape (iterations, ranks).
     """
     row, count = np.arange(len(present))[:, None], len(present)
     before = np.maximum.accumulate(np.where(present, row, NONE), axis=0)
@@ -154,8 +154,8 @@ def idle_parts(present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bo
     first, last = np.maximum(before, 0), np.minimum(after, count - 1)
     lacks = ~present & present.any(axis=0)
     is_idle = lacks & can_idle & is_whole[:, None]
-    # A part that is not proven idle makes its iteration incomplete, and that may refute the proof
-    # of parts next to it. Every round but the last removes at least one part.
+    # If a rank is not proven idle, its iteration is incomplete, which may invalidate the proof for
+    # adjacent iterations. Every round but the last removes at least one mark.
     while True:
         is_complete = is_whole & ~(lacks & ~is_idle).any(axis=1)
         n_incomplete = np.cumsum(~is_complete)
@@ -172,11 +172,10 @@ def iteration_statuses(
     """Return the kind and completeness of each iteration.
 
     Args:
-        ran: what ranks ran.
-        phase: of all operations.
-        can_idle: Whether a rank may have had nothing to run in an iteration, see
-            :func:`idle_parts`.
-        is_recorded: Whether a rank's recording covers an iteration, see :func:`idle_parts`.
+        ran: Evidence on what the ranks ran.
+        phase: Phase of each operation.
+        can_idle: See :func:`find_idle_ranks`.
+        is_recorded: See :func:`find_idle_ranks`.
     """
     present, count = ran.present, len(ran.present)
     trains = np.asarray(ran.backward.any(axis=1))
@@ -192,7 +191,9 @@ def iteration_statuses(
     idle = np.zeros_like(present)
     if (present[trains] != everyone).any():
         is_whole = np.asarray(whole[trains].all(axis=1), bool)
-        idle[trains] = idle_parts(present[trains], is_whole, can_idle[trains], is_recorded[trains])
+        idle[trains] = find_idle_ranks(
+            present[trains], is_whole, can_idle[trains], is_recorded[trains]
+        )
     all_present = np.asarray(((present | idle) == everyone).all(axis=1)) | ~trains.any()
     # Whether every rank ran its Optimizer, of those that do in most training iterations.
     steps = (ran.optimizer & present)[trains].sum(axis=0)

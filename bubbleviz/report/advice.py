@@ -872,29 +872,29 @@ def _outcome(
     saving_ns: float,
     error: float | None,
 ) -> str:
-    """Return what a saving is: in percent, what iterations then take, and GPU-hours per day.
+    """Describe a saving: its share, the remaining length of iterations, and GPU-hours per day.
 
     Args:
         report: Report of the run.
         what: Kind and place of the advice.
         length_ns: Length of an iteration in the replay.
-        saving_ns: The saving.
-        error: How far its share may be off, or None if that is unknown.
+        saving_ns: Time saved per iteration in the replay.
+        error: Maximum error of the share, or None if unknown.
     """
     share = saving_ns / length_ns if length_ns else 0.0
     at_least = "at least " if at_most(*what) else ""
-    left_ns = _remaining_ns(report, length_ns - saving_ns, share)
+    left_ns = _measure_remaining(report, length_ns - saving_ns, share)
     return (
         f"{saved_share(*what, share, error)}: iterations of {at_least}{in_ms(round(left_ns))}, "
         f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
     )
 
 
-def _remaining_ns(report: Report, replayed_ns: float, share: float) -> float:
-    """Return how long iterations take after a saving, which is never longer than measured.
+def _measure_remaining(report: Report, replayed_ns: float, share: float) -> float:
+    """Return the length of iterations after a saving, which is at most the measured length.
 
-    The replay holds collectives beside the window of ``step`` as well, so that it can take longer
-    than iterations were measured to take. The share of the saving is then taken of these.
+    The replay also contains collectives outside the window of ``step``, so it may take longer than
+    the measured iterations. The share is then applied to the measured length.
 
     Args:
         report: Report of the run.

@@ -143,12 +143,12 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
     there is no promise to keep; limits on the iteration time are checked separately.
 
     Args:
-        before: The report that gives advice.
+        before: Report that gives advice.
         after: Report of the changed run.
-        path: Path of the first one, for the line.
+        path: Path of the first report, for messages.
 
     Raises:
-        UsageError: One report is on bubbles, and one on idle time.
+        UsageError: One report is on bubbles and the other one on idle time.
         InputError: The reports are of different jobs.
     """
     check_one_kind({path: before, "the report to check": after})
@@ -158,16 +158,16 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
             "a report of the same job"
         )
     advised = followed_advice(before, after)
-    followed = [own for own in advised if own.verdict != NOT_FOLLOWED]
-    lines = [(own.line, own.verdict == KEPT) for own in followed]
+    followed = [advice for advice in advised if advice.verdict != NOT_FOLLOWED]
+    lines = [(advice.line, advice.verdict == KEPT) for advice in followed]
     if not lines:
-        lines = [(_no_promise(path, before, advised), True)]
+        lines = [(_explain_no_promise(path, before, advised), True)]
     return tuple(
         (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines
     )
 
 
-def _no_promise(path: str, before: SavedReport, advised: Sequence[FollowedAdvice]) -> str:
+def _explain_no_promise(path: str, before: SavedReport, advised: Sequence[FollowedAdvice]) -> str:
     """Return a sentence that explains why no promise is checked.
 
     Args:

@@ -176,9 +176,10 @@ RESTRICTIONS = (
         "(-v coverage names them)",
     ),
 )
-#: Share of kernels without valid times from which they restrict.
+#: Minimum share of kernels without valid times that restricts a report, because the error of a
+#: ratio is then about 1 % or more.
 _MANY_LEFT_OUT = 0.01
-#: Share of kernels of which a loss shows in a ratio of two decimals in percent.
+#: Minimum share of kernels whose loss is visible in a percentage with two decimals.
 _VISIBLE = 0.0001
 _CODES = {own.code for own in RESTRICTIONS}
 #: Characters of the words of a restriction that this version does not know.
@@ -191,12 +192,12 @@ def restrictions_of(
     *,
     ranks_missing: bool,
 ) -> tuple[Restriction, ...]:
-    """Return the restrictions of a report, what weighs most first.
+    """Return the restrictions of a report, the most severe first.
 
     Args:
-        reason: why its ranks ran no schedule; None where they did.
-        limitations: The limitations of the report that restrict it.
-        ranks_missing: whether ranks of averaged iterations are known to be missing.
+        reason: Reason why the ranks ran no schedule, or None if they ran one.
+        limitations: Limitations that may restrict the report.
+        ranks_missing: Whether ranks of averaged iterations are known to be missing.
     """
     subjects: dict[LimitationKind, set[str]] = {}
     for note in limitations:
@@ -223,13 +224,14 @@ def restrictions_of(
 
 
 def without_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
-    """Return the limitations without those on kernels that were left out, if these are few.
+    """Drop the limitations on kernels that were left out, if few kernels were left out.
 
-    Some profilers cannot collect the times of a few kernels, so that only many of them restrict.
-    Times that no kernel can have are damage, which restricts once it shows in a ratio.
+    Some profilers cannot collect the times of a few kernels, so a small share of such kernels is
+    normal. Impossible times are damage, so they count from the smallest share that is visible in a
+    ratio.
 
     Args:
-        limitations: The limitations of a report.
+        limitations: Limitations of a report.
         kernels: Number of kernels that were not left out.
     """
     notes = tuple(limitations)
@@ -245,7 +247,7 @@ def without_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tup
 
 
 def _with_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
-    """Return the restriction for lost graphs with its counts if one file has any; others as is."""
+    """Add the counts to the restriction for lost graphs if only one file lost graphs."""
     if restriction is not GRAPHS_LOST or len(subjects) != 1:
         return restriction
     return replace(restriction, text=f"incomplete: {min(subjects)}")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.align.pairs_by_time import pair_by_time
 from bubbleviz.align.run import Run, RunHints, merge
-from bubbleviz.count.completeness import idle_parts
+from bubbleviz.count.completeness import find_idle_ranks
 from bubbleviz.count.count import _can_idle
 from bubbleviz.count.ratios import Extents
 from bubbleviz.interpret.recording import Recordings
@@ -329,7 +329,7 @@ def test_idle_parts_are_those_of_a_slow_reference(
     masks: tuple[list[list[bool]], list[list[bool]], list[list[bool]], list[bool]],
 ) -> None:
     present, can_idle, is_recorded, is_whole = masks
-    found = idle_parts(
+    found = find_idle_ranks(
         *(np.array(mask, bool) for mask in (present, is_whole, can_idle, is_recorded))
     )
 
@@ -338,7 +338,7 @@ def test_idle_parts_are_those_of_a_slow_reference(
 
 def test_no_iteration_has_no_idle_part() -> None:
     none = np.zeros((0, 2), bool)
-    assert idle_parts(none, np.zeros(0, bool), none, none).shape == (0, 2)
+    assert find_idle_ranks(none, np.zeros(0, bool), none, none).shape == (0, 2)
 
 
 # Pairing by time.

@@ -147,17 +147,17 @@ def suffixed(file: str, names: Iterable[str], others: Iterable[str] = ()) -> str
 
 
 def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
-    """Check that the suffix of a file is not that of another format than its option names.
+    """Check that the suffix of an output file does not name a different format.
 
-    A suffix that no format has, and ``.txt``, fit every format: they promise no other content.
+    ``.txt`` and unknown suffixes are accepted for every format.
 
     Args:
         file: Path of the file.
-        name: Name of the option, and of the format it writes.
-        names: Names of the formats that the command writes, for the message.
+        name: Name of the option, which is also the name of the format it writes.
+        names: Names of the formats that ``-o`` of the command writes, for the message.
 
     Raises:
-        UsageError: The suffix is that of another format.
+        UsageError: The suffix belongs to another format.
     """
     suffix = Path(file).suffix.lower()
     formats = {renderer.name: renderer for renderer in renderers()}
@@ -165,10 +165,10 @@ def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
         renderer.name: {Path(f"x{ending}").suffix for ending in renderer.suffixes}
         for renderer in renderers()
     }
-    others = [other for other, suffixes in last_suffixes.items() if suffix in suffixes]
-    if not others or name in others or suffix == ".txt":
+    matching = {format_name for format_name, used in last_suffixes.items() if suffix in used}
+    if not matching or name in matching or suffix == ".txt":
         return
-    written = f"-o {file[:200]}, or " if set(others) & set(names) else ""
+    written = f"-o {file[:200]}, or " if matching & set(names) else ""
     raise UsageError(
         f"--{name} {file[:200]}: {suffix} is the suffix of another format; give {written}a name "
         f"that ends in {formats[name].suffixes[0]}"
