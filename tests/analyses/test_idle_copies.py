@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.copies import CopyTotal, add_up, hint, written_size
+from bubbleviz.analyses.idle.copies import CopyTotal, add_up, describe_longest, written_size
 from bubbleviz.analyses.idle.outputs import as_json, sections
 from bubbleviz.analyses.idle.report import IdleReport, advice
 from bubbleviz.conventions.copy_names import read_copy_details, read_copy_name
@@ -302,9 +302,9 @@ def test_totals_add_up_and_one_unknown_size_makes_the_sum_unknown() -> None:
 
 def test_nothing_is_said_of_copies_of_which_none_takes_most() -> None:
     three = [total(10, direction=own) for own in list(Direction)[1:4]]
-    assert hint([]) is None
-    assert hint([total(10)]) is None
-    assert hint(three) is None
+    assert describe_longest([]) is None
+    assert describe_longest([total(10)]) is None
+    assert describe_longest(three) is None
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def idle(
         excluded = start_skew.describe_skew(recorded, start_ns, "{} before that are left out")
         skew = (excluded, *skew)
     ranks = _labelled([rank for profile in profiles for rank in profile.ranks])
-    waiting = _waiting_names(profiles)
+    waiting = _find_waiting_names(profiles)
     lost = [note for profile in profiles for note in profile.limitations]
     counts: Counter[tuple[str, str, LimitationKind]] = Counter()
     for limitation in (*unreadable, *skew, *waiting, *lost):
@@ -178,7 +178,7 @@ def idle(
 
 
 def _window_since(start_ns: int) -> Window:
-    """Return the window of all time on a profile's clock from an instant on."""
+    """Return the window from a time on a profile's clock to the end of all time."""
     return Window(f"time:{max(start_ns, 0)}ns-", times_ns=(start_ns, FOREVER_NS))
 
 
@@ -219,7 +219,7 @@ def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
 
 #: Steps are no shorter than this part of a device's time.
 _SHORTEST_STEP = 20_000
-#: Minimum part of the work of a device that must have a known launch to measure its queue.
+#: Minimum share of the work of a device whose launch must be known to measure the queue.
 _MIN_LAUNCHED = 0.1
 #: Slices of a picture: about as many as it has pixels.
 SLICES = 960
@@ -261,12 +261,12 @@ class _Evidence:
         steps: by process.
         lead: the thread that launched the work after most gaps of the whole run, by rank.
         numbers: of the activities' names.
-        launched_ns: When each kernel and copy was launched, undefined if the call is unknown.
+        launched_ns: Launch time of each kernel and copy, undefined if the call is unknown.
         waiting: what streams and hosts are proved to have waited for.
-        unrecorded: When devices may have run work that was launched and not recorded.
+        unrecorded: Times at which devices may have run work that was launched but not recorded.
         limitations: what is left out.
-        copies: What copies moved, or None if nothing of them is recorded.
-        recorded: When the recording of each device began.
+        copies: Details of the copies, or None if the profile records none.
+        recorded: Start of the recording, and communication, of each device.
     """
 
     devices: tuple[Device, ...]
@@ -309,11 +309,11 @@ class _MeasuredProfile:
     """Measurements of a profile.
 
     Attributes:
-        ranks: Its devices, with their idle time.
-        limitations: What could not be measured.
-        recorded: When the recording of each device began.
-        unknown_kernels: Kernels of unknown names, on UTC if that is known.
-        has_utc: Whether it is.
+        ranks: Devices of the profile with their idle time.
+        limitations: Limitations of the measurements.
+        recorded: Start of the recording, and communication, of each device.
+        unknown_kernels: Kernels with unknown names, on UTC if known.
+        has_utc: Whether UTC is known.
     """
 
     ranks: tuple[RankIdle, ...]
@@ -323,22 +323,22 @@ class _MeasuredProfile:
     has_utc: bool
 
 
-def _waiting_names(profiles: Sequence[_MeasuredProfile]) -> Iterator[Limitation]:
-    """Yield the limitations for kernels that wait for each other and count as compute.
+def _find_waiting_names(profiles: Sequence[_MeasuredProfile]) -> Iterator[Limitation]:
+    """Yield the limitations for kernels that wait for each other but count as compute.
 
-    Profiles without UTC are compared with none, since they have no clock in common.
+    Profiles without UTC have no common clock, so each of them is checked separately.
     """
     timed = [profile for profile in profiles if profile.has_utc]
     groups = [timed, *([profile] for profile in profiles if not profile.has_utc)]
     for group in groups:
-        kernels = (own for profile in group for own in profile.unknown_kernels)
+        kernels = (kernel for profile in group for kernel in profile.unknown_kernels)
         yield from waiting_names(kernels, "exposed communication is too small")
 
 
-def _unknown_kernels(
+def _find_unknown_kernels(
     profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
 ) -> tuple[UnknownKernels, ...]:
-    """Return the kernels of unknown names in a window, on UTC if that is known."""
+    """Return the kernels with unknown names in a window, on UTC if known."""
     activities = profile.activities
     if window_ns is not None:
         is_inside = (activities.start_ns >= window_ns[0]) & (activities.end_ns <= window_ns[1])
@@ -351,7 +351,7 @@ def _unknown_kernels(
 
 
 def _measure(profile: Profile, options: IdleOptions) -> _MeasuredProfile:
-    """Return the devices of a profile with their idle time, and when each was recorded.
+    """Measure the idle time of the devices of a profile, and the start of their recordings.
 
     Raises:
         InputError: no step lies in the window.
@@ -374,22 +374,22 @@ def _measure(profile: Profile, options: IdleOptions) -> _MeasuredProfile:
                 f"{profile.source.path}: no device has any work in --window {options.window.text}; "
                 "give another, or none"
             )
-        longest_ns = _longest_queueing_ns(profile.activities, evidence)
+        longest_ns = _measure_longest_queueing(profile.activities, evidence)
         losses = tuple(note.outside(low_ns, high_ns, longest_ns) for note in losses)
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
     return _MeasuredProfile(
         ranks=ranks,
         limitations=(*losses, *_limitations(profile, evidence, ranks)),
         recorded=evidence.recorded,
-        unknown_kernels=_unknown_kernels(profile, options.kinds, window_ns),
+        unknown_kernels=_find_unknown_kernels(profile, options.kinds, window_ns),
         has_utc=profile.source.session_utc_ns is not None,
     )
 
 
-def _longest_queueing_ns(activities: Activities, evidence: _Evidence) -> int:
-    """Return the longest time from the launch of work to its start; 0 without known launches."""
-    known = evidence.call != NONE
-    waited_ns = activities.start_ns[known] - evidence.launched_ns[known]
+def _measure_longest_queueing(activities: Activities, evidence: _Evidence) -> int:
+    """Return the longest time from a launch to the start of its work in ns, or 0 if unknown."""
+    is_launched = evidence.call != NONE
+    waited_ns = activities.start_ns[is_launched] - evidence.launched_ns[is_launched]
     return max(int(waited_ns.max(initial=0)), 0)
 
 
@@ -506,7 +506,7 @@ def _evidence_of(
             found,
             made,
             profile.activities,
-            _streams_of(profile),
+            _read_streams(profile),
             call,
             linked.links.launched_ns,
             returned_ns,
@@ -539,7 +539,7 @@ def _evidence_of(
     )
     limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
     launched_ns = linked.links.launched_ns
-    # Kernels named after sends and receives carry out what records and ranges tell.
+    # Sends and receives are named after the operations in records and ranges.
     named = named_as_told(linked)
     return _Evidence(
         devices=tuple(devices),
@@ -560,7 +560,7 @@ def _evidence_of(
     )
 
 
-def _streams_of(profile: Profile) -> Ints:
+def _read_streams(profile: Profile) -> Ints:
     """Return the stream of each activity, or -1 if unknown."""
     if profile.streams is None:
         return constant(NONE, len(profile.activities))
@@ -612,7 +612,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
     """Return a device with its idle time attributed and summed."""
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
     steps, gaps = evidence.steps[device.process], device.gaps
-    # Where no host launched the work, its calls stand for the work itself.
+    # If the work was not launched by a host, its calls represent the work itself.
     call = evidence.call if profile.launches_known else constant(NONE, len(activities))
     queue = _queue(activities, device, call, evidence.launched_ns)
     lead = evidence.lead[device.rank], host.main_thread(device.process, profile.threads)
@@ -749,14 +749,14 @@ def _work(
     work_ns = np.zeros(len(works), np.int64)
     np.add.at(work_ns, name, (end_ns - start_ns)[end_ns > start_ns])
     count = np.bincount(name, minlength=len(works))
-    # A page migration moves data as a copy does, and has a name of its own.
+    # Page migrations count as copies, although they have a name like kernels.
     classes = [
         measured.COPIES if name == PAGE_MIGRATION else of
         for name, of in zip(
             activities.names, kinds.kernel_classes(activities.names, named), strict=True
         )
     ] + [measured.COPIES]
-    # A file may give a name several numbers, whose kernels are the same.
+    # A file may contain the same name several times.
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for text, of, ran, ns in zip(works, classes, count.tolist(), work_ns.tolist(), strict=True):
         n_before, before_ns = sums.get((text, of), (0, 0))
@@ -767,7 +767,7 @@ def _work(
 def _queue(
     activities: Activities, device: Device, call: Codes, launched_ns: Ints
 ) -> dict[str, Any]:
-    """Return how much work of a device was launched and had not begun.
+    """Measure the launch queue of a device: work that was launched but has not started.
 
     Args:
         activities: Kernels and copies of the profile.
@@ -776,8 +776,8 @@ def _queue(
         launched_ns: Start of that call, undefined if the call is unknown.
 
     Returns:
-        The fields of :class:`.report.RankIdle` about the queue. The mean is None if too little of
-        the work has a known launch. Page migrations do not count, since no call launches them.
+        Fields of :class:`.report.RankIdle` about the queue. The mean is None if fewer than 10 % of
+        the work have a known launch. Page migrations are ignored, because no call launches them.
     """
     is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]

@@ -3,7 +3,7 @@
 The parts of a gap, first that fits:
 
 1. ``profiler``: under the profiler's own overhead.
-2. ``work not recorded``: the device may have run work that was launched and not recorded.
+2. ``work not recorded``: the device may have run work that was launched but not recorded.
 3. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
 4. ``page migration`` before pages of managed memory that move, which no call launches; before other
    work ``launch not recorded``: the call that launched it is unknown.
@@ -73,11 +73,11 @@ def attribute(
     idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
     idle = idle.take(idle.end_ns > idle.start_ns)
 
-    # The profiler's overhead comes first.
+    # The last one overrides the others, so the profiler's overhead takes precedence.
     for times, name in ((unrecorded, known.UNRECORDED), (overhead, known.PROFILER)):
         if len(times[0]):
             idle = _reattribute(idle, times, numbers.number(name))
-    # Neighbours of one activity (and call that waits) in one gap are one.
+    # Merge adjacent pieces of a gap with the same activity and waiting call.
     first = begins(idle.gap, idle.activity, idle.waiting)
     last = np.append(first[1:], True)[: len(first)]
     return replace(idle.take(first), end_ns=idle.end_ns[last])
@@ -86,10 +86,10 @@ def attribute(
 def _reattribute(
     idle: report.AttributedIdle, times: intervals.Intervals, number: int
 ) -> report.AttributedIdle:
-    """Return idle time of which what lies in some times belongs to another activity.
+    """Assign the idle time inside the given intervals to another activity.
 
     Args:
-        idle: Idle time in order.
+        idle: Idle time, in order of time.
         times: Disjoint, ascending intervals.
         number: Number of the activity.
     """

@@ -1,4 +1,4 @@
-"""Copies of devices: how much they moved, how fast, between which memory; and what may help."""
+"""Copies of devices: their size, rate and kinds of memory, and hints to reduce their time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.analyses.idle.gaps import Device
+from bubbleviz.model import intervals
 from bubbleviz.model.copies import Copies, Direction, Memory
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.texts import percent
 
-#: Share of the time of copies from which on one kind of them is what to look at.
+#: Minimum share of the copy time for which a hint on one kind of copies is given.
 _MOST = 0.5
-#: Copies of fewer bytes are small: their launch takes longer than their transfer.
+#: Maximum size of small copies in bytes. Launching a small copy takes longer than its transfer.
 _SMALL = 64 * 1024
-#: Directions in which the memory of the host may be pinned.
+#: Directions of copies from or to host memory, which may be pinned.
 _OF_HOST = (Direction.HOST_TO_DEVICE, Direction.DEVICE_TO_HOST)
-#: What may help with copies between host and device, by the host's memory.
+#: Remedies for copies between host and device, keyed by the kind of host memory.
 _OF_HOST_MEMORY = {
     Memory.PINNED: "this memory is pinned already, so copy less, or on a stream of its own",
     Memory.PAGEABLE: "copy from or to pinned memory, without blocking, on a stream of its own",
@@ -36,8 +37,8 @@ class CopyTotal:
         source: Kind of memory that they read.
         target: Kind of memory that they write.
         count: Number of copies.
-        size: Number of bytes, or None if that of any copy is unknown.
-        time_ns: Sum of their times, in which streams that copy at a time count apiece.
+        size: Number of bytes, or None if the size of any copy is unknown.
+        time_ns: Sum of the durations; concurrent copies count separately.
     """
 
     direction: Direction
@@ -49,7 +50,7 @@ class CopyTotal:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of the copies besides their time."""
+        """Whether the direction or the size is known."""
         return self.direction is not Direction.UNKNOWN or self.size is not None
 
     @property
@@ -59,7 +60,7 @@ class CopyTotal:
 
     @property
     def host_memory(self) -> Memory:
-        """The kind of the host's memory in a copy between host and device, else unknown."""
+        """Kind of host memory of a copy between host and device, otherwise unknown."""
         if self.direction is Direction.HOST_TO_DEVICE:
             return self.source
         return self.target if self.direction is Direction.DEVICE_TO_HOST else Memory.UNKNOWN
@@ -74,35 +75,36 @@ class CopyTotal:
 def totals_of(
     copies: Copies | None, activities: Activities, device: Device
 ) -> tuple[CopyTotal, ...]:
-    """Return the copies of a device inside its span by kind, those that took longest first.
+    """Sum up the copies of a device inside its span by kind, the longest total first.
+
+    The result is empty if neither direction nor size of any copy is known.
 
     Args:
-        copies: Copies of the profile, or None if nothing of them is recorded.
-        activities: Work of the profile.
+        copies: Copies of the profile, or None if the profile records no details of copies.
+        activities: Kernels, then copies of the profile.
         device: The device.
     """
     if copies is None or not len(copies):
         return ()
-    own = copies.take(activities.rank[copies.activity] == device.rank)
+    of_device = copies.take(activities.rank[copies.activity] == device.rank)
     start_ns, end_ns = (
-        np.clip(times[own.activity], *device.span_ns)
+        np.clip(times[of_device.activity], *device.span_ns)
         for times in (activities.start_ns, activities.end_ns)
     )
-    inside = end_ns > start_ns
-    own, time_ns = own.take(inside), (end_ns - start_ns)[inside]
-    groups = groups_of(own.direction, own.source, own.target)
+    is_inside = end_ns > start_ns
+    inside, time_ns = of_device.take(is_inside), (end_ns - start_ns)[is_inside]
+    groups = groups_of(inside.direction, inside.source, inside.target)
     count = np.bincount(groups.of_row, minlength=len(groups)).tolist()
-    known = np.bincount(groups.of_row, own.size >= 0, minlength=len(groups)).astype(int).tolist()
-    sums_ns, sizes = np.zeros(len(groups), np.int64), np.zeros(len(groups), np.int64)
-    np.add.at(sums_ns, groups.of_row, time_ns)
-    np.add.at(sizes, groups.of_row, np.maximum(own.size, 0))
+    n_unknown = np.bincount(groups.of_row[inside.size < 0], minlength=len(groups)).tolist()
+    sums_ns = intervals.group_sum(groups.of_row, len(groups), time_ns)
+    sizes = intervals.group_sum(groups.of_row, len(groups), np.maximum(inside.size, 0))
     totals = [
         CopyTotal(
-            Direction(int(own.direction[row])),
-            Memory(int(own.source[row])),
-            Memory(int(own.target[row])),
+            Direction(int(inside.direction[row])),
+            Memory(int(inside.source[row])),
+            Memory(int(inside.target[row])),
             count[group],
-            int(sizes[group]) if known[group] == count[group] else None,
+            None if n_unknown[group] else int(sizes[group]),
             int(sums_ns[group]),
         )
         for group, row in enumerate(groups.first.tolist())
@@ -111,7 +113,7 @@ def totals_of(
 
 
 def add_up(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
-    """Return the sums of totals of the same kind, those that took longest first."""
+    """Add up the totals of each kind of copies, the longest total first."""
     sums: dict[tuple[Direction, Memory, Memory], CopyTotal] = {}
     for total in totals:
         key = total.direction, total.source, total.target
@@ -126,28 +128,30 @@ def add_up(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
             size=None if unknown else (before.size or 0) + (total.size or 0),
             time_ns=before.time_ns + total.time_ns,
         )
-    return tuple(sorted(sums.values(), key=lambda own: (-own.time_ns, own.label)))
+    return tuple(sorted(sums.values(), key=lambda total: (-total.time_ns, total.label)))
 
 
-def hint(totals: Sequence[CopyTotal]) -> str | None:
-    """Return what most copies are, and what may help; None if nothing is known of them.
+def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
+    """Return a hint on the kind of copies that takes most of the copy time.
+
+    The hint is None if no kind with a known direction takes at least half of the time.
 
     Args:
-        totals: Copies by kind, those that took longest first.
+        totals: Copies by kind, the longest total first.
     """
-    whole_ns = sum(total.time_ns for total in totals)
-    known = [total for total in totals if total.direction is not Direction.UNKNOWN]
-    if not known or known[0].time_ns < _MOST * whole_ns:
+    sum_ns = sum(total.time_ns for total in totals)
+    directed = [total for total in totals if total.direction is not Direction.UNKNOWN]
+    if not directed or directed[0].time_ns < _MOST * sum_ns:
         return None
-    most = known[0]
+    most = directed[0]
     moved = "" if most.size is None else f", {written_size(most.size)}"
     rate = "" if most.bytes_per_ns is None else f" at {most.bytes_per_ns:,.3g} GB/s"
-    share = percent(most.time_ns / whole_ns)
+    share = percent(most.time_ns / sum_ns)
     return f"{share} of the time of copies is {most.label}{moved}{rate}; {_remedy(most)}"
 
 
 def _remedy(total: CopyTotal) -> str:
-    """Return what may help with copies of a kind."""
+    """Return a remedy for one kind of copies."""
     if total.size is not None and total.size < _SMALL * total.count:
         mean = written_size(total.size / total.count)
         return f"combine these {total.count:,} copies of {mean} on average into few larger ones"
@@ -161,7 +165,7 @@ def _remedy(total: CopyTotal) -> str:
 
 
 def written_size(size: float) -> str:
-    """Return a number of bytes with a decimal unit, as rates have."""
+    """Format a number of bytes with a decimal unit."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:,.2f} {unit}"

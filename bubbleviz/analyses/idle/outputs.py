@@ -144,7 +144,7 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
 
 
 def _copies(total: CopyTotal) -> dict[str, Any]:
-    """Return the entry of copies of one kind."""
+    """Return the JSON object for one kind of copies."""
     return {
         "direction": total.direction.label,
         "source": total.source.label,
@@ -210,7 +210,7 @@ def csv_of_gaps(report: IdleReport) -> str:
 _COMPARED = 5
 #: Rows of devices, activities, steps, waits and kernels on one screen, with steps and without.
 _FEW, _SOME = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
-#: Kinds of copies on one screen.
+#: Maximum number of kinds of copies on one screen.
 _FEW_COPIES = 2
 #: Columns of devices on one screen.
 _FIRST = (*("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),)
@@ -329,16 +329,16 @@ def kernel_table(
 
 
 def copy_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
-    """Return a row for each of the ``top`` kinds of copies that took longest."""
+    """Return a table of the ``top`` kinds of copies with the longest total, one row each."""
     totals = report.copies()
-    whole_ns = sum(total.time_ns for total in totals) or 1
+    sum_ns = sum(total.time_ns for total in totals) or 1
     rows = [
         {
             "direction": total.direction.label,
             "from": total.source.label,
             "to": total.target.label,
             "ms": blocks.milliseconds(total.time_ns),
-            "%": blocks.in_percent(total.time_ns / whole_ns),
+            "%": blocks.in_percent(total.time_ns / sum_ns),
             "copies": f"{total.count:,}",
             "moved": "-" if total.size is None else written_size(total.size),
             "GB/s": "-" if total.bytes_per_ns is None else f"{total.bytes_per_ns:,.2f}",

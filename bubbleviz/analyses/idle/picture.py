@@ -86,7 +86,7 @@ def draw_idle(report: IdleReport) -> str:
 
 
 def _limitation_line(report: IdleReport) -> str:
-    """Return what is limited, each kind once, without the reasons, which name files."""
+    """Return a line that lists the limitations without reasons, which would name files."""
     counts = Counter[str]()
     for limitation in report.limitations:
         counts[limitation.what] += limitation.count

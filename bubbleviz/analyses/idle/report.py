@@ -28,7 +28,7 @@ _RESTRICTING = frozenset(
         LimitationKind.KERNELS_OVERRUN,
     )
 )
-#: Those after which work is missing.
+#: Kinds of limitations that mean that work is missing.
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {
@@ -49,7 +49,7 @@ DEFINITIONS = {
 }
 
 
-#: The class of work that copies or migrates memory, in addition to the classes of kernels.
+#: Class of copies and page migrations, in addition to the classes of kernels.
 COPIES = "copies"
 
 
@@ -229,12 +229,12 @@ class RankIdle:
         awaited_copy_ns: exposed copies while a stream is proved to have waited for one.
         work: name and class of kernels, and of copies, how many ran, and how long; streams that
             run at a time count apiece.
-        queued: how many kernels and copies were launched and had not begun, mean over the span;
-            None where most launches are not recorded.
+        queued: Mean number of kernels and copies that were launched but had not started, over the
+            span, or None if fewer than 10 % of the launches are known.
         queued_most: the most at a time.
         queue_empty_ns: how long there were none.
-        copies: Copies by direction and kinds of memory, those that took longest first; empty if
-            the profile records nothing of them.
+        copies: Copies by direction and kinds of memory, the longest total first, or empty if the
+            profile records no details of copies.
     """
 
     label: str
@@ -288,7 +288,7 @@ class RankIdle:
 
     @property
     def known_queue(self) -> tuple[float, int, int] | None:
-        """Mean and most of what was queued, and how long nothing was; None if that is unknown."""
+        """Mean queue length, maximum, and time with an empty queue, or None if unknown."""
         if self.queued is None or not self.measured:
             return None
         return self.queued, self.queued_most, self.queue_empty_ns
@@ -370,7 +370,7 @@ class IdleReport:
         return sorted(rows, key=lambda row: (-row[3], row[0]))
 
     def copies(self) -> tuple[CopyTotal, ...]:
-        """Return the copies of all devices by kind, those that took longest first."""
+        """Return the copies of all devices by kind, the longest total first."""
         return copies.add_up(total for rank in self.devices for total in rank.copies)
 
     def scores(self) -> tuple[float | None, ...]:
@@ -401,7 +401,7 @@ class IdleReport:
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
-        """Why the busy and idle times are not certain, what weighs most first."""
+        """Reasons why busy and idle times are uncertain, the most severe first."""
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
         if self.unknown_ns < _LITTLE * self.span_ns:
             kernels = sum(count for _, of, count, _ in self.work() if of != COPIES)
@@ -415,7 +415,7 @@ class IdleReport:
 
     @property
     def unknown_ns(self) -> int:
-        """Idle time of all devices in which they may have run work that was not recorded."""
+        """Idle time of all devices in which unrecorded work may have run."""
         unrecorded = (a.idle_ns for a in self.activities if a.activity == UNRECORDED)
         return sum(unrecorded)
 
@@ -481,9 +481,9 @@ _INCOMPLETE = (
     "or for a shorter time"
 )
 _COPIES = "of the time is exposed copies, while no kernel runs"
-#: What may help with copies of which nothing is known.
+#: Remedy for copies of unknown direction and size.
 _COPY_LESS = "copy less, or from pinned memory on a stream of its own"
-#: Activities of hosts, by whose name copies are meant.
+#: Names of activities in which a device waits for copies.
 _OF_COPIES = ("transfer", "blocked by copies")
 
 
@@ -534,7 +534,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
     damaged = LimitationKind.FILE_DAMAGED
     again = tuple(own.advice for own in report.restrictions if own.kind is damaged)
     if again:
-        # What devices waited for is unknown while events are missing.
+        # The cause of idle time is unknown if events are missing.
         return again
     # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
     nccl = any(is_nccl(name) for rank in report.devices for name in rank.gaps.works)
@@ -555,7 +555,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
             *of_communication,
             (
                 report.summed("exposed_copy_ns"),
-                f"{_COPIES}: {copies.hint(report.copies()) or _COPY_LESS}",
+                f"{_COPIES}: {copies.describe_longest(report.copies()) or _COPY_LESS}",
             ),
         )
         if ns and ns >= (SHARE if idle else _LITTLE) * span_ns
@@ -565,7 +565,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
     # The sort is stable: what stands first in a list goes first among equals.
     found.sort(key=lambda part: -part[0])
     sentences = [sentence for _, sentence in found]
-    # What an incomplete profile shows is no reason to change the program.
+    # An incomplete profile is no reason to change the program.
     is_incomplete = any(restriction.kind in _LOSSES for restriction in report.restrictions)
     if is_incomplete and not any(f'"{UNRECORDED}"' in sentence for sentence in sentences):
         sentences.insert(0, _INCOMPLETE)
@@ -580,7 +580,7 @@ def _advice_on_idle_devices(report: IdleReport) -> str:
         return "no activity takes 10 % of the idle time: no single cause stands out"
     hint = report.advice.get(longest.activity, "see what runs in it, or add ranges inside it")
     if longest.activity in _OF_COPIES:
-        hint = copies.hint(report.copies()) or hint
+        hint = copies.describe_longest(report.copies()) or hint
     xla = {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}
     if longest.activity == UNTRACED and xla:
         hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"
