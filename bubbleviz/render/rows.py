@@ -1,10 +1,10 @@
-"""Rows of tables and pictures: a rank each, or a stage each with all its replicas.
+"""Rows of tables and pictures: one row per rank, or one row per stage with all its replicas.
 
-Tensor- and data-parallel replicas of a stage do the same at the same time. One row of a picture
-shows the replica in the pipeline that the first advice is about, or else the first replica, or with
-very many ranks the replica with the median ratio. The ratio next to the row belongs to the drawn
-rank. Rows of tables are means of the replicas, and their titles say so. In pictures, ranks that
-stand out have separate rows.
+Tensor- and data-parallel replicas of a stage do the same work at the same time. One row of a
+picture shows one of them: the replica in the pipeline that the first advice is about, otherwise the
+first replica, or the replica with the median ratio if the run has very many ranks. The ratio next
+to the row is the ratio of the drawn rank. Rows of tables contain means over the replicas, and their
+titles say so. In pictures, ranks that stand out have separate rows.
 """
 
 from __future__ import annotations
@@ -112,16 +112,16 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
 def advised_pipeline(
     report: Report, rows: Iterable[RankRow], marked: Collection[int]
 ) -> tuple[RankRow, ...]:
-    """Return rows that draw the replicas in the pipeline with the most marked ranks.
+    """Change rows to draw the replicas in the pipeline with the most marked ranks.
 
-    A mark next to a row would contradict the drawing if another replica was drawn. Of several
-    pipelines with the most marked ranks, the one of the first marked rank wins. A row without a
-    replica in that pipeline stays as it is.
+    Otherwise a mark next to a row could contradict the replica that is drawn. If several pipelines
+    have equally many marked ranks, the pipeline of the first marked rank wins. A row without a
+    replica in that pipeline is not changed.
 
     Args:
         report: Any report.
         rows: Rows of the report.
-        marked: Indices of the ranks that are marked; all rows stay as they are if it is empty.
+        marked: Indices of the marked ranks. If there are none, no row is changed.
     """
     if not marked:
         return tuple(rows)
@@ -234,17 +234,16 @@ def row_ratios(
 ) -> list[tuple[float | None, tuple[float, float] | None]]:
     """Return the bubble ratio that each row shows, and the range of the ratios of its replicas.
 
-    The ratio is that of the rank that is drawn, so that the number describes the row. If several
-    iterations are drawn, it is the mean over those that are averaged, or over all of them if none
-    is. A row that was drawn in no iteration has no ratio.
+    The ratio describes the drawn rank. If several iterations are drawn, it is the mean over the
+    averaged iterations, or over all iterations if none is averaged.
 
     Args:
         report: Any report.
         selection: Rows and iterations that are drawn.
 
     Returns:
-        One pair per row: the ratio, or None if it is unknown, and the (least, most) ratio of all
-        replicas in the drawn iterations, or None if all are unknown.
+        One pair per row: the ratio, or None if it is unknown in all iterations, and the (minimum,
+        maximum) ratio of all replicas in the drawn iterations, or None if all are unknown.
     """
     by_iteration = {
         iteration.index: dict(
@@ -261,8 +260,8 @@ def row_ratios(
     rows: list[tuple[float | None, tuple[float, float] | None]] = []
     for row in selection.rows:
         of_rank = [by_rank.get(row.rank.index) for by_rank in counted]
-        known = [ratio for ratio in of_rank if ratio is not None]
-        mean = sum(known) / len(known) if known else None
+        ratios = [ratio for ratio in of_rank if ratio is not None]
+        mean = sum(ratios) / len(ratios) if ratios else None
         of_replicas = [
             ratio
             for by_rank in by_iteration.values()
