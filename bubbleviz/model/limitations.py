@@ -92,7 +92,9 @@ class Limitation:
         """The values of a JSON document, by key."""
         return {"what": self.what, "reason": self.reason, "count": self.count}
 
-    def outside(self, low_ns: int, high_ns: int, delay_ns: int = 0) -> Limitation:
+    def outside(
+        self, low_ns: int, high_ns: int, delay_ns: int = 0, *, where: str = "the window"
+    ) -> Limitation:
         """Return the limitation for a time window on the profile's clock.
 
         If the times of the damage are known and all outside the window, the reason says so, and the
@@ -102,6 +104,7 @@ class Limitation:
             low_ns: Start of the window.
             high_ns: End of the window.
             delay_ns: Maximum time from the damage to its effects.
+            where: Name of the window for the reason.
         """
         if self.unknown_ns is not None:
             start_ns, end_ns = self.unknown_ns
@@ -112,7 +115,7 @@ class Limitation:
             return self
         if is_inside.any():
             return self
-        reason = f"{self.reason}; none of it lies in the window, so no time there is wrong"
+        reason = f"{self.reason}; none of it lies in {where}, so no time there is wrong"
         return replace(self, reason=reason, kind=LimitationKind.COSTS)
 
     @property

@@ -569,6 +569,20 @@ def test_kernels_that_are_lost_first_are_said_to_lie_before_the_span(tmp_path: P
     assert "they were launched before the first recorded work" in note.reason
 
 
+@pytest.mark.parametrize(
+    ("first", "codes", "unknown_us"), [(1, [], 0), (11, ["kernels-lost"], 2_010)]
+)
+def test_kernels_lost_before_the_span_do_not_mark_idle_time(
+    first: int, codes: list[str], unknown_us: int, tmp_path: Path
+) -> None:
+    path = _launches(tmp_path, (0, 0, 0), 0)
+    change(path, f"DELETE FROM {KERNEL} WHERE rowid BETWEEN {first} AND {first + 19}")
+    report = idle(path)
+    assert _codes(report) == codes
+    assert report.unknown_ns == unknown_us * US
+    assert _counts(report.limitations)[LOST] == 20
+
+
 # Kernels that are linked to the wrong launch, or to none.
 
 

@@ -376,6 +376,14 @@ def _measure(profile: Profile, options: IdleOptions) -> _MeasuredProfile:
             )
         longest_ns = _measure_longest_queueing(profile.activities, evidence)
         losses = tuple(note.outside(low_ns, high_ns, longest_ns) for note in losses)
+    if any(note.times_ns is not None for note in losses):
+        # Losses before the measured time change no busy or idle time.
+        first_ns = min(device.span_ns[0] for device in evidence.devices)
+        longest_ns = _measure_longest_queueing(profile.activities, evidence)
+        losses = tuple(
+            note.outside(first_ns, FOREVER_NS, longest_ns, where="the measured time")
+            for note in losses
+        )
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
     return _MeasuredProfile(
         ranks=ranks,
