@@ -16,6 +16,7 @@ from bubbleviz.align.meetings import met, without_members
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.receiving_kernels import receiving_kernels
 from bubbleviz.align.recorded_devices import convert_to_run_clock
 from bubbleviz.align.shared_names import separate_machines, shared_name_limitations
 from bubbleviz.align.staging import Staging, stage
@@ -347,6 +348,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         *staging.limitations,
         *_left_out(joined),
         *waiting_kernels(recordings, time.clocks),
+        *receiving_kernels(recordings, sessions, aligned.joined, staging),
         *without_members(collectives, joined.exposed),
     )
     pairing = staging.pairing

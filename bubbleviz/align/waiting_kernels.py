@@ -64,27 +64,50 @@ def waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterat
         kernels: Kernels of unknown names on all ranks, with times on a common clock.
         consequence: Clause on how the numbers are wrong.
     """
-    by_name: dict[str, list[UnknownKernels]] = defaultdict(list)
-    for of_rank in kernels:
-        by_name[of_rank.name].append(of_rank)
-    for name, of_ranks in by_name.items():
+    for name, of_ranks in kernels_by_name(kernels).items():
         compared = of_ranks[:_MAX_RANKS]
         is_waiting = any(
             _is_waiting(of_rank, [other for other in compared if other is not of_rank])
             for of_rank in compared
         )
-        if not is_waiting:
-            continue
-        total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6
-        yield Limitation(
-            "kernels that look like waiting count as compute",
-            f"{one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
-            f"{counted(len(of_ranks), 'rank')} and ends on several of them at once, however early "
-            f"it begins, so {consequence}; if it communicates, list it under communication "
-            f"in a TOML file, and give it with --convention: {addition([name])}",
-            sum(of_rank.count for of_rank in of_ranks),
-            LimitationKind.COMMUNICATION_COUNTED,
-        )
+        if is_waiting:
+            behaviour = "ends on several of them at once, however early it begins"
+            yield waiting_limitation(name, of_ranks, behaviour, consequence)
+
+
+def kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[UnknownKernels]]:
+    """Return the kernels of each name, one element per rank.
+
+    Args:
+        kernels: Kernels of unknown names on all ranks.
+    """
+    by_name: dict[str, list[UnknownKernels]] = defaultdict(list)
+    for of_rank in kernels:
+        by_name[of_rank.name].append(of_rank)
+    return by_name
+
+
+def waiting_limitation(
+    name: str, of_ranks: Sequence[UnknownKernels], behaviour: str, consequence: str
+) -> Limitation:
+    """Return the limitation for kernels of a name that wait.
+
+    Args:
+        name: Name of the kernels.
+        of_ranks: The kernels on each rank.
+        behaviour: Predicate that says what shows the waiting.
+        consequence: Clause on how the numbers are wrong.
+    """
+    total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6
+    return Limitation(
+        "kernels that look like waiting count as compute",
+        f"{one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
+        f"{counted(len(of_ranks), 'rank')} and {behaviour}, so {consequence}; if it communicates, "
+        "list it under communication in a TOML file, and give it with --convention: "
+        f"{addition([name])}",
+        sum(of_rank.count for of_rank in of_ranks),
+        LimitationKind.WAITING_COUNTED,
+    )
 
 
 def _is_waiting(kernels: UnknownKernels, others: Sequence[UnknownKernels]) -> bool:

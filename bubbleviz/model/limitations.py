@@ -45,6 +45,7 @@ class LimitationKind(Enum):
     COMMUNICATION_COUNTED = (
         auto()
     )  # kernels that look like it count as compute, so bubbles are larger
+    WAITING_COUNTED = auto()  # kernels that wait for other ranks count as compute
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     LIMIT_UNUSED = auto()  # nothing is known to hold against a limit that was given
     HOST_NAME_SHARED = auto()  # profiles of several machines have one hostname

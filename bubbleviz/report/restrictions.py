@@ -127,6 +127,15 @@ RESTRICTIONS = (
         kind=LimitationKind.KERNELS_OVERRUN,
     ),
     Restriction(
+        "waiting-counted",
+        "uncertain: kernels that look like waiting count as compute",
+        "it is uncertain, since kernels that look like waiting count as compute",
+        kind=LimitationKind.WAITING_COUNTED,
+        advice="List kernels that communicate in a TOML file, and give it with --convention: "
+        "kernels that look like waiting count as compute, so idle time is too small (-v coverage "
+        "names them)",
+    ),
+    Restriction(
         "ranks-without-operations",
         "maybe incomplete: GPUs that computed as long as others take no part",
         "GPUs that computed as long as others take no part in it",

@@ -21,6 +21,7 @@ from bubbleviz.render import json_document
 from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.report import first_screen
 from bubbleviz.render.text.terminal import Display, plain_lines
+from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -74,6 +75,10 @@ def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
     assert WHAT in svg(report, View())
     document = json.loads(json_document.render(report, View()))
     assert WHAT in [entry["what"] for entry in document["limitations"]]
+    # The headline has a mark, and the advice is to name what communicates.
+    assert [restriction.code for restriction in report.restrictions] == ["waiting-counted"]
+    assert f"! uncertain: {WHAT}" in screen
+    assert (first_thing(report) or "").startswith("List kernels that communicate")
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -128,6 +133,93 @@ def test_kernels_wait_if_they_end_together_and_begin_apart(
     tmp_path: Path, begin: int, end: int, is_waiting: bool
 ) -> None:
     assert bool(_found(_two_ranks(tmp_path, begin, end))) == is_waiting
+
+
+def _one_f_one_b(stages: int, microbatches: int) -> list[tuple[int, str, int, int, int]]:
+    """Return stage, name, start of the wait, start and end of each operation in us, by stage."""
+    orders = []
+    for stage in range(stages):
+        ahead = min(stages - stage - 1, microbatches)
+        order = [("F", number) for number in range(ahead)]
+        for number in range(microbatches):
+            order += [("F", number + ahead)] if number + ahead < microbatches else []
+            order.append(("B", number))
+        orders.append(order)
+    end: dict[tuple[str, int, int], int] = {}
+    free_us, rows = [100] * stages, []
+    for _ in range(stages * microbatches * 2):
+        for stage, order in enumerate(orders):
+            if not order:
+                continue
+            phase, number = order[0]
+            source = stage - 1 if phase == "F" else stage + 1
+            producer = (phase, source, number)
+            if 0 <= source < stages and producer not in end:
+                continue
+            start_us = max(free_us[stage], end.get(producer, 0))
+            end[phase, stage, number] = start_us + (100 if phase == "F" else 200)
+            rows.append(
+                (stage, f"{phase}{number}.0.0", free_us[stage], start_us, end[phase, stage, number])
+            )
+            free_us[stage] = end[phase, stage, number]
+            order.pop(0)
+    return rows
+
+
+def _pipeline(folder: Path, behaviour: str) -> Report:
+    """Analyse a pipeline whose operations begin with a kernel of an unknown name.
+
+    Args:
+        folder: Folder of the profile.
+        behaviour: ``waits`` for a kernel that ends 5 us after its input exists, ``early`` for one
+            that needs no input and takes 60 us, ``late`` for one that begins with the input.
+    """
+    kernels, calls, ranges = [], [], []
+    for number, (stage, name, free_us, start_us, end_us) in enumerate(_one_f_one_b(3, 6)):
+        waits = start_us > free_us + 10
+        early_us = free_us + 1 if waits else start_us
+        first = {
+            "waits": (early_us, start_us + 5 if waits else start_us),
+            "early": (early_us, early_us + 60),
+            "late": (start_us, start_us + 60),
+        }[behaviour]
+        at_us = free_us - 20
+        spans = [(*first, NAME), (max(first[1], start_us), end_us, "gemm")]
+        for place, (begin, end, kernel) in enumerate(spans):
+            if end > begin:
+                correlation = 2 * number + place + 1
+                kernels.append(K(begin * 1000, end * 1000, correlation, kernel, pid=stage + 1))
+                call_ns = at_us * 1000 + 1000 * place
+                calls.append(C(call_ns, call_ns + 500, correlation, pid=stage + 1))
+        ranges.append(R(at_us * 1000 - 500, at_us * 1000 + 3000, name, pid=stage + 1))
+    return bubbleviz.analyze(profile(folder, kernels, calls, ranges))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "is_waiting"), [("waits", True), ("early", False), ("late", False)]
+)
+def test_receives_begin_before_their_input_and_end_after_it(
+    tmp_path: Path, behaviour: str, is_waiting: bool
+) -> None:
+    report = _pipeline(tmp_path, behaviour)
+
+    assert len(_found(report)) == is_waiting
+    codes = [restriction.code for restriction in report.restrictions]
+    assert ("waiting-counted" in codes) == is_waiting
+    screen = plain_lines(first_screen(report, View(), Display()))
+    assert (f"! uncertain: {WHAT}" in screen) == is_waiting
+
+
+def test_the_name_of_a_receive_makes_its_wait_a_bubble(tmp_path: Path) -> None:
+    report = _pipeline(tmp_path, "waits")
+    (note,) = _found(report)
+    ours = tmp_path / "ours.toml"
+    ours.write_text(note.reason.partition("--convention: ")[2])
+    named = bubbleviz.analyze(tmp_path, convention=ours)
+
+    # An ideal 1F1B of 3 stages and 6 microbatches idles for 2 of 8 slots; receives take 5 us more.
+    assert named.summary.bubble_ratio["schedule"].mean == pytest.approx(2 / 8, abs=0.03)
+    assert not _found(named)
 
 
 def test_no_recordings_and_no_kernels_wait_for_nothing() -> None:

@@ -569,7 +569,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
     is_incomplete = any(restriction.kind in _LOSSES for restriction in report.restrictions)
     if is_incomplete and not any(f'"{UNRECORDED}"' in sentence for sentence in sentences):
         sentences.insert(0, _INCOMPLETE)
-    may_wait = LimitationKind.COMMUNICATION_COUNTED in kinds
+    may_wait = bool(kinds & {LimitationKind.COMMUNICATION_COUNTED, LimitationKind.WAITING_COUNTED})
     return tuple(sentences) or (_COMPUTE_MAY_WAIT if may_wait else _LITTLE_TO_GAIN,)
 
 
