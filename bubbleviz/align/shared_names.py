@@ -29,9 +29,8 @@ def separate_machines(
 ) -> tuple[str, ...] | None:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    A profile joins the first machine of its hostname that has a profile with an agreeing clock, and
-    none with a contradicting clock. A profile without dependencies on the others gets a separate
-    machine.
+    Profiles with agreeing clocks join one machine, unless it has a profile with a contradicting
+    clock. A profile without dependencies on the others gets a separate machine.
 
     Args:
         joined: The recordings, on the clocks of their sessions.
@@ -45,30 +44,49 @@ def separate_machines(
     if not contradicting:
         return None
     contradicted = {joined.machine_of_profile[profile] for profile, _ in contradicting}
-    members: dict[str, list[list[int]]] = defaultdict(list)
+    group_of_profile = _group_profiles(len(joined.machine_of_profile), agreeing, contradicting)
+    groups_of_machine: dict[str, list[int]] = defaultdict(list)
     machines = list(joined.machine_of_profile)
     for profile, machine in enumerate(joined.machine_of_profile):
         if machine not in contradicted:
             continue
-        fitting = [
-            number
-            for number, others in enumerate(members[machine])
-            if any(_pair(profile, other) in agreeing for other in others)
-            and not any(_pair(profile, other) in contradicting for other in others)
-        ]
-        if fitting:
-            number = fitting[0]
-            members[machine][number].append(profile)
-        else:
-            number = len(members[machine])
-            members[machine].append([profile])
-        if number:
+        groups = groups_of_machine[machine]
+        group = group_of_profile[profile]
+        if group not in groups:
+            groups.append(group)
+        if number := groups.index(group):
             machines[profile] = f"{machine} (machine {number + 1})"
     return tuple(machines)
 
 
-def _pair(profile: int, other: int) -> tuple[int, int]:
-    return min(profile, other), max(profile, other)
+def _group_profiles(
+    n_profiles: int, agreeing: set[tuple[int, int]], contradicting: set[tuple[int, int]]
+) -> list[int]:
+    """Group profiles with agreeing clocks so that no two profiles of a group contradict each other.
+
+    Args:
+        n_profiles: Number of profiles.
+        agreeing: Pairs of profiles with agreeing clocks.
+        contradicting: Pairs of profiles with contradicting clocks.
+
+    Returns:
+        Group of each profile: its first profile.
+    """
+    group_of_profile = list(range(n_profiles))
+    members = [{profile} for profile in range(n_profiles)]
+    opponents: list[set[int]] = [set() for _ in range(n_profiles)]
+    for profile, other in contradicting:
+        opponents[profile].add(other)
+        opponents[other].add(profile)
+    for pair in sorted(agreeing):
+        first, second = sorted(group_of_profile[profile] for profile in pair)
+        if first == second or opponents[first] & members[second]:
+            continue
+        members[first] |= members[second]
+        opponents[first] |= opponents[second]
+        for profile in members[second]:
+            group_of_profile[profile] = first
+    return group_of_profile
 
 
 def _compare_clocks(

@@ -137,7 +137,7 @@ def within_machines(joined: JoinedRecordings, staging: Staging) -> tuple[Limitat
     given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in staging.limitations)
     if given or not staging.pairing.known or (staging.arrivals.latest_ns == NEVER).all():
         return ()
-    pairs = _causal(staging, np.arange(len(joined.ranks)))
+    pairs = rank_precedences(joined, staging)
     machine = joined.machine_of_rank
     same = machine[pairs.before] == machine[pairs.after]
     same &= staging.arrivals.latest_ns[pairs.after_row] != NEVER
@@ -204,8 +204,11 @@ def _relate_to_first(
 
 
 def rank_precedences(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
-    """Return the data dependencies between all ranks, in which clocks are rank numbers."""
-    return _causal(staging, np.arange(len(joined.ranks)))
+    """Return the data dependencies between all ranks, in which clocks are rank numbers.
+
+    Replicas of a stage that cannot be distinguished are compared on the clock of their machine.
+    """
+    return _causal(staging, np.arange(len(joined.ranks)), joined.machine_of_rank)
 
 
 def _solved(
@@ -315,12 +318,16 @@ def _by_session(
     )
 
 
-def _causal(staging: Staging, clock: Ints) -> offsets.Precedences:
+def _causal(
+    staging: Staging, clock: Ints, replica_clock: Ints | None = None
+) -> offsets.Precedences:
     """Return the precedences of data dependencies; none where iterations are not paired.
 
     Args:
         staging: stages, pipelines and iterations.
         clock: of each rank.
+        replica_clock: Clock of each rank on which replicas of a stage are compared. It is
+            ``clock`` if omitted.
     """
     if not staging.pairing.known:
         return offsets.together()
@@ -330,6 +337,7 @@ def _causal(staging: Staging, clock: Ints) -> offsets.Precedences:
         staging.virtual_stage,
         staging.pipeline,
         clock,
+        clock if replica_clock is None else replica_clock,
     )
 
 
@@ -427,7 +435,12 @@ def _need(
 
 
 def dependencies(
-    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints, pipeline: Ints, clock: Ints
+    operations: RankOperations,
+    inputs: Arrivals,
+    virtual_stage: Ints,
+    pipeline: Ints,
+    clock: Ints,
+    replica_clock: Ints,
 ) -> offsets.Precedences:
     """Return the precedences of the pipelines' data dependencies, over pairs of clocks.
 
@@ -437,8 +450,9 @@ def dependencies(
         virtual_stage: of each operation; -1 unknown.
         pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
         clock: of each rank.
+        replica_clock: Clock of each rank on which replicas of a stage are compared.
     """
-    before, after = _hops(operations, virtual_stage, pipeline, clock)
+    before, after = _hops(operations, virtual_stage, pipeline, clock, replica_clock)
 
     def table(before: Ints, after: Ints, before_ns: Ints, after_ns: Ints) -> offsets.Precedences:
         return offsets.Precedences(
@@ -467,7 +481,11 @@ def dependencies(
 
 
 def _hops(
-    operations: RankOperations, virtual_stage: Ints, pipeline: Ints, clock: Ints
+    operations: RankOperations,
+    virtual_stage: Ints,
+    pipeline: Ints,
+    clock: Ints,
+    replica_clock: Ints,
 ) -> tuple[Ints, Ints]:
     """Return the rows of operations, and of those on other clocks that wait for them.
 
@@ -482,6 +500,7 @@ def _hops(
     )
     rank = operations.rank[rows]
     own = clock[rank]
+    compared = replica_clock[rank]
     forward = operations.phase[rows] == Phase.F
     microbatch = groups_of(
         pipeline[rank],
@@ -492,10 +511,11 @@ def _hops(
     ).of_row
     stage = np.where(forward, virtual_stage[rows], -virtual_stage[rows])
     blocks = groups_of(microbatch, stage)
-    # A block is one operation, unless replicas of a stage cannot be distinguished: then any of them
-    # may be the one that the next stage waited for, and the earliest bounds it, of one clock.
+    # A block is one operation, unless replicas of a stage cannot be distinguished. Then any of them
+    # may have sent the input of the next stage, which cannot run before the earliest of them ends.
+    # That one is known only if all replicas are compared on one clock.
     source = first_of_each(blocks.of_row, operations.end_ns[rows])
-    low, high = group_extents(blocks.of_row, len(blocks), own, own)
+    low, high = group_extents(blocks.of_row, len(blocks), compared, compared)
     source = np.where(low == high, source, NONE)
     of_block = microbatch[blocks.first]
     # The block before each, where it is of the same microbatch; none before the first one.

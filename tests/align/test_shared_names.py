@@ -29,7 +29,7 @@ def planted(planting: Planting, folder: Path) -> Truth:
         ]
         for table, columns in columns_of(path).items():
             for column in {"globalTid", "globalPid"} & set(columns):
-                statements.append(f"UPDATE {table} SET {column} = {column} + ({number} << 32)")
+                statements.append(f"UPDATE {table} SET {column} = {column} + ({number} << 36)")
         change(path, *statements)
     return truth
 
@@ -71,6 +71,41 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert [restriction.code for restriction in report.restrictions] == ["host-name-shared"]
     assert "one host name stands for several machines" in text_of(report)
     assert document(report)["restriction"] == "one host name stands for several machines"
+
+
+@pytest.mark.parametrize(("tensor", "replicas"), [(1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize("error_ns", [(0, 3_000_000), (0, -9_000_000, 5_000_000, 100_000)])
+def test_machines_are_separated_if_stages_have_replicas(
+    error_ns: tuple[int, ...], tensor: int, replicas: int, tmp_path: Path
+) -> None:
+    planting = Planting(
+        stages=4,
+        servers=len(error_ns),
+        clock_error_ns=error_ns,
+        tensor=tensor,
+        replicas=replicas,
+        iterations=4,
+    )
+    truth = planted(planting, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-3)
+    assert [restriction.code for restriction in report.restrictions] == ["host-name-shared"]
+    assert not [advice for advice in report.advice if "transfers" in advice.text]
+
+
+@pytest.mark.parametrize("files", ["server", "rank"])
+@pytest.mark.parametrize(("tensor", "replicas"), [(1, 2), (2, 1), (2, 2)])
+def test_replicas_of_one_machine_are_no_limitation(
+    tensor: int, replicas: int, files: str, tmp_path: Path
+) -> None:
+    planting = replace(TWO, stages=4, files=files, tensor=tensor, replicas=replicas)
+    truth = planted(planting, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.restrictions == ()
+    assert notes(report, CONTRADICTED) == []
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-9)
 
 
 @pytest.mark.parametrize(
