@@ -287,6 +287,24 @@ def test_what_a_host_waited_for_is_named(
     assert waits == ([(f"host, {name}", *found, 1, 100 * US, 100 * US)] if found else [])
 
 
+def test_waits_for_kernels_whose_name_has_two_ids_are_one_row(tmp_path: Path) -> None:
+    starts = (0, 300, 600)
+    kernels = [k(at, at + 200, 1 + at, "gemm") for at in starts]
+    calls = [c(at - 20, at - 15, 1 + at) for at in starts]
+    calls += [c(at, at + 250, 2 + at, name="cudaDeviceSynchronize") for at in starts]
+    waits = [Wait(at, correlation=2 + at) for at in starts]
+    file = synchronised(profile(tmp_path, kernels, calls), [], waits)
+    expected = bubbleviz.idle(file).ranks[0].waits
+    change(
+        file,
+        "INSERT INTO StringIds SELECT 1000, value FROM StringIds WHERE value = 'gemm'",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 1000 WHERE start > 0",
+    )
+
+    assert [wait.waits for wait in expected] == [2]
+    assert bubbleviz.idle(file).ranks[0].waits == expected
+
+
 def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -> None:
     file = str(synchronised(two_devices(tmp_path), [RECORDED], [WAITED]))
 

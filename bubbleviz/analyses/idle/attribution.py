@@ -248,16 +248,18 @@ def proved_waits(
     rank, name = activities.rank[by].astype(np.int64), activities.name_id[by].astype(np.int64)
     each = groups_of(of_host, who, rank, waiting.streams[by], name, kind)
     sums = (intervals.group_sum(each.of_row, len(each), column).tolist() for column in columns)
-    found = [
-        report.ProvedWait(
+    # A file may give a name several numbers, whose waits are the same.
+    by_text: dict[tuple[str, str, str, str], list[int]] = {}
+    for first, *spent in zip(each.first.tolist(), *sums, strict=True):
+        key = (
             f"host, {host.calls[int(who[first])]}" if of_host[first] else stream(int(work[first])),
             stream(int(by[first])),
             work_name(activities, int(by[first])),
             KIND_NAMES[int(kind[first])],
-            *spent,
         )
-        for first, *spent in zip(each.first.tolist(), *sums, strict=True)
-    ]
+        before = by_text.get(key, [0] * len(spent))
+        by_text[key] = [sum(pair) for pair in zip(before, spent, strict=True)]
+    found = [report.ProvedWait(*key, *spent) for key, spent in by_text.items()]
 
     def awaited_ns(part: str, kind: str) -> int:
         of_kind = held.kind[rows] == KIND_NAMES.index(kind)
