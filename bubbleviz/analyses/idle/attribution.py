@@ -257,8 +257,8 @@ def proved_waits(
             work_name(activities, int(by[first])),
             KIND_NAMES[int(kind[first])],
         )
-        before = by_text.get(key, [0] * len(spent))
-        by_text[key] = [sum(pair) for pair in zip(before, spent, strict=True)]
+        earlier = by_text.get(key, [0] * len(spent))
+        by_text[key] = [total + more for total, more in zip(earlier, spent, strict=True)]
     found = [report.ProvedWait(*key, *spent) for key, spent in by_text.items()]
 
     def awaited_ns(part: str, kind: str) -> int:
