@@ -497,6 +497,25 @@ def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
     assert json.loads(as_json(report, 1))["ranks"][0]["launch_queue"] is None
 
 
+@pytest.mark.parametrize(
+    ("unrecorded", "is_known"),
+    [
+        (range(24), True),
+        (range(76, 100), True),
+        (range(0, 100, 2), True),
+        (range(50), False),
+        (range(50, 100), False),
+    ],
+)
+def test_the_queue_is_unknown_while_no_launch_is_recorded(
+    tmp_path: Path, unrecorded: range, is_known: bool
+) -> None:
+    kernels = [k(80 * i, 80 * i + 50, i) for i in range(100)]
+    calls = [c(80 * i - 10, 80 * i - 5, i) for i in range(100) if i not in unrecorded]
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls)))
+    assert (rank.queued is not None) is is_known
+
+
 def test_a_single_kernel_has_no_launch_queue_in_any_output(tmp_path: Path) -> None:
     report = bubbleviz.idle(profile(tmp_path, [k(100, 200, 0)], [c(0, 1, 0)]))
 

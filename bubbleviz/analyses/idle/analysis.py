@@ -221,6 +221,9 @@ def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
 _SHORTEST_STEP = 20_000
 #: Minimum share of the work of a device whose launch must be known to measure the queue.
 _MIN_LAUNCHED = 0.1
+#: Maximum part of a device's time before the first recorded launch, or after the last launched work
+#: started, in which work without a recorded launch runs.
+_MAX_UNRECORDED_TIME = 0.25
 #: Slices of a picture: about as many as it has pixels.
 SLICES = 960
 #: Of the ranges around an example, so many of the innermost are shown.
@@ -785,17 +788,29 @@ def _queue(
 
     Returns:
         Fields of :class:`.report.RankIdle` about the queue. The mean is None if fewer than 10 % of
-        the work have a known launch. Page migrations are ignored, because no call launches them.
+        the work have a known launch, or if no launch was recorded for a quarter of the time at the
+        start or at the end. Page migrations are ignored, because no call launches them.
     """
     is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]
     rows = np.flatnonzero(is_launched)
     is_known = (call[rows] != NONE) & (launched_ns[rows] <= activities.start_ns[rows])
     n_known = int(is_known.sum())
+    unknown = {"queued": None, "queued_most": 0, "queue_empty_ns": 0}
     if n_known == 0 or n_known < _MIN_LAUNCHED * len(rows):
-        return {"queued": None, "queued_most": 0, "queue_empty_ns": 0}
-    rows = rows[is_known]
+        return unknown
     low_ns, high_ns = device.span_ns
+    unlaunched_ns = activities.start_ns[rows[~is_known]]
+    rows = rows[is_known]
+    # Work may have been queued while launches were not recorded.
+    first_ns, last_ns = launched_ns[rows].min(), activities.start_ns[rows].max()
+    before_ns = unlaunched_ns[unlaunched_ns < first_ns]
+    after_ns = unlaunched_ns[unlaunched_ns > last_ns]
+    limit_ns = _MAX_UNRECORDED_TIME * (high_ns - low_ns)
+    if len(before_ns) and first_ns - max(before_ns.min(), low_ns) > limit_ns:
+        return unknown
+    if len(after_ns) and high_ns - max(after_ns.min(), low_ns) > limit_ns:
+        return unknown
     times = np.concatenate((launched_ns[rows], activities.start_ns[rows]))
     change = np.repeat((1, -1), n_known)
     # Of one instant, launches come first: the sort is stable.
