@@ -281,6 +281,8 @@ def _describe_unnamed_work(advice: SavedAdvice, before: SavedReport, after: Save
         has_changed_others = bool(set(changed_stages) - set(advice.stages))
         if is_total_changed and (has_changed_others or not advice.stages):
             return f"a microbatch takes {changes[0].total:.2f}x the work on all stages"
+        if advice.stages and not _has_moved_work(before, after, advice.stages):
+            return "no other stage has more work"
         return ""
     named = _find_named_stages(advice, before)
     for stage in changed_stages:
@@ -290,6 +292,20 @@ def _describe_unnamed_work(advice: SavedAdvice, before: SavedReport, after: Save
             ratio = changes[0].by_stage[stage]
             return f"a microbatch takes {ratio:.2f}x the work on stage {stage}"
     return ""
+
+
+def _has_moved_work(before: SavedReport, after: SavedReport, stages: tuple[int, ...]) -> bool:
+    """Return whether the work that stages lost went to the other stages.
+
+    Otherwise the stages only got faster, and their layers stayed. The answer is True if the moved
+    work would be too little per stage to stand out from noise.
+    """
+    then_ns, now_ns = (_sum_by_stage(run.stage_ns) for run in (before, after))
+    lost_ns = sum(then_ns.get(stage, 0.0) - now_ns.get(stage, 0.0) for stage in stages)
+    others_ns = sum(ns for stage, ns in then_ns.items() if stage not in stages)
+    expected = lost_ns / others_ns if others_ns else 0.0
+    gained = _compare_other_work(before, after, stages) - 1
+    return expected < 2 * _NOISE or gained >= expected / 2
 
 
 def _find_named_stages(advice: SavedAdvice, before: SavedReport) -> set[int | None]:

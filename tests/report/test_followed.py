@@ -23,7 +23,14 @@ CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
     "stages": (UNEVEN, {"even_stages": True}, "kept", "of stage 3 takes"),
     "nothing": (UNEVEN, {}, "not followed", "of stage 3 takes"),
     "slower stages": (UNEVEN, {"stage": {3: 2.2}}, "not followed", " ms, was "),
-    "stages half": (UNEVEN, {"stage": {3: 1.6}}, "kept in part", "of stage 3 takes"),
+    "stages half": (
+        UNEVEN,
+        {"stage": {0: 1.1, 1: 1.1, 2: 1.1, 3: 1.5}},
+        "kept in part",
+        "of stage 3 takes",
+    ),
+    "a faster stage": (UNEVEN, {"stage": {3: 1.6}}, "not followed", "no other stage has more work"),
+    "a stage no longer slow": (UNEVEN, {"stage": {}}, "not followed", "no other stage has more"),
     "stages in vain": (
         UNEVEN,
         {"even_stages": True, "transfer": 4.0},
