@@ -18,7 +18,11 @@ from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.receiving_kernels import receiving_kernels
 from bubbleviz.align.recorded_devices import convert_to_run_clock
-from bubbleviz.align.shared_names import separate_machines, shared_name_limitations
+from bubbleviz.align.shared_names import (
+    contradiction_limitations,
+    separate_machines,
+    shared_name_limitations,
+)
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, rank_precedences, timebase, within_machines
@@ -470,9 +474,9 @@ def _separate_contradicting(
 ) -> tuple[_Aligned, tuple[Limitation, ...]]:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    Nothing changes if the contradiction remains, because then stages or times of operations are
-    wrong. If iterations cannot be matched on separate clocks, the machines do not change either,
-    and the contradiction restricts the ratio.
+    The machines do not change if iterations cannot be matched on separate clocks, or if the
+    contradiction remains there, because then stages or times of operations are wrong. The
+    contradiction restricts the ratio in both cases.
 
     Args:
         aligned: The recordings with one machine per hostname.
@@ -482,7 +486,7 @@ def _separate_contradicting(
 
     Returns:
         aligned: The recordings, aligned again if machines were separated.
-        notes: Limitations for hostnames that stand for several machines.
+        notes: Limitations for hostnames that stand for several machines, or may do so.
     """
     joined, staging = aligned.joined, aligned.staging
     given_hosts = {host for group in hints.same_clock for host in group}
@@ -496,12 +500,13 @@ def _separate_contradicting(
     if machines is None:
         return aligned, ()
     separated = _align(parts, machines, captures, hints)
-    if not separated.staging.pairing.known:
-        kind = LimitationKind.RANKS_CONTRADICTED
+    is_matched = separated.staging.pairing.known
+    if is_matched and not separated.time.contradicted and not separated.early:
+        return separated, shared_name_limitations(aligned.machines, machines)
+    kind = LimitationKind.RANKS_CONTRADICTED
+    if aligned.early:
         return replace(aligned, early=tuple(replace(n, kind=kind) for n in aligned.early)), ()
-    if separated.time.contradicted or separated.early:
-        return aligned, ()
-    return separated, shared_name_limitations(aligned.machines, machines)
+    return aligned, contradiction_limitations(aligned.machines, machines)
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:

@@ -144,9 +144,6 @@ def shared_name_limitations(
         before: Machine of each profile, one per hostname.
         machines: Machine of each profile, as returned by :func:`separate_machines`.
     """
-    machines_of_name: dict[str, set[str]] = defaultdict(set)
-    for name, machine in zip(before, machines, strict=True):
-        machines_of_name[name].add(machine)
     return tuple(
         Limitation(
             "one host name of several machines",
@@ -157,6 +154,41 @@ def shared_name_limitations(
             LimitationKind.HOST_NAME_SHARED,
             hosts=(name,),
         )
-        for name, names in machines_of_name.items()
-        if len(names) > 1
+        for name, names in _find_shared_names(before, machines).items()
     )
+
+
+def contradiction_limitations(
+    before: Sequence[str], machines: Sequence[str]
+) -> tuple[Limitation, ...]:
+    """Return a limitation for each hostname whose profiles contradict each other on any clocks.
+
+    Args:
+        before: Machine of each profile, one per hostname.
+        machines: Machine of each profile, as returned by :func:`separate_machines`.
+    """
+    return tuple(
+        Limitation(
+            "ranks of one host contradict each other",
+            f"operations in profiles of {name} ran before their input was there by the clock that "
+            "they share, and separate clocks do not explain it: some times are wrong, or stages "
+            "are other than inferred (--parallel sets them)",
+            len(names),
+            LimitationKind.RANKS_CONTRADICTED,
+            hosts=(name,),
+        )
+        for name, names in _find_shared_names(before, machines).items()
+    )
+
+
+def _find_shared_names(before: Sequence[str], machines: Sequence[str]) -> dict[str, set[str]]:
+    """Return the machines of each hostname that stands for several machines.
+
+    Args:
+        before: Machine of each profile, one per hostname.
+        machines: Machine of each profile, as returned by :func:`separate_machines`.
+    """
+    machines_of_name: dict[str, set[str]] = defaultdict(set)
+    for name, machine in zip(before, machines, strict=True):
+        machines_of_name[name].add(machine)
+    return {name: names for name, names in machines_of_name.items() if len(names) > 1}

@@ -112,13 +112,19 @@ def test_replicas_of_one_machine_are_no_limitation(
     "error_ns",
     [(0, 0, 0, 27_900_000), (0, 0, 27_900_000, 27_900_000), (0, 0, 0, -27_900_000)],
 )
+@pytest.mark.parametrize("communication", [True, False])
 @pytest.mark.parametrize("iterations", [4, 8])
 def test_contradictions_that_remain_mark_the_ratio(
-    iterations: int, error_ns: tuple[int, ...], tmp_path: Path
+    iterations: int, communication: bool, error_ns: tuple[int, ...], tmp_path: Path
 ) -> None:
     """Iterations without names cannot be matched across clocks that are an iteration apart."""
     planting = Planting(
-        stages=4, servers=4, iterations=iterations, clock_error_ns=error_ns, transfer_ns=0
+        stages=4,
+        servers=4,
+        iterations=iterations,
+        clock_error_ns=error_ns,
+        communication=communication,
+        transfer_ns=0,
     )
     planted(planting, tmp_path)
     report = bubbleviz.analyze(tmp_path)
@@ -130,6 +136,25 @@ def test_contradictions_that_remain_mark_the_ratio(
     assert what_first.startswith("Give each machine a host name of its own")
     assert "-v coverage" in what_first
     assert not [own for own in document(report)["advice"] if "transfers" in own["text"]]
+
+
+@pytest.mark.parametrize("communication", [True, False])
+def test_contradictions_on_separate_clocks_mark_the_ratio(
+    communication: bool, tmp_path: Path
+) -> None:
+    """The first half of one profile is too early, so no clock fits the whole profile."""
+    planted(replace(TWO, communication=communication), tmp_path)
+    path = max(tmp_path.glob("*.sqlite"))
+    tables = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
+    middle = "(SELECT (min(start) + max(start)) / 2 FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+    change(path, f"CREATE TABLE middle AS SELECT {middle} AS ns")
+    for table in tables:
+        shift = "start = start - 4000000, end = end - 4000000"
+        change(path, f"UPDATE {table} SET {shift} WHERE start < (SELECT ns FROM middle)")
+    report = bubbleviz.analyze(tmp_path)
+
+    assert notes(report, CONTRADICTED) != []
+    assert [restriction.code for restriction in report.restrictions] == ["ranks-contradicted"]
 
 
 def test_profiles_that_agree_stay_on_one_machine(tmp_path: Path) -> None:
