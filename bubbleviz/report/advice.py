@@ -21,7 +21,7 @@ from bubbleviz.report.labels import (
 from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.promise import TWICE_THE_MICROBATCHES, SavedAdvice, at_most, saved_share
 from bubbleviz.report.report import Report
-from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, RANKS_MISSING
+from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, RANKS_MISSING, UNPROVEN
 
 if TYPE_CHECKING:
     from bubbleviz.explain.diagnosis.faults import Fault
@@ -237,9 +237,14 @@ def _warm_up(report: Report) -> str | None:
 
 
 def _unknown(report: Report) -> str | None:
-    """Return why nothing can be advised on a pipeline; None where there is none."""
+    """Return why nothing can be advised, and what would help, or None if no reason is known."""
     source = report.explanation.slowdown_source
-    if report.no_pipeline is not None or source is None or not source.reason:
+    if UNPROVEN in report.restrictions:
+        return (
+            "Set the sizes of the run with --parallel tp=,pp=,dp=: whether its ranks are stages or "
+            "replicas is unknown, and so is what would shorten iterations"
+        )
+    if source is None or not source.reason:
         return None
     kinds = {note.kind for note in report.limitations}
     if LimitationKind.STAGES_UNKNOWN in kinds:

@@ -180,7 +180,8 @@ def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]
     selection = (
         None if iteration is None else timeline.timeline_selection(report, view, iteration, marked)
     )
-    to_do = paragraph(_advice_sentence(report, first) or "", display, lead="First:", most=4)
+    sentence = _advice_sentence(report, first)
+    to_do = paragraph(sentence, display, lead="First:", most=4) if sentence else []
     if not marked:
         to_do = [*ranks.first_lines(report, display), *to_do]
     for text in further_advice(report):
