@@ -583,6 +583,18 @@ def test_kernels_lost_before_the_span_do_not_mark_idle_time(
     assert _counts(report.limitations)[LOST] == 20
 
 
+def test_idle_time_before_the_first_recorded_operation_is_unknown(tmp_path: Path) -> None:
+    plant(Planting(iterations=2), tmp_path)
+    path = tmp_path / "node0.sqlite"
+    first_kernels = f"SELECT rowid FROM {KERNEL} WHERE deviceId = 2 ORDER BY start LIMIT 8"
+    change(path, f"DELETE FROM {KERNEL} WHERE rowid IN ({first_kernels})")
+    report = analyze(path)
+    unknown = [row for row in report.bubbles if row.cause == "unknown"]
+    first_ns = min(op.start_ns for op in report.operations if op.rank == 2 and op.kernels)
+    assert {row.rank for row in unknown} == {2}
+    assert max(row.end_ns for row in unknown) <= first_ns
+
+
 # Kernels that are linked to the wrong launch, or to none.
 
 

@@ -283,7 +283,8 @@ def _pieces(idle: IdleIntervals, regions: tuple[Ints, ...]) -> tuple[Ints, ...]:
     first = np.where(over == NONE, np.searchsorted(idle.rank, rank), over + 1)
     region, row = expanded(first, np.maximum(first, last + 1))
     own, of_region = idle.cause[row], given[region]
-    cause = np.where((of_region == NONE) | _COUNTS_ALWAYS[own], own, of_region)
+    keeps_cause = _COUNTS_ALWAYS[own] | (idle.unrecorded[row] == 1)
+    cause = np.where((of_region == NONE) | keeps_cause, own, of_region)
     start_ns = np.maximum(idle.start_ns[row], low[region])
     return region, row, start_ns, np.minimum(idle.end_ns[row], high[region]), cause
 

@@ -56,6 +56,7 @@ class IdleIntervals(Table):
         peer_operation: row of the operation before which the last member entered the collective
             that the rank waits in; of what is queued, the transfer in front; else -1.
         collective: kind of the collective that the rank is in; -1 none.
+        unrecorded: 1 if the rank may have run work that was not recorded, else 0.
     """
 
     rank: Ints
@@ -67,6 +68,7 @@ class IdleIntervals(Table):
     after: Ints
     peer_operation: Ints
     collective: Ints
+    unrecorded: Ints
 
 
 def in_collectives(
@@ -224,7 +226,11 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
             times = placed(table)
             idle = divided(idle, *times)
             is_inside = _covering(*times, idle.start_ns) != NONE
-            idle = replace(idle, cause=np.where(is_inside, cause, idle.cause))
+            idle = replace(
+                idle,
+                cause=np.where(is_inside, cause, idle.cause),
+                unrecorded=np.where(is_inside, int(cause is Cause.UNKNOWN), idle.unrecorded),
+            )
     shift_ns = packing.shift_ns[idle.rank]
     idle = replace(idle, start_ns=idle.start_ns - shift_ns, end_ns=idle.end_ns - shift_ns)
     return idle.compacted()
@@ -314,6 +320,7 @@ def _cut_by_waits(
             none if front is None else np.where(cause == Cause.QUEUED, front[interval], NONE)
         ),
         collective=none,
+        unrecorded=constant(0, len(some)),
     )
 
 
