@@ -97,7 +97,7 @@ def pair_iterations(
     has_equal_counts = len(distinct(histories.counts[working])) == 1
     if is_one_clock and not (told and has_equal_counts):
         for compared in _select_compared(operations, joined.works):
-            by_time = _number_by_time(operations, compared)
+            by_time = _number_by_time(operations, joined.works, compared)
             if by_time is None:
                 continue
             numbered = operations.changed(iteration=by_time)
@@ -140,24 +140,30 @@ def _select_compared(operations: RankOperations, works: Bools) -> Iterator[Bools
     yield works
 
 
-def _number_by_time(operations: RankOperations, compared: Bools) -> Ints | None:
+def _number_by_time(operations: RankOperations, works: Bools, compared: Bools) -> Ints | None:
     """Number the iterations of all ranks by time, or return None if they do not match in time.
 
     Args:
         operations: Operations of all ranks, on one clock.
+        works: Mask of the forwards and backwards.
         compared: Mask of the operations whose times are compared.
 
     Returns:
         Iteration of each operation over all ranks, or -1 if it belongs to none.
     """
-    known = operations.iteration >= 0
-    rows = np.flatnonzero(compared & known & (operations.has_span == 1))
+    has_iteration = operations.iteration >= 0
+    if not has_iteration.any():
+        return None
+    worked = np.flatnonzero(works & has_iteration)
     shape = int(operations.rank.max()) + 1, int(operations.iteration.max()) + 1
-    work = operations.take(rows)
-    numbers = pair_by_time(work.rank, work.iteration, work.start_ns, work.end_ns, shape)
+    is_worked = np.zeros(shape, np.bool_)
+    is_worked[operations.rank[worked], operations.iteration[worked]] = True
+    work = operations.take(np.flatnonzero(compared & has_iteration & (operations.has_span == 1)))
+    numbers = pair_by_time(work.rank, work.iteration, work.start_ns, work.end_ns, is_worked)
     if numbers is None:
         return None
-    return np.where(known, numbers[operations.rank, np.maximum(operations.iteration, 0)], NONE)
+    number = numbers[operations.rank, np.maximum(operations.iteration, 0)]
+    return np.where(has_iteration, number, NONE)
 
 
 def _agrees_with_times(
@@ -176,7 +182,7 @@ def _agrees_with_times(
     start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
     on_one_clock = operations.changed(start_ns=start_ns, end_ns=end_ns)
     for compared in _select_compared(on_one_clock, works):
-        by_time = _number_by_time(on_one_clock, compared)
+        by_time = _number_by_time(on_one_clock, works, compared)
         if by_time is not None:
             rows = np.flatnonzero(works & (operations.iteration >= 0))
             pairs = groups_of(iteration[rows], by_time[rows])

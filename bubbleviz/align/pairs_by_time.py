@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints, marked
+from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import first_of_each
 from bubbleviz.model.intervals import Intervals, find_overlaps, group_extents
 
 
 def pair_by_time(
-    rank: Ints, iteration: Ints, start_ns: Ints, end_ns: Ints, shape: tuple[int, int]
+    rank: Ints, iteration: Ints, start_ns: Ints, end_ns: Ints, is_worked: Bools
 ) -> Ints | None:
     """Number the iterations of all ranks by their overlap in time with those of a reference rank.
 
@@ -26,19 +26,22 @@ def pair_by_time(
     iteration of another rank gets the number of the reference iteration with the longest overlap.
 
     Args:
-        rank: Rank of each operation that is work.
+        rank: Rank of each operation whose time is compared.
         iteration: Iteration of each operation, numbered per rank from 0.
         start_ns: Start of each operation, on one clock.
         end_ns: End of each operation.
-        shape: Number of ranks, and maximum number of iterations of a rank.
+        is_worked: Mask of the iterations in which a rank works, shape (ranks, iterations). No time
+            may be known for some of them.
 
     Returns:
-        Number of each rank's iterations, shape ``shape``. An iteration without work has the number
-        of the previous iteration of its rank, or -1 if there is none. The result is None without
-        any work, if an iteration overlaps no reference iteration, or if two iterations of a rank
-        would get the same number.
+        Number of each rank's iterations, shape (ranks, iterations). An iteration whose time is
+        unknown has the next number after the previous iteration of its rank. An iteration without
+        work has the same number as the previous one, or -1 if there is none. The result is None
+        without any operation, if an iteration overlaps no reference iteration, or if two iterations
+        of a rank would get the same number.
     """
-    cell, n_cells = rank * shape[1] + iteration, shape[0] * shape[1]
+    shape = is_worked.shape
+    cell, n_cells = rank * shape[1] + iteration, is_worked.size
     first_of_cell, last_of_cell = group_extents(cell, n_cells, start_ns, end_ns)
     first_ns, last_ns = first_of_cell.reshape(shape), last_of_cell.reshape(shape)
     has_work = marked(n_cells, cell).reshape(shape)
@@ -57,6 +60,11 @@ def pair_by_time(
         if (longest == NONE).any() or (np.diff(longest) <= 0).any():
             return None
         numbers[row, worked] = longest
+    for row, column in np.argwhere(is_worked & ~has_work).tolist():
+        number = int(numbers[row, :column].max(initial=NONE)) + 1
+        if number in numbers[row, column:]:
+            return None
+        numbers[row, column] = number
     return np.maximum.accumulate(numbers, axis=1)
 
 

@@ -408,7 +408,9 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         rank_of_local=tuple(place[first:end] for first, end in pairwise(ends)),
         pauses=_placed(joined.pauses, place),
         recorded_start_ns=joined.recorded_start_ns[np.argsort(place)],
-        recorded=tuple(convert_to_run_clock(recordings, time.clocks)),
+        recorded=tuple(
+            convert_to_run_clock(recordings, time.clocks, is_contradicted=time.contradicted)
+        ),
         has_kernels=all(rank.local.told is None for rank in joined.ranks),
     )
     return replace(run, layers=layers_of_stages(recordings, run))

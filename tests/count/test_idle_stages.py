@@ -21,7 +21,7 @@ from bubbleviz.count.count import _can_idle
 from bubbleviz.count.ratios import Extents
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
@@ -344,11 +344,44 @@ def test_no_iteration_has_no_idle_part() -> None:
 # Pairing by time.
 
 
+def mask_of(rank: Ints, iteration: Ints) -> Bools:
+    """Return the mask of two ranks' iterations that contain work."""
+    mask = np.zeros((2, iteration.max() + 1), np.bool_)
+    mask[rank, iteration] = True
+    return mask
+
+
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_an_iteration_of_unknown_time_follows_the_one_before(column: int) -> None:
+    rank, iteration = np.repeat([0, 1], 3), np.tile(np.arange(3), 2)
+    start_ns = 100 * iteration
+    is_timed = (rank == 0) | (iteration != column)
+    numbers = pair_by_time(
+        rank[is_timed],
+        iteration[is_timed],
+        start_ns[is_timed],
+        start_ns[is_timed] + 50,
+        mask_of(rank, iteration),
+    )
+
+    assert numbers is not None
+    assert numbers.tolist() == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_an_iteration_of_unknown_time_needs_a_number_of_its_own() -> None:
+    """Iteration 1 of rank 1 has no time, and iterations 0 and 2 leave no number between them."""
+    rank, iteration = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 2])
+    start_ns = np.array([0, 100, 0, 100])
+    is_worked = np.array([[True, True, False], [True, True, True]])
+
+    assert pair_by_time(rank, iteration, start_ns, start_ns + 50, is_worked) is None
+
+
 def test_iterations_pair_with_those_that_they_overlap() -> None:
     rank = np.array([0, 0, 0, 1, 1])
     iteration = np.array([0, 1, 2, 0, 1])
     start_ns = np.array([0, 100, 200, 10, 190])
-    numbers = pair_by_time(rank, iteration, start_ns, start_ns + 50, (2, 3))
+    numbers = pair_by_time(rank, iteration, start_ns, start_ns + 50, mask_of(rank, iteration))
 
     assert numbers is not None
     assert numbers.tolist() == [[0, 1, 2], [0, 2, 2]]
@@ -356,22 +389,22 @@ def test_iterations_pair_with_those_that_they_overlap() -> None:
 
 def test_nothing_pairs_without_work_or_overlap() -> None:
     empty = np.empty(0, np.int64)
-    assert pair_by_time(empty, empty, empty, empty, (1, 0)) is None
+    assert pair_by_time(empty, empty, empty, empty, np.zeros((1, 0), np.bool_)) is None
     rank, zero = np.array([0, 1]), np.zeros(2, np.int64)
     start_ns = np.array([0, 50])
-    assert pair_by_time(rank, zero, start_ns, start_ns + 50, (2, 1)) is None
+    assert pair_by_time(rank, zero, start_ns, start_ns + 50, mask_of(rank, zero)) is None
 
 
 def test_two_iterations_never_get_one_number() -> None:
     rank, iteration = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
     start_ns, end_ns = np.array([0, 100, 10, 20]), np.array([50, 150, 20, 30])
-    assert pair_by_time(rank, iteration, start_ns, end_ns, (2, 2)) is None
+    assert pair_by_time(rank, iteration, start_ns, end_ns, mask_of(rank, iteration)) is None
 
 
 def test_an_iteration_without_work_has_the_number_before() -> None:
     rank, iteration = np.array([0, 0, 1]), np.array([0, 1, 1])
     start_ns = np.array([0, 100, 100])
-    numbers = pair_by_time(rank, iteration, start_ns, start_ns + 50, (2, 2))
+    numbers = pair_by_time(rank, iteration, start_ns, start_ns + 50, mask_of(rank, iteration))
 
     assert numbers is not None
     assert numbers.tolist() == [[0, 1], [NONE, 1]]
@@ -384,7 +417,7 @@ def test_pairing_many_iterations_needs_little_memory() -> None:
     start_ns = 100 * iteration + 10 * rank
     tracemalloc.start()
     try:
-        numbers = pair_by_time(rank, iteration, start_ns, start_ns + 95, (2, n))
+        numbers = pair_by_time(rank, iteration, start_ns, start_ns + 95, mask_of(rank, iteration))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -408,7 +441,7 @@ def test_pairs_agree_with_a_slow_reference(
         for iteration, (start, length) in enumerate(spans)
     ]
     rank_of, iteration, start_ns, end_ns = np.array(rows, np.int64).T
-    numbers = pair_by_time(rank_of, iteration, start_ns, end_ns, (2, len(reference)))
+    numbers = pair_by_time(rank_of, iteration, start_ns, end_ns, mask_of(rank_of, iteration))
 
     expected: list[list[int]] | None = []
     for spans in parts:

@@ -492,11 +492,13 @@ def test_what_cannot_be_compared_is_refused(
 ) -> None:
     there = tmp_path / "there.json"
     there.write_text("mine")
+    table = tmp_path / "table.csv"
+    table.write_text("mine")
 
     assert "needs two or more runs" in cli.refused("compare", saved[0], code=2)
     assert "no such file" in cli.refused("compare", saved[0], "nowhere.json", code=1)
     assert "is not a bubbleviz report" in cli.refused("compare", saved[0], str(there), code=1)
-    assert "--force" in cli.refused("compare", *saved, "--csv", str(there), code=1)
+    assert "--force" in cli.refused("compare", *saved, "--csv", str(table), code=1)
     assert "inputs are never replaced" in cli.refused(
         "compare", *saved, "--json", saved[1], "--force", code=1
     )
