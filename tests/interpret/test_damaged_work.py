@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.readers import reader_of
 from tests.interpret.test_unrecorded_work import WRITERS
 from tests.planting import Planting, plant
+from tests.support import xla_profiles
 from tests.support.edited_databases import change
 from tests.support.needs import real_file
 from tests.support.nsys_exports import C, K, R, profile
@@ -41,6 +43,7 @@ from tests.support.places import FIXTURES
 from tests.support.processes import processes_of
 from tests.support.rocm_profiles import write_rpd
 from tests.support.torch_traces import traces_of
+from tests.support.xla_files import space, trace_json
 
 TWICE, LENGTHLESS = "kernels and copies recorded twice", "kernels without a duration"
 UNTIMED, CLOCK = "kernels without timestamps", "the clock of the GPU"
@@ -713,6 +716,22 @@ def test_idle_time_around_kernels_with_invalid_times_is_unknown(
     assert [entry["code"] for entry in document["restrictions"]] == [IMPOSSIBLE_MARK]
     for shown in (title_of(report), picture.draw_idle(report), page.render(report)):
         assert "kernels have invalid timestamps" in shown
+
+
+@pytest.mark.parametrize("name", ["a.trace.json", "a.xplane.pb"])
+def test_kernels_of_xla_that_end_before_they_start_are_marked(name: str, tmp_path: Path) -> None:
+    planes = xla_profiles.gpu()
+    events = list(planes[0].lines[0].events)
+    planes[0] = replace(planes[0], lines=[replace(planes[0].lines[0], events=events)])
+    path = tmp_path / name
+
+    def write() -> Path:
+        path.write_bytes(trace_json(planes) if name.endswith("json") else space(planes, ["host0"]))
+        return path
+
+    assert _codes(idle(write())) == []
+    events[3] = replace(events[3], end=events[3].start - 100)
+    assert IMPOSSIBLE_MARK in _codes(idle(write()))
 
 
 def test_one_untimed_kernel_is_marked_if_much_time_is_unknown(tmp_path: Path) -> None:

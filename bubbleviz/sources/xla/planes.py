@@ -168,6 +168,7 @@ class Planes:
         on_host: whether there is no device, so that instructions that the host ran are the work;
             known once all was added.
         impossible: how many events were left out for impossible times.
+        impossible_work: Number of kernels, copies and instructions among them.
         outside: how many events of devices, and launches, were left out for they lie far outside
             the capture.
         strange_devices: how many instructions of the host were left out for numbers that no device
@@ -179,7 +180,7 @@ class Planes:
         self.lines: list[tuple[int, str]] = []
         self.devices: dict[int, str] = {}
         self.accelerator, self.on_host = "GPU", False
-        self.impossible = self.outside = self.strange_devices = 0
+        self.impossible = self.impossible_work = self.outside = self.strange_devices = 0
         self._events: dict[str, list[PlaneEvents]] = defaultdict(list)
 
     def add_device(self, plane: str, number: int, name: str) -> None:
@@ -224,6 +225,8 @@ class Planes:
         keep = possible(*times_ns)
         if keep is not None:
             self.impossible += int((~keep).sum())
+            if role in (STREAM, OPS, ASYNC):
+                self.impossible_work += int((~keep).sum())
             events, op = events.take(keep), op[keep]
         if role == HOST:
             self._add_host(events, op != NONE)

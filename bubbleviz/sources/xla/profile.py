@@ -460,7 +460,9 @@ def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.
 
 
 def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
-    yield from model.impossible_times(path, {"events": planes.impossible})
+    n_others = planes.impossible - planes.impossible_work
+    counts = {model.KERNELS_AND_COPIES: planes.impossible_work, "events": n_others}
+    yield from model.impossible_times(path, counts)
     if planes.outside:
         yield model.outside_limitation("events", path, planes.outside)
     if planes.strange_devices:
