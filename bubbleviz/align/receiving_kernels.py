@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.merge import JoinedRecordings
-from bubbleviz.align.offsets import GRAIN_NS, ProfileClock
+from bubbleviz.align.merge import JoinedRecordings, on_clocks
+from bubbleviz.align.offsets import GRAIN_NS, Precedences, ProfileClock
 from bubbleviz.align.staging import Staging
-from bubbleviz.align.timebase import rank_precedences
+from bubbleviz.align.timebase import rank_precedences, timebase
 from bubbleviz.align.waiting_kernels import kernels_by_name, waiting_limitation
 from bubbleviz.align.waits import NEVER
 from bubbleviz.interpret.recording import Recording, UnknownKernels
@@ -34,6 +34,8 @@ _MIN_RECEIVES, _MIN_RECEIVING = 3, 0.95
 _MIN_WAITED = 0.5
 #: Maximum time by which a receive ends before its input exists, as a share of the receive.
 _EARLY_END_SHARE = 0.02
+#: Maximum number of names that are checked.
+_MAX_NAMES = 8
 
 
 def receiving_kernels(
@@ -52,18 +54,69 @@ def receiving_kernels(
         joined: The recordings, on these clocks.
         staging: Their stages, pipelines and iterations.
     """
-    by_name = kernels_by_name(_numbered_through(recordings, sessions))
-    several = {name: of_ranks for name, of_ranks in by_name.items() if len(of_ranks) > 1}
+    several = _on_several_ranks(recordings, sessions)
     if not several or not staging.pairing.known:
         return
-    ready_ns = _inputs_of_machine(joined, staging)
+    precedences = rank_precedences(joined, staging)
+    machine = joined.machine_of_rank
+    precedences = precedences.take(machine[precedences.before] == machine[precedences.after])
+    ready_ns = _inputs_ready(staging, precedences)
     for name, of_ranks in several.items():
-        waiting = [
-            of_rank for of_rank in of_ranks if _is_receiving(of_rank, joined.operations, ready_ns)
-        ]
-        if len(waiting) > 1:
+        if _are_receiving(of_ranks, staging.operations, ready_ns):
             behaviour = "begins before the input of its operation exists, and ends once it does"
             yield waiting_limitation(name, of_ranks, behaviour, "bubbles are too small")
+
+
+def contradicting_kernels(
+    recordings: Sequence[Recording],
+    captures: Sequence[tuple[int, int]],
+    sessions: Sequence[ProfileClock],
+    joined: JoinedRecordings,
+    staging: Staging,
+) -> Iterator[Limitation]:
+    """Yield a limitation for each name whose waiting explains why clocks contradict each other.
+
+    An operation that begins with such a kernel begins before its input exists, whatever the clocks
+    are. The clocks agree if the operation begins with the end of this kernel.
+
+    Args:
+        recordings: All recordings of a run.
+        captures: First and last time of each profile on its own clock.
+        sessions: Clock of each recording according to its session.
+        joined: The recordings, on these clocks.
+        staging: Their stages, pipelines and iterations.
+    """
+    for name, of_ranks in _on_several_ranks(recordings, sessions).items():
+        start_ns = _starts_without(of_ranks, staging.operations)
+        shortened = replace(staging, operations=staging.operations.changed(start_ns=start_ns))
+        time = timebase(joined, shortened, sessions, captures, "causal")
+        if time.contradicted:
+            continue
+        times = on_clocks(joined, sessions, time.clocks).operations
+        operations = staging.operations.changed(start_ns=times.start_ns, end_ns=times.end_ns)
+        aligned = replace(staging, operations=operations)
+        ready_ns = _inputs_ready(aligned, rank_precedences(joined, aligned))
+        on_report = _on_several_ranks(recordings, time.clocks)[name]
+        if _are_receiving(on_report, operations, ready_ns):
+            behaviour = "explains the contradiction of clocks if it waits"
+            yield waiting_limitation(name, of_ranks, behaviour, "bubbles may be too small")
+
+
+def _on_several_ranks(
+    recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
+) -> dict[str, list[UnknownKernels]]:
+    """Return the unknown kernels of each name that several ranks run, one element per rank.
+
+    Only the names with the most time are returned.
+    """
+    by_name = kernels_by_name(_numbered_through(recordings, clocks))
+    total_ns = {
+        name: sum(of_rank.total_ns for of_rank in of_ranks)
+        for name, of_ranks in by_name.items()
+        if len(of_ranks) > 1
+    }
+    longest = sorted(total_ns, key=lambda name: -total_ns[name])[:_MAX_NAMES]
+    return {name: by_name[name] for name in longest}
 
 
 def _numbered_through(
@@ -82,18 +135,51 @@ def _numbered_through(
         first_rank += len(recording.ranks)
 
 
-def _inputs_of_machine(joined: JoinedRecordings, staging: Staging) -> Ints:
-    """Return when the inputs of each operation existed that come from its own machine.
+def _inputs_ready(staging: Staging, precedences: Precedences) -> Ints:
+    """Return when the inputs of each operation existed, or ``NEVER``.
 
-    The time is ``NEVER`` if there is no such input, or if a receive of it was recorded.
+    Operations with a recorded receive are left out.
+
+    Args:
+        staging: Stages, pipelines and iterations of the recordings.
+        precedences: Data dependencies between ranks on one clock.
     """
-    pairs = rank_precedences(joined, staging)
-    machine = joined.machine_of_rank
-    is_used = machine[pairs.before] == machine[pairs.after]
-    is_used &= staging.arrivals.latest_ns[pairs.after_row] == NEVER
-    return group_latest(
-        pairs.after_row[is_used], len(staging.operations), pairs.before_ns[is_used], NEVER
-    )
+    rows = precedences.after_row
+    is_used = staging.arrivals.latest_ns[rows] == NEVER
+    before_ns = precedences.before_ns[is_used]
+    return group_latest(rows[is_used], len(staging.operations), before_ns, NEVER)
+
+
+def _starts_without(of_ranks: Sequence[UnknownKernels], operations: RankOperations) -> Ints:
+    """Return the starts of all operations as if those that begin with a kernel began after it.
+
+    Args:
+        of_ranks: Kernels of one name on each rank.
+        operations: Operations of all ranks, on the same clock.
+    """
+    start_ns = operations.start_ns.copy()
+    for kernels in of_ranks:
+        rows = _rows_of_rank(operations, kernels.rank)
+        rows = rows[operations.has_span[rows] == 1]
+        kernel = np.searchsorted(kernels.start_ns, operations.start_ns[rows])
+        kernel = np.minimum(kernel, len(kernels.start_ns) - 1)
+        begins_with = kernels.start_ns[kernel] == operations.start_ns[rows]
+        rows, kernel = rows[begins_with], kernel[begins_with]
+        start_ns[rows] = np.minimum(kernels.end_ns[kernel], operations.end_ns[rows])
+    return start_ns
+
+
+def _rows_of_rank(operations: RankOperations, rank: int) -> Ints:
+    """Return the rows of a rank's operations, which are in order of ranks."""
+    first, end = np.searchsorted(operations.rank, (rank, rank + 1))
+    return np.arange(first, end)
+
+
+def _are_receiving(
+    of_ranks: Sequence[UnknownKernels], operations: RankOperations, ready_ns: Ints
+) -> bool:
+    """Return whether kernels of one name wait for inputs on several ranks."""
+    return sum(_is_receiving(of_rank, operations, ready_ns) for of_rank in of_ranks) > 1
 
 
 def _is_receiving(kernels: UnknownKernels, operations: RankOperations, ready_ns: Ints) -> bool:
@@ -106,7 +192,8 @@ def _is_receiving(kernels: UnknownKernels, operations: RankOperations, ready_ns:
         operations: Operations of all ranks, on the same clock.
         ready_ns: When the input of each operation existed, or ``NEVER``.
     """
-    rows = np.flatnonzero((operations.rank == kernels.rank) & (ready_ns != NEVER))
+    rows = _rows_of_rank(operations, kernels.rank)
+    rows = rows[ready_ns[rows] != NEVER]
     rows = rows[np.argsort(operations.start_ns[rows], kind="stable")]
     if not len(rows):
         return False

@@ -16,7 +16,7 @@ from bubbleviz.align.meetings import met, without_members
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.align.receiving_kernels import receiving_kernels
+from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
 from bubbleviz.align.recorded_devices import convert_to_run_clock
 from bubbleviz.align.shared_names import (
     contradiction_limitations,
@@ -352,7 +352,11 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         *staging.limitations,
         *_left_out(joined),
         *waiting_kernels(recordings, time.clocks),
-        *receiving_kernels(recordings, sessions, aligned.joined, staging),
+        *(
+            contradicting_kernels(recordings, captures, sessions, aligned.joined, staging)
+            if time.contradicted and hints.method != "utc"
+            else receiving_kernels(recordings, sessions, aligned.joined, staging)
+        ),
         *without_members(collectives, joined.exposed),
     )
     pairing = staging.pairing

@@ -166,15 +166,19 @@ def _one_f_one_b(stages: int, microbatches: int) -> list[tuple[int, str, int, in
     return rows
 
 
-def _pipeline(folder: Path, behaviour: str) -> Report:
+def _pipeline(folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 0) -> Report:
     """Analyse a pipeline whose operations begin with a kernel of an unknown name.
 
     Args:
         folder: Folder of the profile.
         behaviour: ``waits`` for a kernel that ends 5 us after its input exists, ``early`` for one
             that needs no input and takes 60 us, ``late`` for one that begins with the input.
+        hosts: 1, or 3 for one host per stage.
+        set_by_us: Time by which the clock of stage 1 is set forward in the middle of the run.
     """
-    kernels, calls, ranges = [], [], []
+    kernels: list[list[Any]] = [[] for _ in range(hosts)]
+    calls: list[list[Any]] = [[] for _ in range(hosts)]
+    ranges: list[list[Any]] = [[] for _ in range(hosts)]
     for number, (stage, name, free_us, start_us, end_us) in enumerate(_one_f_one_b(3, 6)):
         waits = start_us > free_us + 10
         early_us = free_us + 1 if waits else start_us
@@ -183,16 +187,27 @@ def _pipeline(folder: Path, behaviour: str) -> Report:
             "early": (early_us, early_us + 60),
             "late": (start_us, start_us + 60),
         }[behaviour]
-        at_us = free_us - 20
+        host, late_ns = stage % hosts, 0
+        if stage == 1 and name[1] in "345":
+            late_ns = 1000 * set_by_us
+        call_ns = 1000 * (free_us - 20) + late_ns
         spans = [(*first, NAME), (max(first[1], start_us), end_us, "gemm")]
         for place, (begin, end, kernel) in enumerate(spans):
             if end > begin:
                 correlation = 2 * number + place + 1
-                kernels.append(K(begin * 1000, end * 1000, correlation, kernel, pid=stage + 1))
-                call_ns = at_us * 1000 + 1000 * place
-                calls.append(C(call_ns, call_ns + 500, correlation, pid=stage + 1))
-        ranges.append(R(at_us * 1000 - 500, at_us * 1000 + 3000, name, pid=stage + 1))
-    return bubbleviz.analyze(profile(folder, kernels, calls, ranges))
+                times_ns = begin * 1000 + late_ns, end * 1000 + late_ns
+                kernels[host].append(K(*times_ns, correlation, kernel, pid=stage + 1))
+                called_ns = call_ns + 1000 * place
+                calls[host].append(C(called_ns, called_ns + 500, correlation, pid=stage + 1))
+        ranges[host].append(R(call_ns - 500, call_ns + 3000, name, pid=stage + 1))
+    for stage in range(3):
+        # All operations are of one named iteration.
+        ranges[stage % hosts].append(R(0, 20_000_000, f"iter_{stage}_0", pid=stage + 1))
+    paths = [
+        profile(folder, *events, name=f"{host}.sqlite", hostname=f"host{host}")
+        for host, events in enumerate(zip(kernels, calls, ranges, strict=True))
+    ]
+    return bubbleviz.analyze(paths)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +223,27 @@ def test_receives_begin_before_their_input_and_end_after_it(
     assert ("waiting-counted" in codes) == is_waiting
     screen = plain_lines(first_screen(report, View(), Display()))
     assert (f"! uncertain: {WHAT}" in screen) == is_waiting
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "set_by_us", "is_waiting"),
+    [
+        ("waits", 0, True),
+        ("late", 0, False),  # the clocks agree
+        ("late", 5_000, False),  # the clock was set
+        ("early", 0, False),  # operations begin before their inputs exist
+        ("early", 5_000, False),
+    ],
+)
+def test_receives_explain_why_clocks_contradict_each_other(
+    tmp_path: Path, behaviour: str, set_by_us: int, is_waiting: bool
+) -> None:
+    report = _pipeline(tmp_path, behaviour, hosts=3, set_by_us=set_by_us)
+
+    assert report.contradicted("schedule") == (behaviour != "late" or set_by_us > 0)
+    assert len(_found(report)) == is_waiting
+    first = (first_thing(report) or "").startswith("List kernels that communicate")
+    assert first == is_waiting
 
 
 def test_the_name_of_a_receive_makes_its_wait_a_bubble(tmp_path: Path) -> None:
