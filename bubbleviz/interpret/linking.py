@@ -473,7 +473,7 @@ def link(
         linker.add(block)
     linker.decide_by_device()
     activities, links = profile.activities, linker.links()
-    sound, left_out, unrecorded, notes = _check_work(linker, profile)
+    sound, left_out, unrecorded, located, notes = _check_work(linker, profile)
     if sound is not None:
         activities, links = activities.chosen(sound), links.take(sound)
     if left_out.any():
@@ -486,7 +486,7 @@ def link(
     if copies is not None and sound is not None:
         profile = replace(profile, copies=lambda: copies().restrict_to(sound))
     streams, unread = _read_streams(profile, sound)
-    profile = replace(profile, activities=activities)
+    profile = replace(profile, activities=activities, limitations=located)
     if streams is not None:
         profile = replace(profile, streams=lambda: streams)
         profile, early, stream_notes = _check_streams(profile, streams, links, linker.start_ns)
@@ -569,14 +569,15 @@ def _check_streams(
 
 def _check_work(
     linker: Linker, profile: model.Profile
-) -> tuple[Bools | None, Bools, RankIntervals, tuple[Limitation, ...]]:
+) -> tuple[Bools | None, Bools, RankIntervals, tuple[Limitation, ...], tuple[Limitation, ...]]:
     """Find the damaged, left-out and unrecorded work of a linked profile.
 
     Returns:
         sound: Mask of the activities that are kept, or None if all are kept.
         left_out: Mask of the ranks that are left out.
         unrecorded: Times at which ranks may have run work that was launched but not recorded.
-        notes: Limitations.
+        located: Limitations of the profile, with the idle time that untimed kernels affect.
+        notes: Limitations of the work.
     """
     path, activities, launches = profile.source.path, profile.activities, linker.launches
     known = profile.launches_known
@@ -590,6 +591,7 @@ def _check_work(
         kept = ~left_out[activities.rank]
         sound = kept if sound is None else sound & kept
     lost: list[Limitation] = []
+    located = profile.limitations
     unrecorded = RankIntervals.none()
     repeating: list[Limitation] = []
     if known:
@@ -621,6 +623,9 @@ def _check_work(
         )
         lost.extend(graphs.limitations(profile.source, of_graphs))
         unrecorded = join_intervals((of_kernels, of_graphs, of_untimed), len(activities.ranks))
+        if n_told and not kernels.is_sampled and len(kernels.calls) >= n_told:
+            # The launches of the kernels that were left out while reading are among these.
+            located = tuple(locate_untimed(located, kernels.calls, of_kernels))
         timed, repeating = (
             locate_untimed(noted, untimed_calls, of_untimed) for noted in (timed, repeating)
         )
@@ -629,7 +634,7 @@ def _check_work(
             sound[repeated] = False
     calls = {f"{profile.source.api} API calls": linker.impossible}
     notes = (*lost, *model.impossible_times(path, calls), *timed, *placed, *repeating)
-    return sound, left_out, unrecorded, notes
+    return sound, left_out, unrecorded, located, notes
 
 
 def _mask_timed(

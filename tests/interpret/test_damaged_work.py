@@ -718,6 +718,16 @@ def test_idle_time_around_kernels_with_invalid_times_is_unknown(
         assert "kernels have invalid timestamps" in shown
 
 
+@pytest.mark.parametrize("damage", ["no timestamps", "starts 5 ms early"])
+def test_few_kernels_with_invalid_times_mark_the_iteration_that_they_affect(
+    damage: str, tmp_path: Path
+) -> None:
+    path = _damaged(tmp_path, DAMAGES[damage][0], "3, 250, 600")
+    report = analyze([path])
+    assert IMPOSSIBLE_MARK in _codes(report)
+    assert any(row.cause == "unknown" for row in report.bubbles)
+
+
 @pytest.mark.parametrize("name", ["a.trace.json", "a.xplane.pb"])
 def test_kernels_of_xla_that_end_before_they_start_are_marked(name: str, tmp_path: Path) -> None:
     planes = xla_profiles.gpu()
