@@ -252,6 +252,8 @@ class Run:
         layers: what layers took on each virtual stage; empty where ranges tell none.
         recorded_start_ns: When the recording of each rank's profile began.
         recorded: When the recording of each device began, and what it waited in.
+        profile_hosts: Name of the host of each profile. Machines that share a hostname have
+            different names.
         has_kernels: Whether all profiles contain kernels, which tables of operations do not.
     """
 
@@ -284,6 +286,7 @@ class Run:
     ends_early: bool = False
     order_refutes: bool = True
     recorded: tuple[RecordedDevice, ...] = ()
+    profile_hosts: tuple[str, ...] = ()
     has_kernels: bool = True
 
 
@@ -415,6 +418,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         recorded=tuple(
             convert_to_run_clock(recordings, time.clocks, is_contradicted=time.contradicted)
         ),
+        profile_hosts=aligned.hosts,
         has_kernels=all(rank.local.told is None for rank in joined.ranks),
     )
     return replace(run, layers=layers_of_stages(recordings, run))
@@ -426,6 +430,7 @@ class _Aligned:
 
     Attributes:
         machines: Assumed machine of each profile.
+        hosts: Name of the host of each profile.
         sessions: Clock of each profile according to its session.
         joined: The recordings, on these clocks.
         staging: Stages, pipelines and iterations of the recordings.
@@ -435,6 +440,7 @@ class _Aligned:
     """
 
     machines: tuple[str, ...]
+    hosts: tuple[str, ...]
     sessions: tuple[ProfileClock, ...]
     joined: JoinedRecordings
     staging: Staging
@@ -469,7 +475,8 @@ def _align(
     staging, place = _staged(joined, hints)
     time = timebase(joined, staging, sessions, captures, hints.method or "causal")
     early = within_machines(joined, staging)
-    return _Aligned(machines, sessions, joined, staging, place, time, early)
+    hosts = tuple(source.host for source in sources)
+    return _Aligned(machines, hosts, sessions, joined, staging, place, time, early)
 
 
 def _separate_contradicting(
@@ -505,7 +512,7 @@ def _separate_contradicting(
     machines = separate_machines(joined, staging, precedences)
     if machines is None:
         return aligned, ()
-    separated = _align(parts, machines, captures, hints)
+    separated = _align(_rename_hosts(parts, aligned.machines, machines), machines, captures, hints)
     is_matched = separated.staging.pairing.known
     if is_matched and not separated.time.contradicted and not separated.early:
         return separated, shared_name_limitations(aligned.machines, machines)
@@ -513,6 +520,23 @@ def _separate_contradicting(
     if aligned.early:
         return replace(aligned, early=tuple(replace(n, kind=kind) for n in aligned.early)), ()
     return aligned, contradiction_limitations(aligned.machines, machines)
+
+
+def _rename_hosts(parts: Recordings, before: Sequence[str], machines: Sequence[str]) -> Recordings:
+    """Return recordings whose hosts have the names of the machines that share their hostname.
+
+    Args:
+        parts: One recording per clock of a profile.
+        before: Machine of each profile, one per hostname.
+        machines: Machine of each profile, several per hostname.
+    """
+    recordings = tuple(
+        recording
+        if machine == hostname
+        else replace(recording, source=replace(recording.source, host=machine))
+        for recording, hostname, machine in zip(parts.recordings, before, machines, strict=True)
+    )
+    return replace(parts, recordings=recordings)
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:

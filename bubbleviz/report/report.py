@@ -326,10 +326,7 @@ class Report:
         return self.profiles[rank.profile].clock_uncertainty_ns
 
     def clock(self, profile: int) -> tuple[str, float, int | None]:
-        """Return host, drift (ppm) and uncertainty (ns) of a profile's clock, which distinguish it.
-
-        Machines of one hostname have clocks of their own, which are off by different times.
-        """
+        """Return host, drift (ppm) and uncertainty (ns) of a profile's clock, which identify it."""
         summary = self.profiles[profile]
         return summary.host, summary.clock_drift_ppm, summary.clock_uncertainty_ns
 
@@ -448,7 +445,7 @@ def _signed(value: float) -> str:
 
 
 #: Of :class:`.ProfileSummary`, what a source, its coverage, that of its ranks and its clock tell.
-_OF_SOURCE = ("path", "host", "format", "nsys_version", "schema_version", "session_utc_ns")
+_OF_SOURCE = ("path", "format", "nsys_version", "schema_version", "session_utc_ns")
 _OF_COVERAGE = (
     *("kernels", "linked_kernels", "attributed_kernels"),
     *("cross_thread_kernels", "ambiguous_kernels"),
@@ -586,9 +583,10 @@ def _profile_summaries(
     recordings: Sequence[Recording], run: Run
 ) -> tuple[tables.ProfileSummary, ...]:
     summaries = []
-    for recording, clock in zip(recordings, run.clocks, strict=True):
+    for recording, clock, host in zip(recordings, run.clocks, run.profile_hosts, strict=True):
         source, coverage = recording.source, recording.coverage
-        told: dict[str, Any] = {name: getattr(source, name) for name in _OF_SOURCE}
+        told: dict[str, Any] = {"host": host}
+        told |= {name: getattr(source, name) for name in _OF_SOURCE}
         told |= {name: getattr(coverage, name) for name in _OF_COVERAGE}
         told |= {name: sum(getattr(r, name) for r in coverage.ranks) for name in _SUMMED}
         told |= {f"clock_{name}": getattr(clock, name) for name in _OF_CLOCK}

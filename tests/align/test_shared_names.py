@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.cli.app import main
 from bubbleviz.render.json_document import document
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
@@ -71,6 +72,12 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert [restriction.code for restriction in report.restrictions] == ["host-name-shared"]
     assert "one host name stands for several machines" in text_of(report)
     assert document(report)["restriction"] == "one host name stands for several machines"
+    # Machines have names of their own, so that they can be told apart.
+    assert {rank.host for rank in report.ranks} == {"worker", "worker (machine 2)"}
+    assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)
+    assert f"{len(report.ranks)} ranks of 2 hosts" in text_of(report)
+    (reason,) = notes(report, "iterations across hosts")
+    assert "least sure are worker and worker (machine 2)" in reason
 
 
 @pytest.mark.parametrize(("tensor", "replicas"), [(1, 2), (2, 1), (2, 2)])
@@ -181,3 +188,14 @@ def test_the_user_can_keep_one_clock(tmp_path: Path) -> None:
 
     assert notes(report, SHARED) == []
     assert notes(report, CONTRADICTED) != []
+
+
+def test_names_of_separated_machines_are_anonymous(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted(replace(TWO, clock_error_ns=(0, 3_000_000)), tmp_path)
+
+    assert main(["analyze", str(tmp_path), "--anonymous", "-v"]) == 0
+    text = capsys.readouterr().out
+    assert "(machine 2)" in text
+    assert "worker" not in text
