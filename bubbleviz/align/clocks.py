@@ -323,7 +323,8 @@ def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> N
     """
     paths: dict[tuple[str | int, ...], str] = {}
     why = (
-        "process {} of the same host, so they are two captures or two runs; analyze each by itself",
+        "process {} of the same host, so they are two captures or two runs; analyze each by "
+        "itself, or, if two containers have this host name, record again with a name for each",
         "rank {}; give all rows of a rank in one table, or each rank a number of its own",
     )
     for recording, machine in zip(recordings, machines, strict=True):

@@ -316,4 +316,6 @@ def test_two_forms_of_one_process_are_refused(tmp_path: Path, cli: CommandLine) 
     plant(Planting(stages=2, iterations=1), tmp_path)
     traces_of(tmp_path / "node0.sqlite", tmp_path)
 
-    assert "both hold process 2001 of the same host" in cli.refused("analyze", tmp_path)
+    said = cli.refused("analyze", tmp_path)
+    assert "both hold process 2001 of the same host" in said
+    assert "if two containers have this host name, record again with a name for each" in said
