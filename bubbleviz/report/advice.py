@@ -105,13 +105,22 @@ def first_thing(report: Report) -> str | None:
 def further_advice(report: Report) -> tuple[str, ...]:
     """Return what to do beside the first, two things at most, with what each would save alone."""
     first, replays = first_thing(report), _replays(report)
-    unknown = any(_not_recorded(report)) and few_lacking(report) is None
-    if first is None or replays is None or unknown:
+    if first is None or replays is None:
         return ()
     others = [
         a for a in advice_of(report, _worth(report, replays["measured"])) if a.text not in first
     ]
     return tuple(a.short for a in others[:_FURTHER] if a.saving_ratio >= _LEAST_FURTHER)
+
+
+def _must_record_again(report: Report) -> bool:
+    """Return whether the run must be recorded, or analyzed with more profiles, before all else.
+
+    GPU work, launches or ranks are missing then, so measured times are not those of the run, and
+    no saving follows from them. Where only few pipelines lack ranks, the others are measured.
+    """
+    alone, missing = _not_recorded(report)
+    return alone is not None or (missing is not None and few_lacking(report) is None)
 
 
 def _not_recorded(report: Report) -> tuple[str | None, str | None]:
@@ -451,12 +460,16 @@ class Advice(SavedAdvice):
 
 
 def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
-    """Return what to do, the largest saving first.
+    """Return what to do, the largest saving first; nothing if the run must be recorded again first.
+
+    Every output lists this advice, and what it promises is checked on later runs.
 
     Args:
         report: of the run.
         worth: the share of an iteration that advice is to save.
     """
+    if _must_record_again(report):
+        return ()
     diagnosis, (_, hidden) = report.explanation.diagnosis, _wrong_clocks(report)
     found = []
     if diagnosis is not None:

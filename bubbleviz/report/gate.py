@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
@@ -21,6 +22,9 @@ from bubbleviz.report.followed import (
 )
 from bubbleviz.report.remedies import describe_job_difference
 from bubbleviz.report.saved import SavedRatio, SavedReport, check_one_kind
+
+if TYPE_CHECKING:
+    from bubbleviz.model.limitations import Restriction
 
 #: A number with its unit, as limits are written; one that is not 1 has an exponent of ten.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
@@ -89,8 +93,8 @@ class Check:
     def passed(self) -> bool:
         """Whether the value is known to be at most the limit, and of what may be checked."""
         uncertain = self.high is not None and self.high > self.limit.most
-        allowed = all(own.of_part and self.allow_incomplete for own in self.saved.restrictions)
-        return self.within and not uncertain and allowed
+        doubted = _doubts(self.saved, allow_incomplete=self.allow_incomplete)
+        return self.within and not uncertain and not doubted
 
     @property
     def name(self) -> str:
@@ -136,20 +140,24 @@ def _written(value: float, limit: Limit) -> str:
     return repr(value)
 
 
-def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[str, bool], ...]:
+def promises(
+    before: SavedReport, after: SavedReport, path: str, *, allow_incomplete: bool = False
+) -> tuple[tuple[str, bool], ...]:
     """Return a line on each piece of advice that was followed, and whether its promise was kept.
 
     If none was followed, the only line says so and compares the iteration times. It passes, because
-    there is no promise to keep; limits on the iteration time are checked separately.
+    there is no promise to keep; limits on the iteration time are checked separately. If the times
+    of the changed run are in doubt, no line passes.
 
     Args:
         before: Report that gives advice.
         after: Report of the changed run.
         path: Path of the first report, for messages.
+        allow_incomplete: Whether ranks or stages may be missing; see :func:`checks`.
 
     Raises:
         UsageError: One report is on bubbles and the other one on idle time.
-        InputError: The reports are of different jobs.
+        InputError: The reports are of different jobs, or the times of the first are in doubt.
     """
     check_one_kind({path: before, "the report to check": after})
     if (job := describe_job_difference(before, after)) is not None:
@@ -157,14 +165,42 @@ def promises(before: SavedReport, after: SavedReport, path: str) -> tuple[tuple[
             f"{path}: {job}, so its advice cannot be checked on the later one; give --promised-by "
             "a report of the same job"
         )
+    # A saving also holds for ranks that form no pipeline, so long as their times are right.
+    doubts, doubts_after = (
+        [
+            own.text
+            for own in _doubts(run, allow_incomplete=allow_incomplete)
+            if own.no_pipeline is None
+        ]
+        for run in (before, after)
+    )
+    if doubts:
+        raise InputError(
+            f"{path}: {doubts[0]}, so it promises nothing that can be checked; give another report "
+            "with --promised-by"
+        )
     advised = followed_advice(before, after)
     followed = [advice for advice in advised if advice.verdict != NOT_FOLLOWED]
     lines = [(advice.line, advice.verdict == KEPT) for advice in followed]
     if not lines:
         lines = [(_explain_no_promise(path, before, advised), True)]
+    if doubts_after:
+        lines = [
+            (f"{line}; but the report to check is {doubts_after[0]}", False) for line, _ in lines
+        ]
     return tuple(
         (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines
     )
+
+
+def _doubts(saved: SavedReport, *, allow_incomplete: bool) -> list[Restriction]:
+    """Return the restrictions of a report because of which its values prove nothing.
+
+    Args:
+        saved: Any report.
+        allow_incomplete: Whether ranks or stages may be missing.
+    """
+    return [own for own in saved.restrictions if not (own.of_part and allow_incomplete)]
 
 
 def _explain_no_promise(path: str, before: SavedReport, advised: Sequence[FollowedAdvice]) -> str:
@@ -272,7 +308,7 @@ def limits_above(
     check_one_kind({path: baseline, "the report to check": saved})
     share = same_work(baseline, saved)
     ratio = baseline.ratio(baseline.headline)
-    doubts = [own.text for own in baseline.restrictions if not (own.of_part and allow_incomplete)]
+    doubts = [own.text for own in _doubts(baseline, allow_incomplete=allow_incomplete)]
     if doubts or ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
         why = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
         raise InputError(

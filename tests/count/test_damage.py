@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from bubbleviz.model.window import parse_window
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
 from tests.support.edited_databases import change
 
 SIX = Planting(iterations=6, iteration_ranges=True, kernels=4, barrier=True)
@@ -56,6 +58,41 @@ def test_lost_kernels_of_averaged_iterations_mark_the_ratio(tmp_path: Path) -> N
     assert "kernels-lost" in codes(report)
     assert "--window iteration:2-5" in reason_of(report, LOST)
     assert (first_thing(report) or "").endswith("--window iteration:2-5")
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_damaged_runs_promise_no_saving(tmp_path: Path, cli: CommandLine, *, deleted: bool) -> None:
+    plant(replace(SIX, slow_stage=2, slow_factor=1.5), tmp_path)
+    path = tmp_path / "node0.sqlite"
+    if deleted:
+        change(
+            path,
+            f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} AND rowid % 9 = 0",
+        )
+    saved, page = tmp_path / "saved.json", tmp_path / "page.html"
+    _, shown, _ = cli("analyze", str(path), "-v", "-o", str(saved), "-o", str(page))
+    document = json.loads(saved.read_text())
+
+    assert document["what_to_do_first"].startswith("Profile again" if deleted else "Move layers")
+    assert (document["advice"] == []) is deleted
+    assert ("Move layers off stage 2" not in shown + page.read_text()) is deleted
+    assert ("kernels-lost" in codes(bubbleviz.analyze(path))) is deleted
+
+
+def test_gate_takes_no_promise_from_a_damaged_run(tmp_path: Path, cli: CommandLine) -> None:
+    good, lost = tmp_path / "good.json", tmp_path / "lost.json"
+    plant(SIX, tmp_path / "good")
+    bubbleviz.analyze(tmp_path / "good").save(good)
+    bubbleviz.analyze(damaged(tmp_path / "lost", 1)).save(lost)
+
+    assert cli("gate", str(good), "--promised-by", str(good))[0] == 0
+    for option in ("--promised-by", "--baseline"):
+        assert "incomplete: kernels that were launched" in cli.refused(
+            "gate", str(good), option, str(lost), code=1
+        )
+    code, shown, _ = cli("gate", str(lost), "--promised-by", str(good))
+    assert code == 3
+    assert "but the report to check is incomplete: kernels" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("text", ["iteration:2-5", "iteration:0", "iteration:0-0"])

@@ -90,7 +90,9 @@ def gate(
         )
     outputs.names.note(promising, earlier)
     results = checks(saved, limits, reports[0], allow_incomplete=allow_incomplete)
-    kept = () if promising is None else promises(promising, saved, promised_by or "")
+    kept: tuple[tuple[str, bool], ...] = ()
+    if promising is not None:
+        kept = promises(promising, saved, promised_by or "", allow_incomplete=allow_incomplete)
 
     def content(shown: _Verdict, name: str, _: str) -> str:
         from bubbleviz.render.comparison import gate_json, gate_markdown
