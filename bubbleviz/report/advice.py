@@ -98,7 +98,7 @@ def first_thing(report: Report) -> str | None:
         some, of = lacking
         few = f"Ranks of {some} of {counted(of, 'pipeline')} are missing"
         sentences.insert(0, f"{few}: analyze the profiles of all ranks together")
-    sentences += [_wrong_ends(report), _warm_up(report)]
+    sentences.append(_warm_up(report))
     return ". ".join(filter(None, sentences)) or None
 
 
@@ -144,14 +144,6 @@ def _window_without_damage(report: Report, kind: LimitationKind | None) -> str:
     """Return the window that leaves out damage of a kind, or "" if there is none."""
     windows = {note.window for note in report.limitations if note.kind is kind}
     return windows.pop() if len(windows) == 1 else ""
-
-
-def _wrong_ends(report: Report) -> str | None:
-    """Return the advice to leave out iterations with wrong ends of kernels, if that is possible."""
-    window = _window_without_damage(report, LimitationKind.KERNELS_OVERRUN)
-    if not window:
-        return None
-    return f"Leave out the iterations with wrong ends of kernels: --window {window}"
 
 
 def _incomplete(report: Report) -> str:

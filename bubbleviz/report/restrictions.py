@@ -125,6 +125,8 @@ RESTRICTIONS = (
         "uncertain: recorded ends of kernels are wrong",
         "it is uncertain, since kernels end after the next one on their stream starts",
         kind=LimitationKind.KERNELS_OVERRUN,
+        advice="Profile again: recorded ends of kernels are wrong, so operations and idle time "
+        "next to them are uncertain (-v coverage counts them)",
     ),
     Restriction(
         "waiting-counted",

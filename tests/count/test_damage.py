@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.analyses.idle.report import advice
 from bubbleviz.count.damage import _sum_until
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.window import parse_window
-from bubbleviz.report.advice import first_thing
+from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
@@ -206,8 +207,33 @@ def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
 
     assert "kernels-overrun" in codes(report)
     assert "--window iteration:0-3" in reason_of(report, OVERRUN)
-    assert "--window iteration:0-3" in (first_thing(report) or "")
+    assert (first_thing(report) or "").startswith("Profile again: recorded ends of kernels")
+    assert (first_thing(report) or "").endswith("--window iteration:0-3")
+    assert advice_of(report) == ()
     assert codes(bubbleviz.analyze(path, window=parse_window("iteration:0-3"))) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "sentence"),
+    [
+        ("start - 1000", "Export or profile again: kernels have invalid timestamps"),
+        ("end + 3000000", "Profile again: recorded ends of kernels are wrong"),
+    ],
+)
+def test_idle_advises_first_to_record_again(end: str, sentence: str, tmp_path: Path) -> None:
+    plant(replace(SIX, kernels=6), tmp_path)
+    path = tmp_path / "node0.sqlite"
+    change(
+        path,
+        f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = {end} WHERE globalPid = {PROCESS} "
+        "AND rowid % 11 = 3",
+    )
+    (first, *others) = advice(bubbleviz.idle(path))
+
+    assert first.startswith(sentence)
+    assert "-v coverage" not in first
+    assert others == []
+    assert (first_thing(bubbleviz.analyze(path)) or "").startswith(sentence)
 
 
 def test_damage_outside_a_window_of_idle_marks_nothing(tmp_path: Path) -> None:

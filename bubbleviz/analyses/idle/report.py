@@ -28,6 +28,15 @@ _RESTRICTING = frozenset(
         LimitationKind.KERNELS_OVERRUN,
     )
 )
+#: Kinds of limitations that only another recording or export removes, so causes of idle time
+#: are unknown until then.
+_DAMAGED = frozenset(
+    (
+        LimitationKind.FILE_DAMAGED,
+        LimitationKind.KERNELS_LEFT_OUT,
+        LimitationKind.KERNELS_OVERRUN,
+    )
+)
 #: Kinds of limitations that mean that work is missing.
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: The terms of the report; also in the JSON.
@@ -531,11 +540,10 @@ def advice(report: IdleReport) -> tuple[str, ...]:
             "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
             "the run",
         )
-    damaged = LimitationKind.FILE_DAMAGED
-    again = tuple(own.advice for own in report.restrictions if own.kind is damaged)
+    again = tuple(own.advice for own in report.restrictions if own.kind in _DAMAGED)
     if again:
-        # The cause of idle time is unknown if events are missing.
-        return again
+        # The section that counts the kernels is one of ``analyze``.
+        return tuple(sentence.removesuffix(" (-v coverage counts them)") for sentence in again)
     # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
     nccl = any(is_nccl(name) for rank in report.devices for name in rank.gaps.works)
     late = "; bubbleviz nccl names who is late" if nccl else ""
