@@ -89,15 +89,18 @@ def in_ms(time_ns: int) -> str:
 # The caption of a picture: one sentence on what it shows, and a note with the definitions.
 
 
-def figure_caption(report: Report, iterations: Sequence[Iteration], rows: int) -> tuple[str, str]:
+def figure_caption(
+    report: Report, iterations: Sequence[Iteration], rows: int, *, has_numbers: bool | None = None
+) -> tuple[str, str]:
     """Return the caption of a timeline: a sentence, and a note of several, which may be empty.
 
     Args:
         report: any report.
         iterations: those that are drawn, at least one.
         rows: number of rows that are drawn.
+        has_numbers: whether boxes have numbers, or None if that is unknown.
     """
-    return _sentence(report, iterations, rows), " ".join(_note(report))
+    return _sentence(report, iterations, rows), " ".join(_note(report, has_numbers))
 
 
 def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str:
@@ -127,11 +130,19 @@ def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str
     return f"{what}{name} on {where}{each}{measured}."
 
 
-def _note(report: Report) -> Iterator[str]:
+#: What numbers in boxes mean, as a clause, by whether boxes have numbers.
+_NUMBERS = {
+    True: "; the number in a box is its microbatch",
+    False: "",
+    None: "; numbers in boxes, if there are any, are microbatches",
+}
+
+
+def _note(report: Report, has_numbers: bool | None) -> Iterator[str]:
     definition = next((d for d in ratio_definitions() if d.name == report.headline), None)
     if definition is not None:
         yield f"{capitalised(measure_of(report))}: {with_source(definition.definition)}."
-    yield "Boxes are operations, to scale; the number in a box is its microbatch."
+    yield f"Boxes are operations, to scale{_NUMBERS[has_numbers]}."
     for restriction in report.restrictions:
         yield f"{capitalised(restriction.text)}."
 

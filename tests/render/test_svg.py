@@ -461,6 +461,26 @@ def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -
     assert [t for t in texts if t.endswith("!")] == (marked if "contradicted" in changes else [])
 
 
+def test_clock_bounds_are_those_of_the_iteration_that_is_drawn() -> None:
+    report = analysed(Planting(iterations=3))
+    ratio = replace(report.iterations[1].ratios["schedule"], interval=(0.30, 0.36))
+    drawn = replace(report.iterations[1], ratios={"schedule": ratio})
+    iterations = in_order((report.iterations[0], drawn, report.iterations[2]))
+    svg = render(replace(report, iterations=iterations), View(iterations=(1,)))
+
+    text = " ".join(written(svg)).replace("\u00a0", " ")
+    assert f"Clock bounds of iteration {drawn.name}: 30.0 % to 36.0 %." in text
+
+
+@pytest.mark.parametrize("microbatches", [8, 128])
+def test_the_description_explains_numbers_only_if_boxes_have_some(microbatches: int) -> None:
+    svg = render(analysed(Planting(microbatches=microbatches, iterations=1)), View())
+
+    has_numbers = bool(numbers_at(svg))
+    assert has_numbers == (microbatches == 8)
+    assert ("the number in a box is its microbatch" in svg) == has_numbers
+
+
 #: Two pipelines, in which one rank is slow in the last iteration alone.
 SLOW_IN_ONE = Planting(
     stages=3, microbatches=6, replicas=2, iterations=3, slow_rank=1, slow_rank_from=2, kernels=1

@@ -32,7 +32,7 @@ from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.advice import MARK, culprits, marked_advice
-from bubbleviz.report.labels import figure_caption, limitation_lines
+from bubbleviz.report.labels import figure_caption, limitation_lines, shortened
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
 
@@ -184,6 +184,8 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
     ends = distinct_percents((low, high), 1, 3) if low < high else ()
     bounds = [f"{end}\u00a0%" for end in ends]
+    # The title of the picture has the mean of all iterations, which may lie outside.
+    of_one = f" of iteration {shortened(drawn[0].name)}" if report.summary.iterations > 1 else ""
     spread = any(row.spread for row in selection.rows)
     copies = any(len(row.replicas) > 1 for row in selection.rows)
     is_first = all(row.rank.index == row.replicas[0] for row in selection.rows)
@@ -212,7 +214,7 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
         (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
         (advised is not None, f"{MARK} {advised and advised.short}."),
         (report.contradicted(headline), "! depends on clocks that contradict each other."),
-        (bounds, f"Clock bounds: {' to '.join(bounds)}."),
+        (bounds, f"Clock bounds{of_one}: {' to '.join(bounds)}."),
         (
             spread,
             "Rows: stages, each drawn as its replica with the median ratio, beside the minimum and "
@@ -321,7 +323,12 @@ def _drawn(report: Report, view: View, selection: Selection | None, page: Page) 
         notes = notes_of(timeline)
         if notes and page.style.notes:
             page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
-        page.title, note = figure_caption(report, selection.iterations, len(selection.rows))
+        page.title, note = figure_caption(
+            report,
+            selection.iterations,
+            len(selection.rows),
+            has_numbers=timeline.rows.has_numbers,
+        )
         page.description = " ".join((note, *notes))
     for line in limitation_lines(report, _MOST_LIMITATIONS) if page.style.notes else ():
         page.paragraph(line, page.style.letters.note)

@@ -144,6 +144,11 @@ class RowPainter:
         row = places[operations.rank[spanless]]
         self.spanless = {n: spanless[row == n] for n in distinct(row[row != NONE]).tolist()}
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether any box has the number of its microbatch."""
+        return any(int(self._marks.kind[index]) in self._numbers for index in self._texts)
+
     def _paint(self, kind: int, operation: int) -> Paint:
         """Return the paint of a mark; that of its phase alone where it has no operation."""
         if kind == UNATTRIBUTED_KIND:
