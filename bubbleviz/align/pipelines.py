@@ -158,10 +158,12 @@ def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> 
     place = grouping.places_in(np.argsort(numbers.number[working]))
     if not numbers.named:
         return pipeline
-    # Where some ranks are missing, those that are there keep their places.
-    replicas, rest = divmod(world, int(stage.max()) + 1)
+    # If some ranks are missing, the others keep their places. The last ranks may be missing too.
+    stage_count = int(stage.max()) + 1
+    replicas = -(-world // stage_count)
     number = numbers.number[working]
-    if rest == 0 and world > len(working) and (stage[working] == number // replicas).all():
+    is_incomplete = replicas * stage_count > len(working)
+    if is_incomplete and (stage[working] == number // replicas).all():
         pipeline[working] = number % replicas
     elif (sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all():
         pipeline[working] = place % sizes[0]

@@ -34,6 +34,8 @@ _AWAY = 0.75
 _ALIKE = 0.5
 #: Maximum number of ranks of the last stage that are checked.
 _MAX_RANKS = 16
+#: Maximum number of last ranks that may be missing unnoticed by numbers: the GPUs of a server.
+_MAX_LAST_MISSING = 8
 #: Ranks that a limitation lists.
 _LISTED = 8
 _UNPROVEN = Limitation(
@@ -467,24 +469,46 @@ def _stages_by_number(inputs: _Inputs) -> pipelines.VirtualStages | None:
     With some number of replicas the ranks that are so far apart nest as stages of pipelines do, and
     those of one stage run alike. That holds where replicas are not equally fast, too.
     """
-    operations, number = inputs.joined.operations, inputs.numbers.number
+    operations = inputs.joined.operations
     if len(grouping.distinct(operations.microbatch[inputs.joined.works])) < 2:
         return None  # with one microbatch all ranks run alike
-    sizes = [(grouping.places_in(np.argsort(number)), len(number))]
-    if len(number) < inputs.world and number.max() < inputs.world:
-        sizes.append((number, inputs.world))
-    for place, size in sizes:
-        for replicas in (n for n in range(2, size // 2 + 1) if size % n == 0):
-            at, of = place // replicas, size // replicas
-            stages = pipelines.stages_in_order(inputs.joined, inputs.arrivals, at, of)
-            numbered, stage = pipelines.with_model_chunks(operations, stages, by_name=False)
-            apart = numbered.iteration * replicas + place[numbered.rank] % replicas
-            numbered = numbered.changed(iteration=apart)
-            if stage_order.run_alike(
-                inputs.orders, stages.rank, at[stages.rank]
-            ) and stage_order.nests(numbered, inputs.arrivals, stage):
-                return stages
+    for place, stage_count, replicas in _list_possible_sizes(inputs):
+        stage_of_rank = place // replicas
+        stages = pipelines.stages_in_order(
+            inputs.joined, inputs.arrivals, stage_of_rank, stage_count
+        )
+        numbered, stage = pipelines.with_model_chunks(operations, stages, by_name=False)
+        apart = numbered.iteration * replicas + place[numbered.rank] % replicas
+        numbered = numbered.changed(iteration=apart)
+        if stage_order.run_alike(
+            inputs.orders, stages.rank, stage_of_rank[stages.rank]
+        ) and stage_order.nests(numbered, inputs.arrivals, stage):
+            return stages
     return None
+
+
+def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
+    """Return possible sizes of a run: places of ranks, and numbers of stages and replicas.
+
+    All stages have equally many replicas, so the number of replicas divides the number of ranks.
+    The profiles may hold all ranks, or lack some of them. If the last ranks are missing, no number
+    tells how many ranks the run has. Unless the profiles say it, the run may therefore be larger by
+    up to the ranks of a server.
+    """
+    number, world = inputs.numbers.number, inputs.world
+    count = len(number)
+    max_added = 0 if inputs.world_size else _MAX_LAST_MISSING
+    sizes = [(grouping.places_in(np.argsort(number)), count)]
+    if number.max() < world:
+        larger = range(max(world, count + 1), world + max_added + 1)
+        sizes += [(number, size) for size in larger]
+    return [
+        (place, size // replicas, replicas)
+        for place, size in sizes
+        for replicas in range(2, size // 2 + 1)
+        # A whole missing stage would leave the number of stages open.
+        if size % replicas == 0 and size - world < replicas
+    ]
 
 
 def _is_other(inputs: _Inputs, staging: Staging) -> bool:

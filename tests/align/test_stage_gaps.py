@@ -168,6 +168,34 @@ def test_one_pipeline_of_several_is_complete(tmp_path: Path) -> None:
         assert schedule_of(report) == "1f1b"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "absent"),
+    [
+        ({"stages": 4, "replicas": 2}, (7,)),
+        ({"stages": 4, "tensor": 2}, (7,)),
+        ({"stages": 4, "replicas": 2, "communication": False}, (7,)),
+        ({"stages": 4, "replicas": 2, "schedule": "gpipe"}, (7,)),
+        ({"stages": 4, "replicas": 2, "schedule": "zb-v"}, (7,)),
+        ({"stages": 2, "replicas": 3}, (5,)),
+        ({"stages": 3, "replicas": 2}, (5,)),
+        ({"stages": 4, "replicas": 4}, (14, 15)),
+        ({"stages": 4, "replicas": 4}, (6, 15)),
+    ],
+)
+def test_the_last_ranks_are_missing_if_stages_need_them(
+    sizes: dict[str, Any], absent: tuple[int, ...], tmp_path: Path
+) -> None:
+    """No number tells of the last ranks, but all stages have equally many replicas."""
+    planting = replace(FOUR, **sizes)
+    ranks = [rank for rank in range(planting.ranks) if rank not in absent]
+    report = report_on(planting, ranks, tmp_path)
+
+    assert [own.code for own in report.restrictions] == ["ranks-missing"]
+    replicas = planting.ranks // planting.stages
+    assert len(report.ranks) == len(ranks)
+    assert all(rank.stage == rank.number // replicas for rank in report.ranks)
+
+
 def test_slow_links_of_a_complete_pipeline_hide_no_stage(tmp_path: Path) -> None:
     for schedule in ("1f1b", "zb-h1"):
         planting = replace(SCHEDULES[schedule], transfer_ns=2_000_000)
