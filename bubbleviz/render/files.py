@@ -119,9 +119,10 @@ def _writing(output: str, errors: tuple[type[Exception], ...] = (OSError,)) -> I
                 f"{output}: nothing reads this pipe; start its reader first"
             ) from error
         reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(
-            f"{output}: cannot be written ({reason}); name a file in a directory you may write to"
-        ) from error
+        remedy = "name a file in a directory you may write to"
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            remedy = "give it a shorter name"
+        raise OutputError(f"{output}: cannot be written ({reason}); {remedy}") from error
 
 
 def _is_channel(output: str) -> bool:

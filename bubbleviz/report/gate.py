@@ -259,12 +259,14 @@ def _limit(text: str, option: str) -> Limit:
     if not strange and unit == "%" and 1 < amount < math.inf:
         raise UsageError(f"{option} {text[:60]!r}: a ratio is 100 % at most; give a lower limit")
     if strange or not 0 <= amount <= top:
-        form = "step=120ms, a window and its limit"
-        meant = ""
-        if not window:
+        if window:
+            form = "120ms or step=120ms, a limit of the primary or of a named window"
+            is_meant, missing = not math.isnan(_amount(f"{written}ms")[0]), "ms"
+        else:
             form = "30%, 9ms or schedule=30%, a limit of the primary or of a named ratio"
-            percent = f"{name[:40]}={written}%" if name else f"{written}%"
-            meant = f"; did you mean {percent}?" if not unit and 1 < amount <= 100 else ""
+            is_meant, missing = not unit and 1 < amount <= 100, "%"
+        of_name = f"{name[:40]}=" if name else ""
+        meant = f"; did you mean {of_name}{written}{missing}?" if is_meant else ""
         raise UsageError(f"{option} {text[:60]!r}: not of the form {form}{meant}")
     number = written.removesuffix(unit).rstrip()
     return Limit(name, amount, f"{number} {unit}".rstrip(), unit, window)

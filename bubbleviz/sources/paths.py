@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -75,9 +76,10 @@ def find_profiles(
         try:
             files.extend(_files_of(path, also))
         except OSError as error:
-            raise InputError(
-                f"{path}: cannot be read ({error.strerror}); check it and its permissions"
-            ) from error
+            remedy = "check it and its permissions"
+            if error.errno == errno.ENAMETOOLONG:
+                remedy = "check its spelling; no file has so long a name"
+            raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
     # Of a directory one of both was taken, and what companions are called means nothing.
     for less, more in _superseded([file.path for file in files if file.named]):
         raise MismatchError(

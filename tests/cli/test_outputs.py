@@ -82,6 +82,13 @@ def test_a_folder_that_takes_no_file_gives_the_next_step() -> None:
         write_outputs({"/proc/x.svg": "text"}, force=False)
 
 
+def test_a_name_that_is_too_long_asks_for_a_shorter_one(cli: CommandLine) -> None:
+    name = "n" * 300
+
+    assert cli.refused("analyze", ONE, "--svg", f"{name}.svg").endswith("give it a shorter name\n")
+    assert "no file has so long a name" in cli.refused("analyze", f"{name}.sqlite")
+
+
 @pytest.mark.parametrize("method", ["is_dir", "exists", "iterdir"])
 def test_a_path_without_permission_is_refused(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -216,7 +216,11 @@ def test_times_and_baselines_are_limits_too(
         (("--baseline", "{idle}"), "is on idle time, and the report to check on the bubbles"),
         (("--promised-by", "{idle}"), "is on idle time, and the report to check on the bubbles"),
         (("--baseline", "{saved}", "--max-increase", "1"), "not of the form 1pt, points of the"),
-        (("--max-time", "step=30%"), "not of the form step=120ms"),
+        (("--max-time", "step=30%"), "not of the form 120ms or step=120ms, a limit of the primary"),
+        (("--max-time", "10"), "did you mean 10ms?"),
+        (("--max-time", "step=10.5"), "did you mean step=10.5ms?"),
+        (("--max-time", "10 s"), "of a named window\n"),
+        (("--max-time", ""), "of a named window\n"),
         (("--max-bubble", "1pt"), "not of the form 30%, 9ms"),
     ],
 )

@@ -546,7 +546,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         return tuple(sentence.removesuffix(" (-v coverage counts them)") for sentence in again)
     # Events and kernels of NCCL tell who is late; other libraries' tell no more than this.
     nccl = any(is_nccl(name) for rank in report.devices for name in rank.gaps.works)
-    late = "; bubbleviz nccl names who is late" if nccl else ""
+    late = "; bubbleviz nccl names who is late, if communicators were recorded" if nccl else ""
     waiting_ns = report.summed("exposed_point_to_point_ns")
     communication_ns = report.summed("exposed_communication_ns")
     idle = report.idle_ns >= _LITTLE * span_ns
