@@ -252,9 +252,9 @@ def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | Non
     if steps.min() < 1 or steps.min() != steps.max() or first[0] < steps[0]:
         return None
     reason = (
-        f"the ranks of the first stage are numbered from {int(first[0])}, so earlier ranks hold "
-        "earlier stages, or another pipeline; if they hold stages, ratios and stages leave them "
-        "out; --parallel tells the sizes of the run"
+        f"the ranks of the first stage are numbered from {int(first[0])}, so ranks before "
+        "them hold earlier stages, or another pipeline; if they hold stages, ratios and stages "
+        "leave them out; --parallel tells the sizes of the run"
     )
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     return Limitation("stages that may be missing", reason, int(first[0] // steps[0]), kind)

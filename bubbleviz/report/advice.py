@@ -55,12 +55,6 @@ _INCOMPLETE = (
     "Ranks of the run are missing, so its bubble is unknown: analyze the profiles of all ranks "
     "together (-v coverage names what was left out)"
 )
-#: What to do where one may be: its work would look like transfers between the others.
-_MAYBE_INCOMPLETE = (
-    "Check for missing profiles: between some stages, or behind the last one, microbatches take "
-    "long enough for one more. "
-    "If none is missing, give --parallel, and the time counts as transfers"
-)
 
 
 def first_thing(report: Report) -> str | None:
@@ -128,7 +122,7 @@ def _not_recorded(report: Report) -> tuple[str | None, str | None]:
     restrictions = report.restrictions
     advised = next((own for own in restrictions if own.advice), None)
     alone = advised and f"{advised.advice}{_window_without(report, advised.kind)}"
-    missing = _MAYBE_INCOMPLETE if MAYBE_INCOMPLETE in restrictions else None
+    missing = _check_for_missing(report) if MAYBE_INCOMPLETE in restrictions else None
     if RANKS_MISSING in restrictions and not report.single_stage:
         missing = _incomplete(report)
     return alone or _lost_launches(report), missing
@@ -144,6 +138,19 @@ def _window_without_damage(report: Report, kind: LimitationKind | None) -> str:
     """Return the window that leaves out damage of a kind, or "" if there is none."""
     windows = {note.window for note in report.limitations if note.kind is kind}
     return windows.pop() if len(windows) == 1 else ""
+
+
+def _check_for_missing(report: Report) -> str:
+    """Return the advice to check for missing profiles, with the first sign that some are missing.
+
+    The work of a missing stage would look like transfers between the others.
+    """
+    kind = LimitationKind.STAGES_MAY_BE_MISSING
+    reasons = [note.reason for note in report.limitations if note.kind is kind]
+    sign = f": {reasons[0].partition(';')[0]}" if reasons else ""
+    return (
+        f"Check for missing profiles{sign}. If none is missing, say so with --parallel tp=,pp=,dp="
+    )
 
 
 def _incomplete(report: Report) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.stage_gaps import describe_first_number
+from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.known import searched_plan
@@ -314,6 +315,18 @@ def test_stages_that_tables_skip_are_missing(tmp_path: Path) -> None:
     path.write_text("\n".join(told) + "\n")
 
     assert is_marked(bubbleviz.analyze(path))
+
+
+def test_advice_says_where_stages_may_be_missing(tmp_path: Path) -> None:
+    gpipe = replace(SCHEDULES["gpipe"], communication=False)
+    without_first = first_thing(report_on(gpipe, (1, 2, 3), tmp_path / "first"))
+    without_last = first_thing(report_on(gpipe, (0, 1, 2), tmp_path / "last"))
+
+    start = "Check for missing profiles: "
+    assert str(without_first).startswith(
+        f"{start}the ranks of the first stage are numbered from 1, so ranks before them hold"
+    )
+    assert str(without_last).startswith(f"{start}the last stage idles")
 
 
 @pytest.mark.parametrize(
