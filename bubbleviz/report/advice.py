@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from bubbleviz.count.iterations import Iteration, typical
@@ -104,7 +104,7 @@ def further_advice(report: Report) -> tuple[str, ...]:
     others = [
         a for a in advice_of(report, _worth(report, replays["measured"])) if a.text not in first
     ]
-    return tuple(a.short for a in others[:_FURTHER] if a.saving_ratio >= _LEAST_FURTHER)
+    return tuple(a.short for a in others[:_FURTHER] if (a.saving_ratio or 0.0) >= _LEAST_FURTHER)
 
 
 def _must_record_again(report: Report) -> bool:
@@ -422,8 +422,8 @@ class Advice(SavedAdvice):
         indices: their places in the report's ranks, which the columns ``rank`` hold.
         stage: likewise.
         stages: those that hold too much work; empty for other advice.
-        saving_ns: mean over the averaged iterations.
-        saving_ratio: the same as a share of their mean length.
+        saving_ns: mean over the averaged iterations; None if the replay misses them by too much.
+        saving_ratio: the same as a share of their mean length; likewise.
         error_ratio: how far that may be off, as the half width of a 95 % confidence interval; None
             where it is unknown.
         iterations: how many of them it shortens.
@@ -437,7 +437,7 @@ class Advice(SavedAdvice):
 
     ranks: tuple[int, ...] = ()
     stage: int | None = None
-    saving_ns: int = 0
+    saving_ns: int | None = 0
     iterations: int = 0
     example_iteration: int | None = None
     text: str = ""
@@ -445,7 +445,9 @@ class Advice(SavedAdvice):
     @property
     def certain(self) -> bool:
         """Whether it saves something for sure, as far as is known."""
-        return self.error_ratio is None or self.error_ratio < self.saving_ratio
+        if self.saving_ratio is None or self.error_ratio is None:
+            return True
+        return self.error_ratio < self.saving_ratio
 
     @property
     def share(self) -> str:
@@ -470,19 +472,46 @@ def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
     if _must_record_again(report):
         return ()
     diagnosis, (_, hidden) = report.explanation.diagnosis, _wrong_clocks(report)
-    found = []
-    if diagnosis is not None:
-        found = [
-            _advice(report, diagnosis, finding)
-            for finding in ranked(diagnosis, hidden)[:_LISTED]
-            if finding.saving_ratio >= worth
-        ]
-    others = (_schedule(report), _LEAST_OF_SCHEDULE), (_planned_order(report), _LEAST_OF_ORDER)
-    for other, least in others:
-        if other is not None and other.saving_ratio >= max(worth, least):
-            found.append(other)
-    found.sort(key=lambda advice: -advice.saving_ns)
-    return tuple(found[:_LISTED])
+    findings = [] if diagnosis is None else ranked(diagnosis, hidden)[:_LISTED]
+    # Savings in ns, the advice, and whether it rests on the replay of iterations.
+    advised: list[tuple[int, Advice, bool]] = []
+    for finding in findings:
+        if diagnosis is not None and finding.saving_ratio >= worth:
+            advice = _advice(report, diagnosis, finding)
+            advised.append((advice.saving_ns or 0, advice, not finding.is_measured))
+    others = (
+        (_schedule(report), _LEAST_OF_SCHEDULE, False),
+        (_planned_order(report), _LEAST_OF_ORDER, True),
+    )
+    for other, least, is_replayed in others:
+        if other is not None and (other.saving_ratio or 0.0) >= max(worth, least):
+            advised.append((other.saving_ns or 0, other, is_replayed))
+    advised.sort(key=lambda row: -row[0])
+    if diagnosis is None or not diagnosis.misses_measurement:
+        return tuple(advice for _, advice, _ in advised[:_LISTED])
+    missed_ratio = diagnosis.missed_ratio
+    return tuple(
+        _without_promise(advice, missed_ratio) if is_replayed else advice
+        for _, advice, is_replayed in advised[:_LISTED]
+    )
+
+
+def _without_promise(advice: Advice, missed_ratio: float) -> Advice:
+    """Return advice that does not say how much it saves.
+
+    Args:
+        advice: Advice whose saving was replayed.
+        missed_ratio: How far the replay is from the measured iterations, as a share of them.
+    """
+    action, separator, reasons = advice.action.partition(". ")
+    missed = f"the replay misses the measured iterations by {percent(missed_ratio)}"
+    return replace(
+        advice,
+        saving_ns=None,
+        saving_ratio=None,
+        error_ratio=None,
+        text=f"{action} (saving unknown: {missed}){separator}{reasons}",
+    )
 
 
 def _schedule(report: Report) -> Advice | None:
@@ -638,7 +667,14 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     kind = "+".join(fault.kind for fault in faults)
     place = "+".join(fault.name for fault in faults)
     error = None if finding.error_ns is None else finding.error_ns / max(finding.length_ns, 1.0)
-    saves = _outcome(report, (kind, place), finding.length_ns, finding.saving_ns, error)
+    saves = _outcome(
+        report,
+        (kind, place),
+        finding.length_ns,
+        finding.saving_ns,
+        error,
+        is_period=finding.is_measured,
+    )
     ranks = tuple(sorted({rank for fault in faults for rank in fault.ranks}))
     return Advice(
         kind=kind,
@@ -888,6 +924,8 @@ def _outcome(
     length_ns: float,
     saving_ns: float,
     error: float | None,
+    *,
+    is_period: bool = False,
 ) -> str:
     """Describe a saving: its share, the remaining length of iterations, and GPU-hours per day.
 
@@ -897,14 +935,18 @@ def _outcome(
         length_ns: Length of an iteration in the replay.
         saving_ns: Time saved per iteration in the replay.
         error: Maximum error of the share, or None if unknown.
+        is_period: Whether the length is the measured time from one iteration to the next.
     """
     share = saving_ns / length_ns if length_ns else 0.0
+    gpu_hours = f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
+    saved = saved_share(*what, share, error)
+    if is_period:
+        left = in_ms(round(length_ns - saving_ns))
+        before = in_ms(round(length_ns))
+        return f"{saved}: {left} from one iteration to the next instead of {before}, {gpu_hours}"
     at_least = "at least " if at_most(*what) else ""
     left_ns = _measure_remaining(report, length_ns - saving_ns, share)
-    return (
-        f"{saved_share(*what, share, error)}: iterations of {at_least}{in_ms(round(left_ns))}, "
-        f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
-    )
+    return f"{saved}: iterations of {at_least}{in_ms(round(left_ns))}, {gpu_hours}"
 
 
 def _measure_remaining(report: Report, replayed_ns: float, share: float) -> float:

@@ -298,7 +298,7 @@ def _changes(first: SavedReport, other: SavedReport) -> Iterator[str]:
     yield from (text for _, text in sorted(found, key=lambda own: -own[0]))
     known = {own.place for own in first.advice}
     for own in other.advice:
-        if own.place not in known and own.saving_ratio >= _CHANGED_SLOWDOWN:
+        if own.place not in known and (own.saving_ratio or 0.0) >= _CHANGED_SLOWDOWN:
             saved = saved_share(own.kind, own.place, own.saving_ratio, own.error_ratio)
             yield f"new advice: {own.action.partition('. ')[0]} ({saved})"
 

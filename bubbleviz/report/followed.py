@@ -104,8 +104,8 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
 
     Advice counts as followed only if the fault that it names shrank by more than noise, and the
     rest of the job stayed the same. If several pieces were followed, each is compared with the
-    combined saving. Advice that promises less than ``SAME_SAVING`` is left out, and of each kind
-    only the first piece is checked.
+    combined saving. Advice that promises less than ``SAME_SAVING``, or nothing, is left out, and of
+    each kind only the first piece is checked.
 
     Args:
         before: The report that gives the advice.
@@ -116,26 +116,33 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
     """
     results, kinds = [], set[str]()
     for advice in before.advice:
-        if advice.saving_ratio < SAME_SAVING or advice.kind in kinds:
+        promised_ratio = advice.saving_ratio or 0.0
+        if promised_ratio < SAME_SAVING or advice.kind in kinds:
             continue
         kinds.add(advice.kind)
         # If iterations overlap, an earlier end of one does not shorten the run as much, because
         # the next one has already begun.
         overlapping = before.headline == "period" or advice.place == "between-iterations"
         window = "period" if overlapping else "step"
-        results.append(_check_advice(advice, before, after, window))
+        results.append(_check_advice(advice, promised_ratio, before, after, window))
     if (more := _more_microbatches(before, after)) is not None:
-        results.append(_check_advice(more, before, after, before.headline))
+        promised_ratio = more.saving_ratio or 0.0
+        results.append(_check_advice(more, promised_ratio, before, after, before.headline))
     return tuple(results)
 
 
 def _check_advice(
-    advice: SavedAdvice, before: SavedReport, after: SavedReport, window: str
+    advice: SavedAdvice,
+    promised_ratio: float,
+    before: SavedReport,
+    after: SavedReport,
+    window: str,
 ) -> FollowedAdvice:
     """Return whether a piece of advice was followed, how, and whether its promise was kept.
 
     Args:
         advice: Advice of the earlier report.
+        promised_ratio: Share of an iteration that it promises to save.
         before: The earlier report.
         after: Report of the later run.
         window: Ratio by whose windows iterations are compared.
@@ -150,15 +157,15 @@ def _check_advice(
         verdict = NOT_FOLLOWED
     elif saved is None:
         verdict = UNKNOWN
-    elif saved >= advice.saving_ratio - tolerance:
+    elif saved >= promised_ratio - tolerance:
         verdict = KEPT
     else:
-        verdict = IN_PART if saved >= _IN_PART * advice.saving_ratio else NOT_KEPT
+        verdict = IN_PART if saved >= _IN_PART * promised_ratio else NOT_KEPT
     return FollowedAdvice(
         advice.kind,
         advice.place,
         advice.action.partition(". ")[0],
-        advice.saving_ratio,
+        promised_ratio,
         advice.error_ratio,
         change,
         saved,

@@ -21,10 +21,11 @@ class SavedAdvice:
     """One thing to do; see :class:`~bubbleviz.report.advice.Advice`.
 
     ``indices`` are the places of its ranks among those of the report; empty for all, or none.
+    ``saving_ratio`` is None if nothing is promised.
     """
 
     kind: str
-    saving_ratio: float
+    saving_ratio: float | None
     action: str = ""
     place: str = ""
     error_ratio: float | None = None
@@ -39,8 +40,12 @@ def at_most(kind: str, place: str) -> bool:
     return any(own in _MOVING and where != _WHOLE_LAYERS for own, where in parts)
 
 
-def saved_share(kind: str, place: str, saving_ratio: float, error_ratio: float | None) -> str:
-    """Return what advice saves, in percent, and how far that may be off."""
+def saved_share(
+    kind: str, place: str, saving_ratio: float | None, error_ratio: float | None
+) -> str:
+    """Return what advice saves, in percent, and how far that may be off, or "unknown"."""
+    if saving_ratio is None:
+        return "unknown"
     most = "up to " if at_most(kind, place) else ""
     error = "" if error_ratio is None else f" ± {100 * error_ratio:.2f}"
     return f"{most}-{percent(saving_ratio)}{error}"

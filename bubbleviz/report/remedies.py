@@ -210,7 +210,11 @@ def _describe_measure(advice: SavedAdvice, repeated: SavedAdvice) -> tuple[bool,
     name, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
     last = dict(repeated.measure).get(name)
     if last is None or not _is_remedied(advice.kind, first, last):
-        return False, f"it still costs {percent(repeated.saving_ratio)} of an iteration"
+        if repeated.saving_ratio is None:
+            cost = "it is still advised"
+        else:
+            cost = f"it still costs {percent(repeated.saving_ratio)} of an iteration"
+        return False, cost
     if advice.kind == "queue":
         return True, f"{last:,.0f} {name}s are queued, {first:,.0f} were"
     if advice.kind == "token":

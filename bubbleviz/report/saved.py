@@ -327,7 +327,7 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _Advice(SavedAdvice):
-    saving_ratio: Finite
+    saving_ratio: Finite | None
     error_ratio: Finite | None = None
     ranks: tuple[Count, ...] = ()
 

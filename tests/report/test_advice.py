@@ -334,6 +334,7 @@ def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> N
     (told,) = report.advice
 
     assert told.error_ratio is not None
+    assert told.saving_ratio is not None
     assert told.error_ratio > told.saving_ratio
     assert str(first_thing(report)).startswith("The schedule itself causes the bubble")
     assert further_advice(report) == (told.short,)

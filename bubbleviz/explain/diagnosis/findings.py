@@ -35,7 +35,7 @@ from bubbleviz.explain.slowdown.replay import (
 )
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scattered
-from bubbleviz.model.grouping import distinct, groups_of, heads, looked_up, sorted_rows
+from bubbleviz.model.grouping import distinct, found_in, groups_of, heads, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -56,6 +56,8 @@ _LEAST_SAVING = 3
 _WARM_UP = 1.5
 #: Time between iterations that takes a smaller share of them is not worth a sentence.
 _BETWEEN = 0.01
+#: Savings are not promised if the replay misses the measured iterations by more than this share.
+_MISSED = 0.1
 #: Of two faults of these kinds one is part of the other.
 _NESTED = ("link", "iteration", "launch")
 
@@ -72,6 +74,7 @@ class Finding:
         saved_iterations: number of iterations that save anything to speak of.
         error_ns: half width of the 95 % confidence interval of the mean saving (Student's t over
             the iterations that save), with what the replay misses; None where two save at most.
+        is_measured: Whether the saving was measured, and does not rest on the replay.
     """
 
     faults: tuple[Fault, ...]
@@ -79,6 +82,7 @@ class Finding:
     length_ns: float
     saved_iterations: int
     error_ns: float | None
+    is_measured: bool = False
 
     @property
     def saving_ratio(self) -> float:
@@ -96,12 +100,20 @@ class Diagnosis:
         length_ns: their mean length; where they overlap the mean time from one to the next.
         warm_up: how many times as long as the median of the others the first iteration took, which
             does not count then; 0 where it counts.
+        missed_ratio: Mean difference between the replayed and the measured iterations, as a share
+            of the measured ones; of replicas that drift apart each is measured from its own start.
     """
 
     findings: tuple[Finding, ...]
     iterations: int
     length_ns: float
     warm_up: float
+    missed_ratio: float = 0.0
+
+    @property
+    def misses_measurement(self) -> bool:
+        """Whether the replay is too far from the measured iterations to promise a saving."""
+        return self.missed_ratio > _MISSED
 
 
 def diagnosis_of(
@@ -160,8 +172,7 @@ def diagnosis_of(
     counts = slice(1 if warm_up > _WARM_UP else 0, None)
     base_ns = lengths_without([()])[counts, 0]
     length_ns = float(base_ns.mean()) if length_ns is None else length_ns
-    missed_ns = np.abs(base_ns - whole_ns[counts])
-    missed_ratio = float(missed_ns.mean() / max(whole_ns[counts].mean(), 1))
+    missed_ratio = _missed_ratio(base_ns, whole_ns[counts])
 
     def finding(faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
         saved_ns = base_ns - without_ns[counts]
@@ -198,7 +209,37 @@ def diagnosis_of(
         len(base_ns),
         length_ns,
         warm_up if warm_up > _WARM_UP else 0.0,
+        min(
+            missed_ratio,
+            _missed_ratio(base_ns, _longest_replicas_ns(seen.work, replay.iterations)[counts]),
+        ),
     )
+
+
+def _missed_ratio(replayed_ns: Ints, measured_ns: Ints) -> float:
+    """Return the mean difference of two lengths of iterations, as a share of the measured ones."""
+    missed_ns = np.abs(replayed_ns - measured_ns)
+    return float(missed_ns.mean() / max(measured_ns.mean(), 1))
+
+
+def _longest_replicas_ns(work: Work, iterations: Ints) -> Ints:
+    """Return the measured length of each iteration on the replica that takes longest.
+
+    Replicas that never wait for each other drift apart, and the replay starts all of them at once.
+
+    Args:
+        work: Work of all ranks.
+        iterations: Numbers of the iterations, ascending; each has work besides transfers.
+    """
+    rows = np.flatnonzero(
+        ~plays(work.role, POINT_TO_POINT) & (found_in(iterations, work.iteration) != NONE)
+    )
+    parts = groups_of(work.iteration[rows], work.replica[rows])
+    start_ns, end_ns = group_extents(
+        parts.of_row, len(parts), work.start_ns[rows], work.end_ns[rows]
+    )
+    place = found_in(iterations, work.iteration[rows][parts.first])
+    return group_latest(place, len(iterations), end_ns - start_ns, 0)
 
 
 def _lengths(
@@ -329,7 +370,7 @@ def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
             run.hosts, int(rank[first[0]]), since_ns, until_ns, float(until_ns - since_ns)
         ),
     )
-    yield Finding((fault,), saving_ns, length_ns, int(paused.sum()), error_ns)
+    yield Finding((fault,), saving_ns, length_ns, int(paused.sum()), error_ns, is_measured=True)
 
 
 def _evidence(

@@ -14,7 +14,7 @@ from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line, percent
 from bubbleviz.render import document as doc
-from bubbleviz.report.advice import advice_of
+from bubbleviz.report.advice import Advice, advice_of
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
 from bubbleviz.report.report import Report, cost_in_words, even_chunks
 
@@ -215,27 +215,53 @@ def not_averaged(report: Report) -> Iterator[doc.Block]:
 # Advice: what would shorten iterations, and by how much a replay of them proves.
 
 
+#: Lengths that differ by less than this share of the first are the same base of a saving.
+_SAME_BASE = 0.01
+
+
 def advice_table(report: Report) -> Iterator[doc.Block]:
     """Yield what saves most, then at most four more; savings overlap and do not add up."""
     diagnosis, listed = report.explanation.diagnosis, advice_of(report)
     if diagnosis is None or not listed:
         return
+    replayed = counted(diagnosis.iterations, "iteration")
+    if diagnosis.misses_measurement:
+        base_ns = None
+        title = (
+            f"What would shorten an iteration; a replay of {replayed} misses their measured length "
+            f"by {percent(diagnosis.missed_ratio)}, so the savings that rest on it are unknown"
+        )
+    else:
+        base_ns = diagnosis.length_ns
+        title = (
+            f"What would shorten an iteration ({doc.milliseconds(base_ns)} ms), by a replay of "
+            f"{replayed}; savings do not add up"
+        )
     rows = [
         {
             "saves ms": doc.milliseconds(advice.saving_ns),
-            "share": advice.share,
+            "share": _share_of_base(advice, base_ns),
             # The saving has its own columns.
             "what to do": one_line(advice.action, 400),
         }
         for advice in listed
     ]
-    yield doc.Table(
-        f"What would shorten an iteration ({doc.milliseconds(diagnosis.length_ns)} ms), by a "
-        f"replay of {counted(diagnosis.iterations, 'iteration')}; savings do not add up",
-        rows,
-        left=("what to do",),
-        wrap=("what to do",),
-    )
+    yield doc.Table(title, rows, left=("what to do",), wrap=("what to do",))
+
+
+def _share_of_base(advice: Advice, titled_ns: float | None) -> str:
+    """Return the share that advice saves, followed by its base if that is not in the title.
+
+    Args:
+        advice: Any advice.
+        titled_ns: Length of an iteration in the title; None if the title has none.
+    """
+    if not advice.saving_ns or not advice.saving_ratio:
+        return advice.share
+    base_ns = advice.saving_ns / advice.saving_ratio
+    if titled_ns is not None and abs(base_ns - titled_ns) <= _SAME_BASE * titled_ns:
+        return advice.share
+    return f"{advice.share} of {doc.milliseconds(base_ns)} ms"
 
 
 # Bubble ratios over the averaged iterations, a row each.

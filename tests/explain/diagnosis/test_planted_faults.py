@@ -121,6 +121,7 @@ def test_a_fault_is_named_first_and_its_saving_is_true(
     assert first.text == first_thing(_report(planted))
     truth_ns = _diagnosis(planted).length_ns - _diagnosis(without).length_ns
     length_ns = _diagnosis(planted).length_ns
+    assert first.saving_ns is not None
     assert abs(first.saving_ns - truth_ns) < 0.02 * length_ns
     assert first.saving_ns > 0.5 * truth_ns
 
@@ -183,6 +184,7 @@ def test_a_rank_that_receives_in_another_order_than_is_sent_is_replayed() -> Non
     assert first.kind == "order"
     length_ns = _diagnosis(swapped).length_ns
     truth_ns = length_ns - _diagnosis(PAIR).length_ns
+    assert first.saving_ns is not None
     assert first.saving_ns == pytest.approx(truth_ns, abs=0.002 * length_ns)
     assert first.saving_ns > 0.02 * length_ns
 
@@ -193,9 +195,10 @@ def test_all_advice_saves_of_the_same_length() -> None:
     length_ns = _diagnosis(swapped).length_ns
 
     assert {"order", "launch"} <= {one.kind for one in advice}
-    left = [f"of {round(length_ns - one.saving_ns) / 1e6:,.3f} ms, " for one in advice]
-    assert all(told in one.text for told, one in zip(left, advice, strict=True))
-    assert all(one.saving_ratio == pytest.approx(one.saving_ns / length_ns) for one in advice)
+    for one in advice:
+        assert one.saving_ns is not None
+        assert f"of {round(length_ns - one.saving_ns) / 1e6:,.3f} ms, " in one.text
+        assert one.saving_ratio == pytest.approx(one.saving_ns / length_ns)
 
 
 def stage_and_pipeline(device: int) -> tuple[int, int]:
@@ -265,7 +268,8 @@ def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
     advice = advice_of(report)
 
     assert [own.kind for own in advice] == ["collective", "iteration"]
-    assert advice[0].saving_ns > advice[1].saving_ns
+    savings_ns = [own.saving_ns for own in advice if own.saving_ns is not None]
+    assert savings_ns[0] > savings_ns[1]
     assert advice[0].text == first_thing(report)
     truth_ns = _diagnosis(normed).length_ns - _diagnosis(slow).length_ns
     assert advice[0].saving_ns == pytest.approx(truth_ns, rel=0.02)

@@ -169,6 +169,7 @@ def test_a_fault_is_named_first_and_its_removal_saves_what_is_promised(
     assert first.kind == kind
     assert not ranks or first.ranks == ranks
     assert saved > 0.02
+    assert first.saving_ratio is not None
     assert first.saving_ratio == pytest.approx(saved, abs=0.02)
     assert (first.error_ratio is None) == (first.iterations == 1)
     assert (first.error_ratio or 0) < max(0.02, first.saving_ratio)
@@ -211,7 +212,8 @@ def test_a_job_without_a_fault_is_bound_by_its_schedule(
 ) -> None:
     job = replace(BASE, schedule=schedule, replicas=replicas, noise=0.02)
 
-    assert not [a for a in _advice(tmp_path, simulated(job)) if a.saving_ratio > 0.01]
+    savings = [advice.saving_ratio for advice in _advice(tmp_path, simulated(job))]
+    assert not [saving for saving in savings if saving is None or saving > 0.01]
 
 
 @pytest.mark.parametrize("every", [1, 3])
