@@ -226,9 +226,11 @@ def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
     pairs = ", ".join(f"{before} and {after}" for before, after in gaps)
     reason = (
         f"between ranks {pairs} every microbatch takes longer than one more F and B would, and no "
-        "profile holds the ranks between them; ratios are incomplete"
+        "profile holds the ranks between them; ratios are incomplete, and stages are counted among "
+        "the given ranks"
     )
-    return Limitation("stages without a profile", reason, len(gaps))
+    kind = LimitationKind.STAGES_COUNTED_AMONG_GIVEN
+    return Limitation("stages without a profile", reason, len(gaps), kind)
 
 
 def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | None:

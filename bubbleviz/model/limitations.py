@@ -42,6 +42,7 @@ class LimitationKind(Enum):
     STAGES_UNKNOWN = auto()  # though ranks work: nothing shows which they hold
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
     STAGES_COUNTED_FROM_HELD = auto()  # earlier ones have no profile, and nothing tells how many
+    STAGES_COUNTED_AMONG_GIVEN = auto()  # stages between them have no profile, of unknown number
     COMMUNICATION_COUNTED = (
         auto()
     )  # kernels that look like it count as compute, so bubbles are larger

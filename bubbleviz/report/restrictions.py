@@ -155,6 +155,13 @@ RESTRICTIONS = (
         kind=LimitationKind.STAGES_COUNTED_FROM_HELD,
     ),
     Restriction(
+        "stages-counted-among-given",
+        "stages are counted among the given ranks",
+        "its stages are counted among the given ranks",
+        of_part=True,
+        kind=LimitationKind.STAGES_COUNTED_AMONG_GIVEN,
+    ),
+    Restriction(
         "operations-without-gpu-work",
         "incomplete: the GPU work of some operations is not in the profile",
         "it is incomplete, since the GPU work of some operations is not in the profile",

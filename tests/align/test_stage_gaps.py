@@ -151,7 +151,8 @@ def test_the_first_and_last_of_eight_stages_are_marked_everywhere(tmp_path: Path
     report = report_on(replace(FOUR, schedule="zb-h1", stages=8, microbatches=16), (0, 7), tmp_path)
 
     assert is_marked(report)
-    assert [restriction.code for restriction in report.restrictions] == ["ranks-missing"]
+    codes = [restriction.code for restriction in report.restrictions]
+    assert codes == ["ranks-missing", "stages-counted-among-given"]
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
     assert "incomplete: ranks of the run are missing" in text_of(report)
     (reason,) = [n.reason for n in report.limitations if n.what == "stages without a profile"]
@@ -327,6 +328,18 @@ def test_advice_says_where_stages_may_be_missing(tmp_path: Path) -> None:
         f"{start}the ranks of the first stage are numbered from 1, so ranks before them hold"
     )
     assert str(without_last).startswith(f"{start}the last stage idles")
+
+
+@pytest.mark.parametrize("ranks", [(0, 3), (0, 1, 3)])
+def test_stages_around_a_gap_are_counted_among_the_given_ranks(
+    ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    report = report_on(FOUR, ranks, tmp_path)
+
+    assert [rank.stage for rank in report.ranks] == list(range(len(ranks)))
+    codes = [own.code for own in report.restrictions]
+    assert codes == ["ranks-missing", "stages-counted-among-given"]
+    assert "stages are counted among the given ranks" in text_of(report)
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,10 @@ def test_bounds_of_clocks_count(
             "incomplete: ranks of the run are missing; "
             "stages are counted from the first that has a profile",
         ),
-        ((0, 1, 3), "incomplete: ranks of the run are missing"),
+        (
+            (0, 1, 3),
+            "incomplete: ranks of the run are missing; stages are counted among the given ranks",
+        ),
     ],
 )
 def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
