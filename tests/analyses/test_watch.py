@@ -466,6 +466,58 @@ def test_watching_that_is_ended_has_done_its_work(number: signal.Signals, tmp_pa
     assert (running.returncode, err) == (0, "")
 
 
+@pytest.mark.parametrize("content", [b"", b"no recording\n"])
+def test_ctrl_c_without_any_readable_recording_is_an_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rank-00000.bvrec").write_bytes(content)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        [sys.executable, "-m", "bubbleviz", "watch", str(tmp_path), "--plain"],
+        cwd=CHECKOUT,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        first = running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        _, rest = running.communicate(timeout=60)
+
+    assert running.returncode == 1
+    reason = "no recording of bubbleviz.annotate" if content else "the file is empty"
+    assert reason in first + rest
+
+
+def test_only_empty_recordings_end_in_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank-0000{rank}.bvrec").touch()
+
+    assert watch(tmp_path, "--interval", "0.01", "--stop-after", "0.05") == 1
+    assert capsys.readouterr().err.count("the file is empty: its process recorded nothing") == 2
+
+
+def test_a_recording_without_a_whole_header_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank-00000.bvrec").write_bytes(b'{"schema":')
+    (tmp_path / "rank-00001.bvrec").touch()
+
+    assert watch(tmp_path, "--interval", "0.01", "--stop-after", "0.05") == 0
+    assert "the file is empty" not in capsys.readouterr().err
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+
+    assert watch(tmp_path, "--interval", "0.01", "--stop-after", "0.05") == 1
+    assert "cannot be read (Permission denied)" in capsys.readouterr().err.replace("\n", " ")
+
+
 #: Contents of a recording that cannot be read, and the reason.
 UNREADABLE = {
     "no recording": (b"no recording\n", "no recording of bubbleviz.annotate"),

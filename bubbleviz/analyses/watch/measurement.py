@@ -302,6 +302,14 @@ class Watcher:
             unreadable=unreadable,
         )
 
+    def empty_recordings(self) -> tuple[str, ...]:
+        """Return the paths of the recordings, if all of them are still empty."""
+        parts = self._folder.parts
+        have_bytes = any(part.header is not None or part.cut_bytes for part in parts)
+        if have_bytes or self._folder.unreadable:
+            return ()
+        return tuple(part.path for part in parts)
+
     def _unreadable(self) -> Iterator[str]:
         """Yield why files cannot be read, or cannot yet: their lines may still be written."""
         yield from map(str, self._folder.unreadable.values())

@@ -88,28 +88,35 @@ def watch(
     watcher = Watcher(folder)
     sight: Sight | None = None
     label = names.replaced(Path(folder).resolve().name)
-    with (
-        opened(label, jsonl, listen, tensorboard) as outputs,
-        ExitStack() as stack,
+    with opened(label, jsonl, listen, tensorboard) as outputs, ExitStack() as stack:
         # Watching ends where its job does: by Ctrl-C, or by SIGTERM of a scheduler.
-        suppress(KeyboardInterrupt, BrokenPipeError, SystemExit),
-        unwinding([signal.SIGTERM]),
-    ):
-        show = _shown(stack, folder, names, plain=plain)
-        for sight in map(names.replaced, _looks(watcher, interval, stop_after)):
-            for take in outputs:
-                take(sight)
-            show(sight)
-            for reason in filter(None, map(exceeded, sight.iterations)):
-                if run is None:
-                    stack.close()
-                    complain(reason, TOO_LARGE, names)
-                    raise typer.Exit(TOO_LARGE)
-                start(reason)
-            look_after()
-        # The reason was printed when the file could not be read.
-        if sight is not None and sight.unreadable and not sight.trend:
+        with suppress(KeyboardInterrupt, BrokenPipeError, SystemExit), unwinding([signal.SIGTERM]):
+            show = _shown(stack, folder, names, plain=plain)
+            for sight in map(names.replaced, _looks(watcher, interval, stop_after)):
+                for take in outputs:
+                    take(sight)
+                show(sight)
+                for reason in filter(None, map(exceeded, sight.iterations)):
+                    if run is None:
+                        stack.close()
+                        complain(reason, TOO_LARGE, names)
+                        raise typer.Exit(TOO_LARGE)
+                    start(reason)
+                look_after()
+        stack.close()
+        # The reason was printed when a file could not be read.
+        if sight is not None and not sight.trend and not _is_any_readable(sight, watcher, names):
             raise typer.Exit(1)
+
+
+def _is_any_readable(sight: Sight, watcher: Watcher, names: PrivateNames) -> bool:
+    """Return whether recordings can be read, or may be later; print which ones are empty."""
+    from bubbleviz.sources.readers import emptiness
+
+    empty = watcher.empty_recordings()
+    for path in empty:
+        complain(f"{path}: {emptiness(path)}", 0, names)
+    return not sight.unreadable and not empty
 
 
 def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Iterator[Sight]:

@@ -439,12 +439,17 @@ class FollowedFolder:
         Raises:
             InputError: the folder cannot be read.
         """
+        # A pattern matches nothing in a folder that may not be read, so its names are listed.
         try:
-            paths = in_order(map(str, self._folder.glob(f"*{layout.SUFFIX}")))
+            names = [path.name for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            names = []
         except OSError as error:
             raise InputError(
                 f"{self._folder}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
+        recordings = (name for name in names if name.endswith(layout.SUFFIX))
+        paths = in_order(str(self._folder / name) for name in recordings)
         self._parts = {
             path: self._parts.get(path) or PartReader(path, self.names) for path in paths
         }
