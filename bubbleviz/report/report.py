@@ -618,6 +618,7 @@ def _limitations(
     limitations.extend(_not_averaged(counts, numbered=not inferred))
     limitations.extend(_unrecorded_waits(run, counts))
     limitations.extend(_lacking(run, counts))
+    limitations.extend(gathered(_describe_idle_ranks(run, counts)))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
     if not any_among(run.operations.phase, (*BACKWARD, Phase.FB)):
@@ -630,6 +631,29 @@ def _limitations(
         )
     limitations.extend(_ambiguous_ratios(counts))
     return tuple(limitations)
+
+
+def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
+    """Yield a limitation for each rank that had no work in some complete iterations.
+
+    Such a rank takes part with work of zero length, so it counts as idle.
+    """
+    extents = counts.extents
+    is_complete = np.array([i.complete for i in counts.iterations], np.bool_)
+    has_no_work = extents.present & (extents.first_ns == extents.last_ns)
+    is_idle = has_no_work & (is_complete & counts.inside)[:, None]
+    for index in np.flatnonzero(is_idle.any(axis=0)).tolist():
+        rank = run.ranks[index]
+        stage = "" if rank.stage is None else f" (stage {rank.stage})"
+        idle_in = np.flatnonzero(is_idle[:, index]).tolist()
+        names = some_of([counts.iterations[k].name for k in idle_in], _NAMED)
+        noun = "iteration" if len(idle_in) == 1 else "iterations"
+        yield Limitation(
+            "iterations without work",
+            f"{rank.label}{stage} ran no forward or backward in {noun} {names}, so it counts "
+            "as idle there",
+            len(idle_in),
+        )
 
 
 def _not_averaged(counts: Counts, *, numbered: bool) -> Iterator[Limitation]:

@@ -83,6 +83,19 @@ def test_an_idle_stage_counts_with_no_work(name: str, tmp_path: Path) -> None:
         assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
 
 
+def test_coverage_names_the_iterations_of_an_idle_stage(tmp_path: Path) -> None:
+    truth = plant(IDLE, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    idle = [note for note in report.limitations if note.what == "iterations without work"]
+    (note,) = idle
+    names = [str(number) for number in truth.planting.idle_iterations]
+    assert note.count == len(names)
+    assert f"in iterations {', '.join(names)}, so it counts as idle there" in note.reason
+    assert "stage 0" in note.reason
+    assert report.restrictions == ()
+
+
 def test_causes_of_an_idle_stage_add_up_to_its_bubble(tmp_path: Path) -> None:
     plant(IDLE, tmp_path)
     report = bubbleviz.analyze(tmp_path)
