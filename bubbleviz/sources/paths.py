@@ -280,10 +280,12 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
         f"*{s}" for s in (*suffixes, *nsys_files.ENDINGS, *nsys_files.REPORT_SUFFIXES, *tables)
     )
     neither = "no profile" if also is None else f"neither {also[0]} nor a profile"
-    raise InputError(
-        f"{path}: the directory holds {neither} (looked for {looked_for}); "
-        "export reports of nsys with: nsys export --type sqlite REPORT.nsys-rep"
-    )
+    json_files = sorted((file for file in content if file.endswith(".json")), key=natural_key)
+    remedy = "export reports of nsys with: nsys export --type sqlite REPORT.nsys-rep"
+    if json_files:
+        # Most of the JSON files in a folder are no traces, so they are only read by name.
+        remedy = f"name JSON files themselves if they are traces, such as {json_files[0]}"
+    raise InputError(f"{path}: the directory holds {neither} (looked for {looked_for}); {remedy}")
 
 
 def _folders_below(path: str) -> list[str]:

@@ -498,6 +498,6 @@ def next_step(path: str) -> str:
         return "write a row for each operation (bubbleviz guide tables)"
     if path.endswith(SUFFIX):
         return "record again (bubbleviz guide record)"
-    if path.endswith((".json", ".gz", ".pb", ".db", ".rpd")):
+    if path.endswith((".json", ".jsonl", ".txt", ".gz", ".pb", ".db", ".rpd")):
         return "give the file that the profiler wrote, or copy it again"
     return EXPORT_AGAIN

@@ -125,3 +125,31 @@ def test_a_pipe_of_the_shell_is_read(saved: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - begun > 0.5
+
+
+def test_a_directory_with_json_files_asks_for_the_files(tmp_path: Path, cli: CommandLine) -> None:
+    for name in ("rank10.json", "rank2.json"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+
+    code, _, error = cli("analyze", tmp_path)
+    message = " ".join(error.split())
+
+    assert code == 1
+    assert "holds no profile" in message
+    assert "name JSON files themselves if they are traces, such as" in message
+    assert message.endswith("rank2.json")
+    assert "nsys export" not in message
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "txt"])
+def test_empty_text_files_are_not_called_reports_of_nsys(
+    ending: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    empty = tmp_path / f"empty.{ending}"
+    empty.touch()
+
+    code, _, error = cli("analyze", empty)
+
+    assert code == 1
+    assert "the file is empty" in error
+    assert "nsys" not in error
