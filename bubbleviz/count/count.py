@@ -18,9 +18,9 @@ from bubbleviz.count.window_bounds import window_bounds
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.start_skew import find_common_start
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Bools, Floats, Ints, marked, scattered
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, marked, scattered
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.operations import RankIntervals, RunningTimes
+from bubbleviz.model.operations import Operations, RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.window import Window
@@ -446,14 +446,14 @@ def _measured(
     ratios = ratio_definitions()
     present = [rank_presence(part) for part in rank_iterations.slices_of(run)]
     columns = rank_iterations.joined_ranks([of_ranks for of_ranks, _ in present])
-    first_ns, last_ns, step_last_ns, takes_part, names_work, has_stepped = columns
+    first_ns, last_ns, step_last_ns, takes_part, may_have_run, has_stepped = columns
     paused = _paused(run.pauses, first_ns, takes_part)
     extents = Extents(first_ns, last_ns, step_last_ns, takes_part, paused)
     evidence = completeness.joined_evidence([own for _, own in present])
     statuses = completeness.iteration_statuses(
         evidence,
         run.operations.phase,
-        can_idle=_can_idle(run, extents) & ~names_work,
+        can_idle=_can_idle(run, extents) & ~may_have_run,
         is_recorded=has_stepped & (run.recorded_start_ns <= find_iteration_starts(extents)),
     )
     awaited_ns = _find_awaited_recording(run, extents)
@@ -539,9 +539,9 @@ def rank_presence(
         part: some ranks of a run.
 
     Returns:
-        columns: The columns of :class:`Extents` by name, and two masks. ``names_work``: a range of
-            the rank names a forward or backward of the iteration. ``has_stepped``: the rank ran its
-            Optimizer to the end.
+        columns: The columns of :class:`Extents` by name, and two masks. ``may_have_run``: the
+            rank may have run a forward or backward of the iteration. ``has_stepped``: the rank ran
+            its Optimizer to the end.
         evidence: Evidence on whether the iterations are complete.
     """
     operations, shape = part.operations, part.shape
@@ -559,17 +559,38 @@ def rank_presence(
     first_ns, last_ns = over(WORK)
     counted = among(operations.phase, COUNTED)
     present = marked(shape[0] * shape[1], cell[usable & counted]).reshape(shape)
-    names_work = marked(present.size, cell[(operations.iteration >= 0) & counted])
+    may_have_run = marked(present.size, cell[find_possible_work(operations, cell)])
     whole_steps = usable & (operations.phase == Phase.OPTIMIZER) & (operations.cut == 0)
     columns: dict[str, Ints | Bools] = {
         "first_ns": first_ns,
         "last_ns": last_ns,
         "step_last_ns": over(COMPUTE)[1],
         "present": present,
-        "names_work": names_work.reshape(shape),
+        "may_have_run": may_have_run.reshape(shape),
         "has_stepped": marked(present.size, cell[whole_steps]).reshape(shape),
     }
     return columns, completeness.evidence_of(operations, present)
+
+
+def find_possible_work(operations: Operations, cell: Ints) -> Bools:
+    """Return a mask of the forwards and backwards that may have run on the device.
+
+    A range that launched nothing ran nothing if the rank was recorded in the iteration, which
+    other GPU work of the iteration shows, for example the Optimizer::
+
+        launches      F0 B0   Optimizer   F0 B0       Optimizer   F0 B0   Optimizer
+        recorded      F0 B0   Optimizer               Optimizer                         not recorded
+                                          ran nothing             unknown
+
+    Args:
+        operations: Operations of some ranks.
+        cell: Number of the iteration and rank of each operation.
+    """
+    is_work = (operations.iteration >= 0) & among(operations.phase, COUNTED)
+    is_recorded = (operations.iteration >= 0) & (operations.has_span == 1)
+    launched_nothing = (operations.has_span == 0) & (operations.launched_ns == NONE)
+    is_empty = launched_nothing & (operations.cut == 0) & np.isin(cell, distinct(cell[is_recorded]))
+    return np.asarray(is_work & ~is_empty, bool)
 
 
 def find_iteration_starts(extents: Extents) -> Ints:

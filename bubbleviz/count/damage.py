@@ -11,7 +11,7 @@ from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phase_masks import EVALUATION, among
@@ -21,6 +21,7 @@ from bubbleviz.model.phases import COUNTED
 _NOTICEABLE = 0.01
 #: Minimum length of an undamaged window that is suggested, as a share of the averaged iterations.
 _MIN_WINDOW_SHARE = 1 / 3
+_LEFT_OUT = "; iterations are left out in which ranks may have had nothing to run"
 _ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wrong"
 
 
@@ -43,15 +44,25 @@ def locate_damage(
         return tuple(recording.limitations for recording in recordings)
     located = [
         [
-            (_update_kind(note, profile, run, averaged), _damaged_iterations(note, profile, run))
-            for note in recording.limitations
+            (
+                _update_kind(note, profile, run, averaged),
+                _damaged_iterations(note, profile, run, counts),
+            )
+            for note in _explain_idle_ranks(recording, profile, run, counts)
         ]
         for profile, recording in enumerate(recordings)
     ]
     masks = [mask for notes in located for _, mask in notes if mask is not None]
     window = _undamaged_window(np.logical_or.reduce(masks), counts) if masks else ""
     return tuple(
-        tuple(_add_place(note, mask, averaged, window) for note, mask in notes) for notes in located
+        tuple(
+            replace(note, reason=f"{note.reason}{_LEFT_OUT}")
+            if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
+            and _may_have_idled(profile, run, counts)
+            else _add_place(note, mask, averaged, window)
+            for note, mask in notes
+        )
+        for profile, notes in enumerate(located)
     )
 
 
@@ -122,22 +133,18 @@ def _add_place(
     return replace(note, reason=reason, window=window)
 
 
-def _damaged_iterations(note: Limitation, profile: int, run: Run) -> Bools | None:
+def _damaged_iterations(note: Limitation, profile: int, run: Run, counts: Counts) -> Bools | None:
     """Return a mask of the iterations with the damage of a limitation, or None if unknown.
 
     Args:
         note: Any limitation.
         profile: Index of its profile.
         run: The merged recordings.
+        counts: Ratios of the run's iterations.
     """
     if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK:
-        operations = run.operations
-        is_lacking = among(operations.phase, COUNTED) & (operations.has_span == 0)
-        is_lacking &= (operations.cut == 0) & (operations.iteration >= 0)
-        is_lacking &= np.isin(operations.rank, run.rank_of_local[profile])
-        mask = np.zeros(len(run.iteration_names), bool)
-        mask[operations.iteration[is_lacking]] = True
-        return mask
+        rows = _find_lacking(profile, run, counts)
+        return marked(len(run.iteration_names), run.operations.iteration[rows])
     # A kernel belongs to the iteration that launched it, even if it runs after the next one begins.
     if note.times_ns is not None:
         damage_ns = note.times_ns, note.times_ns
@@ -150,6 +157,80 @@ def _damaged_iterations(note: Limitation, profile: int, run: Run) -> Bools | Non
     n_ended_before = np.searchsorted(ended_ns, start_ns)
     n_began = np.searchsorted(began_ns, end_ns, side="right")
     return np.asarray(n_began > n_ended_before, bool)
+
+
+def _mask_work(run: Run) -> Bools:
+    """Return a mask of the ranks with recorded work in an iteration, shape (iterations, ranks)."""
+    operations = run.operations
+    is_work = among(operations.phase, COUNTED) & (operations.has_span == 1)
+    rows = np.flatnonzero(is_work & (operations.iteration >= 0))
+    works = np.zeros((len(run.iteration_names), len(run.ranks)), bool)
+    works[operations.iteration[rows], operations.rank[rows]] = True
+    return works
+
+
+def _find_lacking(profile: int, run: Run, counts: Counts) -> Ints:
+    """Return the forwards and backwards of a profile that lack GPU work.
+
+    Those of a rank that had nothing to run in an iteration lack nothing.
+
+    Args:
+        profile: Index of the profile.
+        run: The merged recordings.
+        counts: Ratios of the run's iterations.
+    """
+    operations = run.operations
+    is_lacking = among(operations.phase, COUNTED) & (operations.has_span == 0)
+    is_lacking &= (operations.cut == 0) & (operations.iteration >= 0)
+    is_lacking &= np.isin(operations.rank, run.rank_of_local[profile])
+    rows = np.flatnonzero(is_lacking)
+    # Extents contain idle ranks, although these have no work.
+    is_idle = counts.extents.present & ~_mask_work(run)
+    return rows[~is_idle[operations.iteration[rows], operations.rank[rows]]]
+
+
+def _explain_idle_ranks(
+    recording: Recording, profile: int, run: Run, counts: Counts
+) -> Iterator[Limitation]:
+    """Yield the limitations of a recording, without damage where ranks had nothing to run.
+
+    Args:
+        recording: Any recording.
+        profile: Index of its profile.
+        run: The merged recordings.
+        counts: Ratios of the run's iterations.
+    """
+    for note in recording.limitations:
+        is_of_work = note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
+        if is_of_work and len(_find_lacking(profile, run, counts)) == 0:
+            reason = (
+                f"{recording.source.path}: these are all forwards and backwards of their ranks in "
+                "an iteration and launched nothing, so the ranks count as idle"
+            )
+            yield replace(note, reason=reason, kind=LimitationKind.OTHER)
+        else:
+            yield note
+
+
+def _may_have_idled(profile: int, run: Run, counts: Counts) -> bool:
+    """Return whether a rank may have had nothing to run in an iteration that is left out.
+
+    It works before and after that iteration, so the capture did not cut it, and none of its ranges
+    has GPU work there.
+
+    Args:
+        profile: Index of the profile with the rank.
+        run: The merged recordings.
+        counts: Ratios of the run's iterations.
+    """
+    rows = _find_lacking(profile, run, counts)
+    works = _mask_work(run)
+    has_worked = np.logical_or.accumulate(works, axis=0)
+    will_work = np.logical_or.accumulate(works[::-1], axis=0)[::-1]
+    may_idle = ~works & has_worked & will_work
+    is_left_out = np.array([not i.averaged for i in counts.iterations], bool)
+    iteration = run.operations.iteration[rows]
+    return bool((may_idle[iteration, run.operations.rank[rows]] & is_left_out[iteration]).any())
 
 
 def _align_times(times_ns: Ints, clock: ProfileClock) -> Ints:

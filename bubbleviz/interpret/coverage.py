@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.interpret.linking import CompactTimes, LinkedProfile, LinkRule
+from bubbleviz.conventions.kinds import WORK_CALLS
+from bubbleviz.interpret.linking import NEVER, CompactTimes, LinkedProfile, LinkRule, Links
 from bubbleviz.interpret.spans import RankWork
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
-from bubbleviz.model.grouping import groups_of, rows_by_value
+from bubbleviz.model.grouping import distinct, groups_of, rows_by_value, without
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, RankOperations, UnattributedKernels
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.profile import Ranges, tid_of
+from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
+from bubbleviz.model.profile import CallLog, Ranges, process_of, tid_of
 
 if TYPE_CHECKING:
     from intervaltree import IntervalTree
@@ -227,3 +228,35 @@ def _cut_short(operations: RankOperations, rows: Ints, last: Ints, calls: Ints) 
         less = (kernels[others] > kernels[row]) & (calls[others] < calls[row])
         result[index] = others.any() and bool(less.all())
     return result
+
+
+def locate_launches(
+    operations: RankOperations, links: Links, calls: CallLog, process: Ints
+) -> RankOperations:
+    """Return the operations, those without GPU work with the time of a launch that they made.
+
+    Such a launch shows that the GPU work of the operation was lost. An operation that launched
+    nothing ran nothing. Launches of other threads count too, because backward may run there.
+
+    Args:
+        operations: Operations of one profile.
+        links: Links of the kernels and copies to their calls.
+        calls: Calls of the profile.
+        process: Process of each rank.
+    """
+    lacking = np.flatnonzero((operations.has_span == 0) & among(operations.phase, COUNTED))
+    if len(lacking) == 0:
+        return operations
+    linked = distinct(links.call[links.call != NONE].astype(np.int64))
+    lost = calls.at(without(calls.named(WORK_CALLS), linked))
+    process_of_lost = process_of(lost.thread)
+    launched_ns = operations.launched_ns.copy()
+    # There are few ranks.
+    for rank, rows in rows_by_value(operations.rank[lacking]):
+        of_rank = lacking[rows]
+        starts_ns = np.sort(lost.start_ns[process_of_lost == process[rank]])
+        next_launch = np.searchsorted(starts_ns, operations.host_start_ns[of_rank])
+        next_ns = np.append(starts_ns, NEVER)[next_launch]
+        has_launch = next_ns <= operations.host_end_ns[of_rank]
+        launched_ns[of_rank] = np.where(has_launch, next_ns, NONE)
+    return operations.changed(launched_ns=launched_ns)

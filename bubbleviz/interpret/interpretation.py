@@ -21,7 +21,13 @@ from bubbleviz.interpret.communication import (
     unknown_kernels_of,
     with_added_communication,
 )
-from bubbleviz.interpret.coverage import OPEN, UNRECORDED, mark_unrecorded, measure_coverage
+from bubbleviz.interpret.coverage import (
+    OPEN,
+    UNRECORDED,
+    locate_launches,
+    mark_unrecorded,
+    measure_coverage,
+)
 from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times
 from bubbleviz.interpret.linking import LinkedProfile, LinkRule, Links, enclosing_ranges, link
@@ -309,6 +315,13 @@ def interpret(
         operations = tables["operations"]
         refuse_merged_runs(profile.source.path, operations, hints.iteration >= 0)
         operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
+        if profile.launches_known:
+            processes = activities.ranks[:, 0]
+            operations = locate_launches(operations, linked.links, profile.calls, processes)
+        else:
+            lost = operations.has_span == 0
+            launched_ns = np.where(lost, operations.host_start_ns, operations.launched_ns)
+            operations = operations.changed(launched_ns=launched_ns)
         late = longest(tables.pop("late"))
         operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
         tables["operations"] = operations.compacted()

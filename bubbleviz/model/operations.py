@@ -116,7 +116,8 @@ class RankOperations(OperationKeys):
         active_ns: length of the union of its compute kernels.
         busy_ns: span less the holes in which a receive of its own spins.
         received_ns: end of the last receive that was launched from inside its ranges.
-        launched_ns: when the host launched the first of the kernels that make the span.
+        launched_ns: when the host launched the first of the kernels that make the span; without
+            GPU work, when it launched work that was lost, or -1 if it launched nothing.
         receive_start_ns: device start of the last receive launched inside the operation.
         receive_launched_ns: when the host launched that receive.
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tracemalloc
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,9 +31,12 @@ from tests.support.edited_databases import change
 from tests.support.exact import WINDOWS
 from tests.support.needs import real_file
 from tests.support.operation_tables import csv_of
+from tests.support.torch_traces import traces_of
 
 CUT = "iterations cut by the capture"
 UNPAIRED = "iterations across ranks"
+WITHOUT_WORK = "forwards and backwards without GPU work"
+MARK = "operations-without-gpu-work"
 
 #: Stage 0 runs nothing in two of six iterations, and waits for the others before its Optimizer.
 IDLE = Planting(iterations=6, jitter=0.1, barrier=True, idle_stage=0, idle_iterations=(1, 4))
@@ -212,6 +217,136 @@ def test_a_stage_may_idle_in_half_of_the_iterations(tmp_path: Path) -> None:
     for window in ("schedule", "stage", "period"):
         mean = report.summary.bubble_ratio[window].mean
         assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+
+
+# Idle stages that enter their ranges and launch nothing.
+
+
+def add_empty_ranges(path: Path, *, is_named: bool = False, is_launched: bool = False) -> None:
+    """Add the ranges of all forwards and backwards to the idle iterations of ``IDLE``.
+
+    Args:
+        path: nsys export of the planted run.
+        is_named: Whether a range names each of these iterations.
+        is_launched: Whether one of the ranges contains a launch, whose kernel is not recorded.
+    """
+    with closing(sqlite3.connect(path)) as db:
+        # The idle stage has the fewest forwards.
+        (thread,) = db.execute(
+            "SELECT globalTid FROM NVTX_EVENTS WHERE text = 'F0.0.0' "
+            "GROUP BY globalTid ORDER BY count(*) LIMIT 1"
+        ).fetchone()
+        steps = db.execute(
+            "SELECT start, end FROM NVTX_EVENTS WHERE text = 'Optimizer' AND globalTid = ? "
+            "ORDER BY start",
+            (thread,),
+        ).fetchall()
+        names = db.execute(
+            "SELECT text, eventType FROM NVTX_EVENTS WHERE globalTid = ? AND end < ? "
+            "AND (text GLOB 'F[0-9]*' OR text GLOB 'B[0-9]*') ORDER BY start",
+            (thread, steps[0][0]),
+        ).fetchall()
+        assert len(names) == 16
+        for k in IDLE.idle_iterations:
+            end_ns = steps[k][0]
+            first_ns = end_ns - 100 * len(names)
+            assert first_ns - 50 > steps[k - 1][1]
+            ranges = [
+                (first_ns + 100 * place, first_ns + 100 * place + 50, kind, name, thread)
+                for place, (name, kind) in enumerate(names)
+            ]
+            if is_named:
+                name = f"iter_{IDLE.idle_stage}_{k}"
+                ranges.append((first_ns - 50, steps[k][1] + 50, names[0][1], name, thread))
+            db.executemany(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
+                "VALUES (?, ?, ?, ?, ?)",
+                ranges,
+            )
+            if is_launched:
+                columns = "nameId, globalTid, eventClass, returnValue"
+                db.execute(
+                    "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME "
+                    f"(start, end, correlationId, {columns}) "
+                    f"SELECT ?, ?, 1000000 + ?, {columns} FROM CUPTI_ACTIVITY_KIND_RUNTIME "
+                    "WHERE globalTid = ? AND correlationId IN "
+                    "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL) LIMIT 1",
+                    (end_ns - 90, end_ns - 80, k, thread),
+                )
+        db.commit()
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("is_trace", [False, True])
+def test_a_stage_that_enters_ranges_and_launches_nothing_is_idle(
+    is_named: bool, is_trace: bool, tmp_path: Path
+) -> None:
+    truth = plant(replace(IDLE, iteration_ranges=is_named), tmp_path)
+    path = tmp_path / "node0.sqlite"
+    add_empty_ranges(path, is_named=is_named)
+    paths = traces_of(path, tmp_path) if is_trace else [path]
+    report = bubbleviz.analyze(paths)
+
+    assert report.summary.iterations == 6
+    assert CUT not in notes_of(report)
+    assert report.restrictions == ()
+    (note,) = (n for n in report.limitations if n.what == WITHOUT_WORK)
+    assert note.count == 32
+    assert "count as idle" in note.reason
+    for window in WINDOWS:
+        mean = report.summary.bubble_ratio[window].mean
+        assert mean == pytest.approx(mean_of(truth, window), abs=1e-12)
+
+
+def test_ranges_whose_launches_have_no_kernels_do_not_make_a_stage_idle(tmp_path: Path) -> None:
+    plant(IDLE, tmp_path)
+    path = tmp_path / "node0.sqlite"
+    add_empty_ranges(path, is_launched=True)
+    report = bubbleviz.analyze(path)
+
+    assert [i.complete for i in report.iterations] == [True, False, True, True, False, True]
+    assert MARK in {restriction.code for restriction in report.restrictions}
+
+
+def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Path) -> None:
+    """Its kernels and launches may all be lost, the Optimizer's included."""
+    plant(replace(IDLE, iteration_ranges=True), tmp_path)
+    path = tmp_path / "node0.sqlite"
+    add_empty_ranges(path, is_named=True)
+    thread = "(SELECT globalTid FROM NVTX_EVENTS WHERE text = 'iter_0_1')"
+    inside = " AND ".join(
+        f"start {sign} (SELECT {end} FROM NVTX_EVENTS WHERE text = 'iter_0_1')"
+        for sign, end in ((">=", "start"), ("<=", "end"))
+    )
+    calls = f"FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE globalTid = {thread} AND {inside}"
+    change(
+        path,
+        f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {thread} >> 24 << 24 "
+        f"AND correlationId IN (SELECT correlationId {calls})",
+        f"DELETE {calls}",
+    )
+    report = bubbleviz.analyze(path)
+
+    assert not report.iterations[1].complete
+    assert MARK in {restriction.code for restriction in report.restrictions}
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_rows_without_times_make_a_stage_idle_that_has_stepped(steps: bool, tmp_path: Path) -> None:
+    path = table_of(tmp_path / "run.csv", set(), steps=steps)
+    lines = path.read_text().splitlines()
+    is_empty = [line.startswith(("1,0,0,F,", "1,0,0,BW,")) for line in lines]
+    assert sum(is_empty) == 2
+    rows = [
+        ",".join([*line.split(",")[:-2], "", "", "1100000"]) if empty else f"{line},"
+        for line, empty in zip(lines, is_empty, strict=True)
+    ]
+    # A row without any time is refused.
+    rows[0] += "host_start_ns"
+    path.write_text("\n".join(rows) + "\n")
+    report = bubbleviz.analyze(path)
+
+    assert [iteration.complete for iteration in report.iterations] == [True, steps, True]
 
 
 #: Iterations of two stages, 1 ms apart: F and BW of stage 0 around those of stage 1, in us.

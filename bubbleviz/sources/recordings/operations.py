@@ -280,7 +280,7 @@ def table_of(session: RecordedSession) -> OperationTable:
         active_ns=np.maximum(end_ns - start_ns - waited_ns, 0),
         busy_ns=end_ns - start_ns,
         received_ns=received_ns,
-        launched_ns=np.where(device, own.host_start_ns, NONE),
+        launched_ns=np.where(device | ~spanned, own.host_start_ns, NONE),
         receive_start_ns=none,
         receive_launched_ns=none,
     )
