@@ -42,6 +42,8 @@ _MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
 _LARGE = 0.1
 #: Maximum ratio of a usual wait to the longest idle time before other queued work.
 _USUAL = 2
+#: Parts of the names of CUDA and HIP API calls that queue a function of the host on a stream.
+_HOST_FUNCTIONS = ("LaunchHostFunc", "StreamAddCallback")
 #: Maximum number of streams whose first work is checked.
 _MAX_STREAMS = 64
 
@@ -380,12 +382,34 @@ def find_times_before_first_work(
         returned_ns = int(calls.at(np.array([call[row]], np.int64)).end_ns[0])
         due_ns = max(returned_ns, int(launched_ns[row]))
         rank = int(activities.rank[row])
-        if _is_unexplained(activities, row, due_ns, usual_ns[rank]):
+        is_unexplained = _is_unexplained(activities, row, due_ns, usual_ns[rank])
+        if is_unexplained and not _has_host_function(calls, int(call[row])):
             ranks.append(rank)
             starts.append(due_ns)
             ends.append(int(activities.start_ns[row]))
     columns = (np.array(column, np.int64) for column in (ranks, starts, ends))
     return join_intervals([RankIntervals(*columns)], len(activities.ranks))
+
+
+def _has_host_function(calls: model.CallLog, row: int) -> bool:
+    """Return whether the thread of a launch queued a host function before this launch.
+
+    Work that is launched afterwards on the stream waits until the function returns, and no profile
+    records when that is::
+
+        launches    │ function   a
+        recorded    │                          ├ a ┤
+        function    │    ├────────────────────┤
+
+    Args:
+        calls: All calls of the profile.
+        row: Row of the launching call.
+    """
+    launch = calls.at(np.array([row], np.int64))
+    rows = (calls.containing(name) for name in _HOST_FUNCTIONS)
+    functions = calls.at(distinct(*rows))
+    is_before = functions.start_ns < launch.start_ns[0]
+    return bool((is_before & (functions.thread == launch.thread[0])).any())
 
 
 def _measure_longest_gap(

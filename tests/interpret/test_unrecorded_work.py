@@ -311,13 +311,25 @@ BEFORE = "incomplete: work launched before the capture is not recorded"
 MS = 1_000 * US
 
 
-def captured_late(folder: Path, *kernels: K, first: tuple[int, int] = (463 * MS, 464 * MS)) -> Path:
-    """Return a capture that begins while the device works: its first kernel has to wait."""
+def captured_late(
+    folder: Path,
+    *kernels: K,
+    first: tuple[int, int] = (463 * MS, 464 * MS),
+    call: C | None = None,
+) -> Path:
+    """Return a capture that begins while the device works: its first kernel has to wait.
+
+    Args:
+        folder: Folder of the capture.
+        *kernels: More kernels.
+        first: Start and end of the kernel that waits.
+        call: One more call, or None.
+    """
     # A kernel on another stream begins at once.
     rows = [K(150 * US, 160 * US, 1, stream=20), K(*first, 2), *kernels]
     rows.append(K(464 * MS, 473 * MS, 3))
     calls = [C(100 * US, 105 * US, 1), C(120 * US, 125 * US, 2), C(130 * US, 135 * US, 3)]
-    return profile(folder, rows, calls)
+    return profile(folder, rows, calls if call is None else [*calls, call])
 
 
 @pytest.mark.parametrize("form", WRITERS)
@@ -346,6 +358,19 @@ def test_waits_that_recorded_work_explains_are_not_unknown(
 ) -> None:
     report = bubbleviz.idle(captured_late(tmp_path, *case[1]))
     assert not marked(report)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize(
+    ("start_us", "tid", "expected"), [(110, 1, []), (140, 1, [BEFORE]), (110, 2, [BEFORE])]
+)
+def test_a_host_function_before_the_launch_explains_its_wait(
+    tmp_path: Path, form: str, start_us: int, tid: int, expected: list[str]
+) -> None:
+    start_ns = start_us * US
+    call = C(start_ns, start_ns + US, 77, name="cudaLaunchHostFunc", tid=tid)
+    report = bubbleviz.idle(WRITERS[form](captured_late(tmp_path, call=call), tmp_path))
+    assert marked(report) == expected
 
 
 def test_little_work_on_other_streams_explains_no_wait(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ HIP = {
     "cuLaunchKernel": "hipExtModuleLaunchKernel",
     "cudaEventQuery_v3020": "hipEventQuery",
     "cudaLaunchKernel": "hipLaunchKernel",
+    "cudaLaunchHostFunc": "hipLaunchHostFunc",
     "cudaDeviceSynchronize": "hipDeviceSynchronize",
     "cuCtxSynchronize": "hipCtxSynchronize",
     "cudaStreamSynchronize": "hipStreamSynchronize",
