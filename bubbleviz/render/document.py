@@ -247,7 +247,10 @@ def wrapped(
         kept = lines[most - 1]
         while measure(f"{kept} …") > width and " " in kept.strip():
             kept = kept.rpartition(" ")[0]
-        lines[most - 1 :] = [fitting(f"{kept} …", width, measure)]
+        last = f"{kept} …"
+        if measure(last) > width and any(letter.isdigit() for letter in kept):
+            last = "…"
+        lines[most - 1 :] = [fitting(last, width, measure)]
     return lines
 
 
