@@ -448,15 +448,21 @@ def test_a_folder_is_waited_for_and_a_file_is_refused(
     assert f"give profiles to bubbleviz analyze {FIXTURES / '1f1b'}" in line
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_watching_that_is_ended_has_done_its_work(number: signal.Signals, tmp_path: Path) -> None:
+def start_watching(folder: Path) -> subprocess.Popen[str]:
+    """Start ``bubbleviz watch`` on a folder, with its error stream as a pipe."""
+    # A process that was started in the background may ignore the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(
-        [sys.executable, "-m", "bubbleviz", "watch", str(tmp_path), "--plain"],
+    return subprocess.Popen(
+        [sys.executable, "-m", "bubbleviz", "watch", str(folder), "--plain"],
         cwd=CHECKOUT,
         stderr=subprocess.PIPE,
         text=True,
-    ) as running:
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_watching_that_is_ended_has_done_its_work(number: signal.Signals, tmp_path: Path) -> None:
+    with start_watching(tmp_path) as running:
         assert running.stderr is not None
         # It watches once it says that it waits.
         assert str(tmp_path) in running.stderr.readline()
@@ -469,13 +475,7 @@ def test_watching_that_is_ended_has_done_its_work(number: signal.Signals, tmp_pa
 @pytest.mark.parametrize("content", [b"", b"no recording\n"])
 def test_ctrl_c_without_any_readable_recording_is_an_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "rank-00000.bvrec").write_bytes(content)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(
-        [sys.executable, "-m", "bubbleviz", "watch", str(tmp_path), "--plain"],
-        cwd=CHECKOUT,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with start_watching(tmp_path) as running:
         assert running.stderr is not None
         first = running.stderr.readline()
         running.send_signal(signal.SIGINT)
