@@ -18,13 +18,15 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import CodedTexts, coded_texts
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import capitalised, counted, not_option, one_line, rank_name
+from bubbleviz.model.texts import capitalised, counted, listed, not_option, one_line, rank_name
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import is_idle_elsewhere, measure_of
 from bubbleviz.report.report import Report
 
 #: Characters of a range's name in a sentence.
 _LONGEST_NAME = 60
+#: Maximum number of ranks that a sentence lists.
+_MAX_RANKS = 3
 
 
 def operation_label(report: Report, row: int) -> str:
@@ -69,6 +71,25 @@ def numbered_rank(report: Report, rank: int) -> str:
     """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
     own = report.ranks[rank]
     return rank_name(own.global_rank, own.index, own.label)
+
+
+def name_ranks(report: Report, ranks: Sequence[int]) -> str:
+    """Return the names of ranks in a sentence: all of one, or the first numbers of several.
+
+    Args:
+        report: Report of the run.
+        ranks: Places of the ranks in the report, at least one.
+    """
+    if len(ranks) == 1:
+        return numbered_rank(report, ranks[0])
+    are_numbered = all(report.ranks[rank].global_rank is not None for rank in ranks)
+    numbers = listed([str(number) for number in rank_numbers(report, ranks)], _MAX_RANKS)
+    return f"ranks {numbers}{'' if are_numbered else ' in pipeline order'}"
+
+
+def rank_numbers(report: Report, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of ranks in their job, in ascending order."""
+    return tuple(sorted(report.ranks[rank].number for rank in ranks))
 
 
 def subject(label: str) -> str:
