@@ -26,7 +26,7 @@ from bubbleviz.model.grouping import (
     stretches,
 )
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import Source, pid_of
@@ -341,7 +341,7 @@ def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> N
                 raise MismatchError(f"{path} and {source.path}: both hold {words}")
 
 
-def _whole_iterations(operations: RankOperations, *, sure: bool = True) -> tuple[Ints, Ints, Ints]:
+def _whole_iterations(operations: Operations, *, sure: bool = True) -> tuple[Ints, Ints, Ints]:
     """Return rank, forwards and chunks of the (rank, iteration) that a capture did not cut.
 
     These begin with microbatch 0, every forward has its backward there, and vice versa, and an
@@ -356,7 +356,7 @@ def _whole_iterations(operations: RankOperations, *, sure: bool = True) -> tuple
     return rank, forwards, chunks
 
 
-def _whole_in(operations: RankOperations, sure: bool) -> tuple[Ints, Ints, Ints]:
+def _whole_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
     """Return :func:`_whole_iterations` of a stretch of ranks."""
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
     iterations = int(operations.iteration.max(initial=0)) + 1

@@ -20,7 +20,7 @@ from bubbleviz.align.waits import NEVER
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.intervals import group_extents, group_sum
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
 
@@ -74,7 +74,7 @@ class Histories:
 
 
 def histories_of(
-    operations: RankOperations, virtual_stage: Ints, ready_ns: Ints, recorded_ns: tuple[Ints, Ints]
+    operations: Operations, virtual_stage: Ints, ready_ns: Ints, recorded_ns: tuple[Ints, Ints]
 ) -> Histories:
     """Return the histories of ranks.
 

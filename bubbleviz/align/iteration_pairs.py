@@ -30,7 +30,7 @@ from bubbleviz.model.grouping import (
 )
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted
@@ -65,7 +65,7 @@ class Pairing:
 
 def pair_iterations(
     joined: JoinedRecordings,
-    operations: RankOperations,
+    operations: Operations,
     inputs: Arrivals,
     virtual_stage: Ints,
     pipeline: Ints,
@@ -118,7 +118,7 @@ def pair_iterations(
     return Pairing(number, tuple(map(str, range(len(present)))), told, own, found_links)
 
 
-def _select_compared(operations: RankOperations, works: Bools) -> Iterator[Bools]:
+def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
     """Yield masks of operations whose times show which iterations of ranks belong together.
 
     The best mask comes first. Backwards are best, because after iterations without work a rank may
@@ -140,7 +140,7 @@ def _select_compared(operations: RankOperations, works: Bools) -> Iterator[Bools
     yield works
 
 
-def _number_by_time(operations: RankOperations, works: Bools, compared: Bools) -> Ints | None:
+def _number_by_time(operations: Operations, works: Bools, compared: Bools) -> Ints | None:
     """Number the iterations of all ranks by time, or return None if they do not match in time.
 
     Args:
@@ -167,7 +167,7 @@ def _number_by_time(operations: RankOperations, works: Bools, compared: Bools) -
 
 
 def _agrees_with_times(
-    operations: RankOperations, works: Bools, iteration: Ints, moved_ns: Ints
+    operations: Operations, works: Bools, iteration: Ints, moved_ns: Ints
 ) -> bool:
     """Return whether the iterations over all ranks are the same if they are numbered by time.
 
@@ -265,7 +265,7 @@ def _neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Nei
     return before, rank, first | alike | together
 
 
-def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:
+def _by_name(operations: Operations, named: Ints, counted: Bools) -> Pairing:
     """Pair by name; a post-validation carries the number of the iteration that it validates."""
     # Most operations are as the one before.
     rows = heads(operations.rank, operations.iteration, named, counted)

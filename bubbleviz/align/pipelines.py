@@ -21,7 +21,7 @@ from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import grouping
 from bubbleviz.model.arguments import refuse_strange
 from bubbleviz.model.columns import NONE, Ints, Table, scattered
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import counted, natural_key
 
@@ -254,8 +254,8 @@ def first_stages(stages: VirtualStages, count: int) -> Ints:
 
 
 def with_model_chunks(
-    operations: RankOperations, stages: VirtualStages, by_name: bool
-) -> tuple[RankOperations, Ints]:
+    operations: Operations, stages: VirtualStages, by_name: bool
+) -> tuple[Operations, Ints]:
     """Return the operations with chunks counted in the model's order, and virtual stages.
 
     Where names give stages (``by_name``), the chunk columns may hold these.

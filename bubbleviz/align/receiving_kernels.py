@@ -25,7 +25,7 @@ from bubbleviz.interpret.recording import Recording, UnknownKernels
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 
 #: Minimum number of receives on a rank, and their minimum share of the kernels that begin before
 #: the input of their operation exists.
@@ -150,7 +150,7 @@ def _inputs_ready(staging: Staging, precedences: Precedences) -> Ints:
     return group_latest(rows[is_used], len(staging.operations), before_ns, NEVER)
 
 
-def _starts_without(of_ranks: Sequence[UnknownKernels], operations: RankOperations) -> Ints:
+def _starts_without(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
     """Return the starts of all operations as if those that begin with a kernel began after it.
 
     Args:
@@ -169,20 +169,20 @@ def _starts_without(of_ranks: Sequence[UnknownKernels], operations: RankOperatio
     return start_ns
 
 
-def _rows_of_rank(operations: RankOperations, rank: int) -> Ints:
+def _rows_of_rank(operations: Operations, rank: int) -> Ints:
     """Return the rows of a rank's operations, which are in order of ranks."""
     first, end = np.searchsorted(operations.rank, (rank, rank + 1))
     return np.arange(first, end)
 
 
 def _are_receiving(
-    of_ranks: Sequence[UnknownKernels], operations: RankOperations, ready_ns: Ints
+    of_ranks: Sequence[UnknownKernels], operations: Operations, ready_ns: Ints
 ) -> bool:
     """Return whether kernels of one name wait for inputs on several ranks."""
     return sum(_is_receiving(of_rank, operations, ready_ns) for of_rank in of_ranks) > 1
 
 
-def _is_receiving(kernels: UnknownKernels, operations: RankOperations, ready_ns: Ints) -> bool:
+def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
     """Return whether kernels of one name on one rank wait for the inputs of their operations.
 
     They do if they spend most of their time before an input exists, and do not end before it does.

@@ -33,7 +33,7 @@ from bubbleviz.align.stage_order import (
 from bubbleviz.align.waits import Arrivals, Waits, waits
 from bubbleviz.model.columns import NONE, Bools, Ints, marked, scattered
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_in, sorted_rows
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS
 
@@ -214,7 +214,7 @@ def neighbours(table: Timetable, ranks: Ints, others: Ints, held: Ints) -> Bools
 
 
 def matched(
-    operations: RankOperations,
+    operations: Operations,
     inputs: Arrivals,
     virtual_stage: Ints,
     stage: Ints,
@@ -396,7 +396,7 @@ def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
 
 
 def split(
-    operations: RankOperations, inputs: Arrivals, number: Ints, machine: Ints
+    operations: Operations, inputs: Arrivals, number: Ints, machine: Ints
 ) -> tuple[VirtualStages, bool] | None:
     """Return the only split into stages and replicas that fits, and whether by ranks' numbers.
 
@@ -425,7 +425,7 @@ def split(
     return _split(timetable(every, machine, give=_GIVE), kinds, number)
 
 
-def _kinds(operations: RankOperations, orders: Orders, ranks: int) -> Ints:
+def _kinds(operations: Operations, orders: Orders, ranks: int) -> Ints:
     """Return a number that ranks share which run alike; -1 for those that do not train.
 
     Alike are the order of operations, and which transfers they name for which chunks.

@@ -363,12 +363,11 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         *without_members(collectives, joined.exposed),
     )
     pairing = staging.pairing
-    unplaced = tables.Operations.of(
-        staging.operations.changed(
-            rank=place[joined.operations.rank],
-            iteration=pairing.iteration,
-            **{name: getattr(joined.operations, name) for name in TIMES},
-        ),
+    unplaced = replace(
+        staging.operations,
+        rank=place[joined.operations.rank],
+        iteration=pairing.iteration,
+        **{name: getattr(joined.operations, name) for name in TIMES},
         virtual_stage=staging.virtual_stage,
         stages=tuple(rank.stage for rank in ranks),
         global_ranks=tuple(rank.global_rank for rank in ranks),

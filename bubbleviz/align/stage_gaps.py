@@ -36,7 +36,7 @@ from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 
@@ -51,7 +51,7 @@ _ITERATION = ("rank", "iteration")
 
 
 def find_stages_before_gaps(
-    operations: RankOperations,
+    operations: Operations,
     inputs: Arrivals,
     virtual_stage: Ints,
     machine: Ints,
@@ -105,7 +105,7 @@ def find_stages_before_gaps(
 
 
 def _are_both_ways_long(
-    operations: RankOperations, inputs: Arrivals, stage: int, machine: Ints
+    operations: Operations, inputs: Arrivals, stage: int, machine: Ints
 ) -> bool:
     """Return whether both ways between two stages take long enough for another stage.
 
@@ -168,15 +168,13 @@ def _measure_fastest(iteration: Ints, way_ns: Ints) -> float:
     return float(np.median(fastest_ns))
 
 
-def _is_sent(operations: RankOperations, inputs: Arrivals) -> Bools:
+def _is_sent(operations: Operations, inputs: Arrivals) -> Bools:
     """Return a mask of the operations with a recorded send of their result."""
     has_span = np.append(operations.has_span, 0) == 1
     return np.asarray((inputs.send >= 0) & has_span[inputs.send], np.bool_)
 
 
-def _extend_until_sent(
-    operations: RankOperations, inputs: Arrivals, is_sent: Bools
-) -> RankOperations:
+def _extend_until_sent(operations: Operations, inputs: Arrivals, is_sent: Bools) -> Operations:
     """Return the operations with each end moved to the end of its send, if that is recorded."""
     sent_ns = operations.end_ns.copy()
     sent_ns[is_sent] = operations.end_ns[inputs.send[is_sent]]
@@ -198,7 +196,7 @@ def describe_gaps(stages: Sequence[int]) -> Limitation:
 
 
 def find_numbered_gaps(
-    stages: Sequence[int], operations: RankOperations, virtual_stage: Ints, number: Ints
+    stages: Sequence[int], operations: Operations, virtual_stage: Ints, number: Ints
 ) -> tuple[tuple[int, int], ...]:
     """Return the rank numbers next to the gaps that rank numbers confirm.
 
@@ -262,7 +260,7 @@ def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | Non
     return Limitation("stages that may be missing", reason, int(first[0] // steps[0]), kind)
 
 
-def find_turns(operations: RankOperations, virtual_stage: Ints) -> frozenset[int]:
+def find_turns(operations: Operations, virtual_stage: Ints) -> frozenset[int]:
     """Return the virtual stages whose next stage is on the same rank, such as the turn of a V.
 
     Args:
@@ -276,7 +274,7 @@ def find_turns(operations: RankOperations, virtual_stage: Ints) -> frozenset[int
 
 
 def runs_ahead_of_chunk(
-    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints, stage: int
+    operations: Operations, inputs: Arrivals, virtual_stage: Ints, stage: int
 ) -> bool:
     """Return whether ranks run unusually many forwards of a chunk before the next chunk starts.
 
@@ -298,7 +296,7 @@ def runs_ahead_of_chunk(
 
 
 def runs_ahead_of_backward(
-    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints, stage: int
+    operations: Operations, inputs: Arrivals, virtual_stage: Ints, stage: int
 ) -> bool:
     """Return whether ranks of the last stage run more than one forward before the first backward.
 
@@ -313,9 +311,7 @@ def runs_ahead_of_backward(
     return _runs_ahead(forward, forward, forward.left_ns + forward.waited_ns, 1)
 
 
-def _take_waits(
-    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints, stage: int
-) -> Waits:
+def _take_waits(operations: Operations, inputs: Arrivals, virtual_stage: Ints, stage: int) -> Waits:
     """Return all waits of the first 16 ranks that hold a stage; chunks are virtual stages."""
     ranks = grouping.distinct(operations.rank[virtual_stage == stage])[:_MAX_RANKS]
     rows = np.flatnonzero(np.isin(operations.rank, ranks))
@@ -352,7 +348,7 @@ def _count_microbatches(forward: Waits, group: Ints, chosen: Bools, count: int) 
 
 
 def are_adjacent_by_order(
-    stages: Sequence[int], operations: RankOperations, virtual_stage: Ints
+    stages: Sequence[int], operations: Operations, virtual_stage: Ints
 ) -> bool:
     """Return whether the orders of operations show that no stage is missing after these stages.
 
@@ -373,7 +369,7 @@ def are_adjacent_by_order(
     )
 
 
-def _count_warmup(operations: RankOperations, virtual_stage: Ints, stage: int) -> float:
+def _count_warmup(operations: Operations, virtual_stage: Ints, stage: int) -> float:
     """Return the median number of forwards of a stage before its first backward in an iteration.
 
     The result is NaN if the stage has no backward.

@@ -24,7 +24,7 @@ from bubbleviz.align.waits import Arrivals, held_waits, usual_waits, waits
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.intervals import group_sum
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, Phase
 
@@ -37,7 +37,7 @@ _LARGE, _CLOSE = 64, 8
 _GIVE = 0.25
 
 
-def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> VirtualStages:
+def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualStages:
     """Return the virtual stage of every (rank, chunk) that ran forward and backward.
 
     Compared are the microbatches that all of them have. The order is unknown where there are
@@ -73,7 +73,7 @@ def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> Virtua
     return VirtualStages(rank, chunk, stage)
 
 
-def _working(operations: RankOperations) -> int:
+def _working(operations: Operations) -> int:
     """Return how many (rank, chunk) run forward or backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
     work = among(operations.phase, phases) & (operations.has_span == 1)
@@ -139,7 +139,7 @@ def lack_many(sizes: Sequence[int]) -> bool:
 Orders = tuple[Ints, Ints, Ints, Bools]
 
 
-def orders_of(operations: RankOperations) -> Orders:
+def orders_of(operations: Operations) -> Orders:
     """Return how often each rank ran which order.
 
     Args:
@@ -165,7 +165,7 @@ def orders_of(operations: RankOperations) -> Orders:
 
 
 def _orders_in(
-    operations: RankOperations, codes: Codes, numbers: grouping.Numbering[bytes]
+    operations: Operations, codes: Codes, numbers: grouping.Numbering[bytes]
 ) -> tuple[Ints, Ints, Ints]:
     """Return how often each rank of a stretch ran which order.
 
@@ -212,7 +212,7 @@ def usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]
 # keep every one of several microbatches for as long as the next stage has it.
 
 
-def transfers_or_orders_differ(operations: RankOperations, orders: Orders) -> bool:
+def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     """Return whether ranges name a transfer that ran, or no order is common to all ranks.
 
     Kernels alone show no transfer between stages: all-to-all is sends and receives as well.
@@ -228,7 +228,7 @@ def transfers_or_orders_differ(operations: RankOperations, orders: Orders) -> bo
     return ranks > 1 and bool(np.bincount(order[trains]).max() < ranks)
 
 
-def nests(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:
+def nests(operations: Operations, inputs: Arrivals, virtual_stage: Ints) -> bool:
     """Return whether each virtual stage of a pipeline can be the one before the next.
 
     Unequally fast replicas that were taken for stages of one pipeline show here: of

@@ -22,7 +22,7 @@ from bubbleviz.align.waits import Arrivals, arrivals, usual_waits
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import TRANSFERS, Phase
 from bubbleviz.model.texts import counted, listed, some_of
@@ -105,7 +105,7 @@ class Staging:
         limitations: what could not be inferred.
     """
 
-    operations: RankOperations
+    operations: Operations
     arrivals: Arrivals
     virtual_stage: Ints
     stage_of_rank: Ints
@@ -161,7 +161,7 @@ class _Inputs:
         return max(self.world_size, named, len(numbers.number))
 
     @cached_property
-    def comparable(self) -> RankOperations | None:
+    def comparable(self) -> Operations | None:
         """The operations with iterations that are the same on all ranks; None unknown.
 
         They are if they are named, or if all ranks ran as many.
@@ -655,7 +655,7 @@ def _transfers_elsewhere(joined: JoinedRecordings, staging: Staging, virtual_sta
     return bool((only[peer + 1] == operations.rank[rows]).any())
 
 
-def _lacks_an_end(operations: RankOperations, working: Ints) -> bool:
+def _lacks_an_end(operations: Operations, working: Ints) -> bool:
     """Return whether all ranks, of one chunk each, receive activations, or all receive gradients.
 
     The first stage of a pipeline receives none of these, and the last one none of those.

@@ -26,7 +26,7 @@ from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.intervals import group_extents, group_sum
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import INFERENCE, run_kind
 from bubbleviz.model.phases import Phase
 
@@ -37,7 +37,7 @@ _EARLY = 4
 
 
 def forward_order(
-    operations: RankOperations, machine: Ints, numbers: RankNumbers, *, counted: bool
+    operations: Operations, machine: Ints, numbers: RankNumbers, *, counted: bool
 ) -> VirtualStages:
     """Return the virtual stage of every rank that goes forward; unknown (-1) where nothing shows.
 
@@ -127,7 +127,7 @@ def _levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
 _MOST_MOVED = 64
 
 
-def counted_by_order(operations: RankOperations) -> bool:
+def counted_by_order(operations: Operations) -> bool:
     """Return whether all ranks number the chunks of one window from 0 on, one after the other."""
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
@@ -138,9 +138,7 @@ def counted_by_order(operations: RankOperations) -> bool:
     return bool((number[order] == np.arange(len(order)) - first).all())
 
 
-def moved_chunks(
-    operations: RankOperations, stage: Ints, machine: Ints
-) -> tuple[RankOperations, bool]:
+def moved_chunks(operations: Operations, stage: Ints, machine: Ints) -> tuple[Operations, bool]:
     """Return operations whose chunks have one number on all ranks, and whether that was possible.
 
     Args:
@@ -171,7 +169,7 @@ def moved_chunks(
     return operations.changed(microbatch=number), True
 
 
-def _by_tokens(operations: RankOperations, ranks: Ints) -> Ints | None:
+def _by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
     """Return the stage of each of some ranks by when they run chunks of the same tokens.
 
     None where the tokens fit in more than one way.
@@ -188,13 +186,13 @@ def _by_tokens(operations: RankOperations, ranks: Ints) -> Ints | None:
     return grouping.places_in(grouping.sorted_rows(np.array(lag_ns)))
 
 
-def _chunks_of(operations: RankOperations, rank: int) -> RankOperations:
+def _chunks_of(operations: Operations, rank: int) -> Operations:
     """Return the chunks of a rank, in the order of their numbers."""
     rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
     return operations.take(rows[grouping.sorted_rows(operations.microbatch[rows])])
 
 
-def _alike(upper: RankOperations, lower: RankOperations) -> Iterator[tuple[int, Ints, Ints]]:
+def _alike(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield moves of the second rank's numbers that pair equal tokens, and the chunks of both.
 
     They leave most chunks of both, at least two, with a partner.
@@ -206,7 +204,7 @@ def _alike(upper: RankOperations, lower: RankOperations) -> Iterator[tuple[int, 
             yield move, below + move, below
 
 
-def _pass(upper: RankOperations, lower: RankOperations, beside: bool) -> bool:
+def _pass(upper: Operations, lower: Operations, beside: bool) -> bool:
     """Return whether times allow chunks to pass from one rank to the other, or to run on both."""
     if beside:
         late = lower.start_ns >= upper.end_ns - upper.busy_ns // 2

@@ -22,7 +22,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, constant
 from bubbleviz.model.grouping import Groups, first_of_each, groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, PASSED_ON, WORK, Phase
 from bubbleviz.model.texts import counted, listed, natural_key
@@ -435,7 +435,7 @@ def _need(
 
 
 def dependencies(
-    operations: RankOperations,
+    operations: Operations,
     inputs: Arrivals,
     virtual_stage: Ints,
     pipeline: Ints,
@@ -481,7 +481,7 @@ def dependencies(
 
 
 def _hops(
-    operations: RankOperations,
+    operations: Operations,
     virtual_stage: Ints,
     pipeline: Ints,
     clock: Ints,
@@ -529,7 +529,7 @@ def _hops(
     return rows[before[hops]], rows[hops]
 
 
-def reductions(collectives: CollectiveIntervals, operations: RankOperations) -> CollectiveIntervals:
+def reductions(collectives: CollectiveIntervals, operations: Operations) -> CollectiveIntervals:
     """Return the collectives that synchronise the replicas of a stage.
 
     Of each iteration of a rank this is the first all-reduce, all-gather or reduce-scatter after its

@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined, marked, scattered
 from bubbleviz.model.grouping import groups_of, heads, sorted_rows, stretches
 from bubbleviz.model.intervals import Packing, group_extents
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
 
@@ -51,7 +51,7 @@ class Arrivals(Table):
     send: Ints
 
 
-def arrivals(operations: RankOperations) -> Arrivals:
+def arrivals(operations: Operations) -> Arrivals:
     """Return when the inputs of operations were there."""
     count = len(operations)
     exact = np.where(operations.received_ns == NONE, NEVER, operations.received_ns)
@@ -74,12 +74,12 @@ def arrivals(operations: RankOperations) -> Arrivals:
     return Arrivals(exact, latest, seen, receive, sends(operations))
 
 
-def sends(operations: RankOperations) -> Ints:
+def sends(operations: Operations) -> Ints:
     """Return the row of the send of the name of each operation; -1 none."""
     return _named(operations, (Phase.SEND_F, Phase.SEND_B), 1)
 
 
-def _named(operations: RankOperations, phases: tuple[Phase, Phase], side: int) -> Ints:
+def _named(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
     """Return the row of the transfer with the key of each F, B and BW; -1 for none.
 
     Its phase is the first one for F, and the other for what goes backward. It is the last one that
@@ -111,7 +111,7 @@ def _named(operations: RankOperations, phases: tuple[Phase, Phase], side: int) -
     return found
 
 
-def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
+def _latest(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
     """Return the latest end of what a rank may have received for each of these operations.
 
     That is every transfer of no single microbatch, launched before it. ``NEVER`` for none.
@@ -139,7 +139,7 @@ def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
     return np.where(some, latest_ns - packing.shift_ns[waiting_rank], NEVER)
 
 
-def inputs_ready(operations: RankOperations, inputs: Arrivals) -> Ints:
+def inputs_ready(operations: Operations, inputs: Arrivals) -> Ints:
     """Return when the input of each operation was there at the latest, ``NEVER`` where unknown.
 
     A span that begins after its receive, or on a rank without any, begins when its input is there.
@@ -158,7 +158,7 @@ _BACKWARD = (Phase.B, Phase.BW)
 
 
 def forward_and_backward(
-    operations: RankOperations, forward: Ints, backward: Ints
+    operations: Operations, forward: Ints, backward: Ints
 ) -> tuple[Ints, Ints]:
     """Return (microbatch, chunk) that the rows run forward, then those that they run backward.
 
@@ -202,7 +202,7 @@ class Waits(Table):
     worked_ns: Ints
 
 
-def waits(operations: RankOperations, inputs: Arrivals) -> Waits:
+def waits(operations: Operations, inputs: Arrivals) -> Waits:
     """Return the waits of all first occurrences with a device span.
 
     Args:
@@ -241,7 +241,7 @@ def waits(operations: RankOperations, inputs: Arrivals) -> Waits:
     )
 
 
-def _worked(operations: RankOperations, ready_ns: Ints, rows: Ints) -> tuple[Ints, Ints]:
+def _worked(operations: Operations, ready_ns: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """Return how long operations keep their rank busy once their input is there, and when it is.
 
     Of an operation that overlaps a forward and a backward, half is one of them.
@@ -268,7 +268,7 @@ def _first_pairs(number: Ints, count: int) -> tuple[Ints, Ints]:
     return firsts[0][common], firsts[1][common]
 
 
-def usual_waits(operations: RankOperations, inputs: Arrivals) -> Waits:
+def usual_waits(operations: Operations, inputs: Arrivals) -> Waits:
     """Return the median wait of every microbatch of each (rank, chunk).
 
     Args:

@@ -18,7 +18,7 @@ from bubbleviz.interpret.inspection import DraftTrial
 from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase, unnamed
 from bubbleviz.sources.readers import OpenFile
@@ -120,7 +120,7 @@ def _trial(read: Recordings, *, parts: bool) -> DraftTrial | None:
     )
 
 
-def _uneven(operations: RankOperations) -> int:
+def _uneven(operations: Operations) -> int:
     """Return how many passes more some rank has in one direction than another one in any.
 
     Passes without GPU work count on neither side.
@@ -136,7 +136,7 @@ def _uneven(operations: RankOperations) -> int:
     return int(ways.max() - ways.min()) + int((~spans).sum())
 
 
-def _repeated(operations: RankOperations) -> bool:
+def _repeated(operations: Operations) -> bool:
     """Return whether some rank has several optimizer steps in one iteration."""
     steps = (operations.phase == Phase.OPTIMIZER) & (operations.has_span == 1)
     pairs = groups_of(operations.rank[steps], operations.iteration[steps])

@@ -15,7 +15,7 @@ from bubbleviz.interpret.spans import RankWork
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct, groups_of, rows_by_value, without
 from bubbleviz.model.intervals import group_sum
-from bubbleviz.model.operations import RankCoverage, RankOperations, UnattributedKernels
+from bubbleviz.model.operations import Operations, RankCoverage, UnattributedKernels
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import CallLog, Ranges, process_of, tid_of
@@ -160,8 +160,8 @@ OPEN, UNRECORDED = 1, 2
 
 
 def mark_unrecorded(
-    operations: RankOperations, workless: Mapping[int, Sequence[CompactTimes]], process: Ints
-) -> RankOperations:
+    operations: Operations, workless: Mapping[int, Sequence[CompactTimes]], process: Ints
+) -> Operations:
     """Return the operations with ``cut`` set where the capture ended before their work did.
 
     These are at the end of their rank, without any GPU work though they made calls, and of a
@@ -198,7 +198,7 @@ def mark_unrecorded(
     return operations.changed(cut=cut)
 
 
-def _always_idle(operations: RankOperations, rows: Ints, tail: Bools) -> Bools:
+def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
     """Tell which operations are of a phase that never has GPU work on their rank before."""
     # A post-validation has the phase of an Optimizer, and often nothing to do.
     stepping = operations.phase[rows] == Phase.OPTIMIZER
@@ -210,7 +210,7 @@ def _always_idle(operations: RankOperations, rows: Ints, tail: Bools) -> Bools:
     return idle[kind.of_row]
 
 
-def _cut_short(operations: RankOperations, rows: Ints, last: Ints, calls: Ints) -> Bools:
+def _cut_short(operations: Operations, rows: Ints, last: Ints, calls: Ints) -> Bools:
     """Tell which of the last operations have less work than each other of their phase and chunk.
 
     Args:
@@ -231,8 +231,8 @@ def _cut_short(operations: RankOperations, rows: Ints, last: Ints, calls: Ints) 
 
 
 def locate_launches(
-    operations: RankOperations, links: Links, calls: CallLog, process: Ints
-) -> RankOperations:
+    operations: Operations, links: Links, calls: CallLog, process: Ints
+) -> Operations:
     """Return the operations, those without GPU work with the time of a launch that they made.
 
     Such a launch shows that the GPU work of the operation was lost. An operation that launched

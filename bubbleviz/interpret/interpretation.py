@@ -42,7 +42,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, marked
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import RankIntervals, RankOperations
+from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phase_masks import TRAINING, among, run_kind
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile, pid_of, process_of
@@ -90,7 +90,7 @@ _KINDS = {
 
 
 def limitations_of(
-    profile: Profile, links: Links, operations: RankOperations, ranges: OperationRanges
+    profile: Profile, links: Links, operations: Operations, ranges: OperationRanges
 ) -> tuple[Limitation, ...]:
     """Return the limitations of one profile.
 
@@ -131,14 +131,14 @@ def noted(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
     )
 
 
-def _works_elsewhere(operations: RankOperations) -> Bools:
+def _works_elsewhere(operations: Operations) -> Bools:
     """Tell for each operation whether others of its rank, chunk and phase have GPU work."""
     groups = groups_of(operations.rank, operations.chunk, operations.phase)
     working = marked(len(groups), groups.of_row[operations.has_span == 1])
     return np.asarray(working[groups.of_row], bool)
 
 
-def _undivided_ranks(operations: RankOperations, ranges: OperationRanges) -> Ints:
+def _undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
     """Return the ranks with several forwards, and nothing that shows where an iteration ends."""
     forward = among(operations.phase, (Phase.F, Phase.FB))
     unnumbered = marked(len(operations), ranges.operation[ranges.unnumbered])
@@ -151,9 +151,7 @@ def _undivided_ranks(operations: RankOperations, ranges: OperationRanges) -> Int
     return without(rank[forwards > 1], np.concatenate(divided))
 
 
-def unmarked(
-    operations: RankOperations, unnumbered: Bools, in_parts: Bools, named: Ints
-) -> Candidate:
+def unmarked(operations: Operations, unnumbered: Bools, in_parts: Bools, named: Ints) -> Candidate:
     """Return how many ranks run their only microbatch again, and nothing marks iterations.
 
     One name stands for many microbatches then, and each forward behind a backward begins an
@@ -186,7 +184,7 @@ def unmarked(
 
 
 def candidates_of_operations(
-    operations: RankOperations, *, inferred: bool, told: bool = False
+    operations: Operations, *, inferred: bool, told: bool = False
 ) -> Iterator[Candidate]:
     """Yield what operations lack, or have twice.
 
@@ -368,7 +366,7 @@ def interpret(
         )
 
 
-def _limitations_of_work(linked: LinkedProfile, operations: RankOperations) -> list[Limitation]:
+def _limitations_of_work(linked: LinkedProfile, operations: Operations) -> list[Limitation]:
     """Return the limitations of the work, of which one matters only if operations were delayed.
 
     Work from before the capture changes no ratio if it ended before the first operation began.

@@ -19,7 +19,7 @@ from bubbleviz.model import grouping, intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined, stretch_of
-from bubbleviz.model.operations import HostActivities, RankOperations
+from bubbleviz.model.operations import HostActivities, Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
 
@@ -56,7 +56,7 @@ class LateLaunches(Table):
 
 
 def late_launches(
-    operations: RankOperations, thread: Ints, computed: intervals.Intervals, first_ns: Ints
+    operations: Operations, thread: Ints, computed: intervals.Intervals, first_ns: Ints
 ) -> LateLaunches:
     """Return the operations of ranks that the host launched while these had nothing to run.
 
@@ -123,7 +123,7 @@ def late_launched(
     return collectives.changed(late_ns=late_ns), launches
 
 
-def stalls(operations: RankOperations, thread: Ints) -> LateLaunches:
+def stalls(operations: Operations, thread: Ints) -> LateLaunches:
     """Return the operations of ranks inside which the GPU ran dry for far longer than in others.
 
     Args:
@@ -170,11 +170,11 @@ def longest(late: LateLaunches) -> LateLaunches:
 
 
 def with_host_activities(
-    operations: RankOperations,
+    operations: Operations,
     late: LateLaunches,
     long_calls: model.Calls | None,
     profile: model.Profile,
-) -> tuple[RankOperations, HostActivities]:
+) -> tuple[Operations, HostActivities]:
     """Return operations with more names, and the host's activities before late launches.
 
     Args:

@@ -20,7 +20,7 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK, Phase
 
@@ -31,7 +31,7 @@ _MIN_SHARE = 0.1
 _MIN_OVERLAP = 0.05
 
 
-def refuse_merged_runs(path: str, operations: RankOperations, is_named: Bools) -> None:
+def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> None:
     """Refuse a file that contains two runs of the same ranks and iterations.
 
     Args:
@@ -63,7 +63,7 @@ def refuse_merged_runs(path: str, operations: RankOperations, is_named: Bools) -
         )
 
 
-def _find_repeated(operations: RankOperations, rows: Ints, group: Ints, n_groups: int) -> Bools:
+def _find_repeated(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
     """Return a mask of the groups in which all forwards and backwards of one run occur twice.
 
     The other run may have more microbatches, which then occur once.
@@ -89,7 +89,7 @@ def _find_repeated(operations: RankOperations, rows: Ints, group: Ints, n_groups
 
 
 def _find_last_repeated(
-    operations: RankOperations, rows: Ints, group: Ints, n_groups: int, phases: tuple[Phase, ...]
+    operations: Operations, rows: Ints, group: Ints, n_groups: int, phases: tuple[Phase, ...]
 ) -> Ints:
     """Return the last microbatch of each group that occurs twice in ``phases``, or -1 without one.
 
@@ -101,7 +101,7 @@ def _find_last_repeated(
 
 
 def _find_breaks(
-    operations: RankOperations, rows: Ints, group: Ints, n_groups: int
+    operations: Operations, rows: Ints, group: Ints, n_groups: int
 ) -> tuple[Ints, Ints]:
     """Return when the first occurrences in each group end, and when the second occurrences start.
 
@@ -126,7 +126,7 @@ def _find_breaks(
 
 
 def _has_starts_between(
-    operations: RankOperations, group: Ints, rank: Ints, since_ns: Ints, until_ns: Ints
+    operations: Operations, group: Ints, rank: Ints, since_ns: Ints, until_ns: Ints
 ) -> Bools:
     """Return a mask of the groups whose rank starts an unrelated operation in their interval.
 
@@ -150,7 +150,7 @@ def _has_starts_between(
 
 
 def _count_starts(
-    operations: RankOperations,
+    operations: Operations,
     rows: Ints,
     key: Ints,
     interval_key: Ints,
@@ -176,7 +176,7 @@ def _count_starts(
     return np.asarray(high - low, np.int64)
 
 
-def _find_overlapped(operations: RankOperations, rows: Ints, group: Ints, n_groups: int) -> Bools:
+def _find_overlapped(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
     """Return a mask of the groups in which operations overlap each other.
 
     See :func:`_find_repeated` for the arguments.

@@ -286,7 +286,7 @@ def _record_ranks(
     receive = _last_received(spans["received_ns"], ran)
     launched, thread = _launched_by(ran.rows, times.first, links)
     receive_start_ns = np.append(time_ns, NONE)[receive]
-    operations = model.RankOperations.of(
+    operations = model.Operations.from_keys(
         placed,
         **spans,
         launched_ns=launched,

@@ -130,7 +130,7 @@ class RecordedTables:
             all.
     """
 
-    operations: model.RankOperations
+    operations: model.Operations
     busy: model.BusyIntervals
     active: ActiveTime
     running: model.RunningTimes

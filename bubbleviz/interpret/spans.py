@@ -16,7 +16,7 @@ from bubbleviz.interpret.linking import Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, flags_of, marked
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
-from bubbleviz.model.operations import BusyIntervals, OperationKeys, RankOperations, RunningTimes
+from bubbleviz.model.operations import BusyIntervals, OperationKeys, Operations, RunningTimes
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.profile import Activities, Ranges
@@ -342,7 +342,7 @@ def busy_times(
 
 
 def active_time(
-    operations: RankOperations,
+    operations: Operations,
     times: WorkTimes,
     busy: BusyIntervals,
     operating: intervals.Intervals,

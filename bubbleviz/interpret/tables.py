@@ -34,9 +34,9 @@ from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
+    Operations,
     RankCoverage,
     RankIntervals,
-    RankOperations,
 )
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
@@ -127,7 +127,7 @@ def recording_of(table: OperationTable) -> Recordings:
 
 
 def _extent(
-    operations: RankOperations, ranks: Iterable[RankCoverage], span_ns: tuple[int, int] = (0, 0)
+    operations: Operations, ranks: Iterable[RankCoverage], span_ns: tuple[int, int] = (0, 0)
 ) -> dict[str, Any]:
     """Return what a recording holds of all its operations: start, end, and what they explain.
 
@@ -154,7 +154,7 @@ def _extent(
 
 def _keyed(
     table: OperationTable, order: Ints, numbers: Ints
-) -> tuple[RankOperations, NameHints, Bools]:
+) -> tuple[Operations, NameHints, Bools]:
     """Return a table's operations with keys, what else it gives, and whose microbatch is counted.
 
     Args:
@@ -214,7 +214,7 @@ def _counted_iterations(rank: Ints, name: Ints) -> Ints:
     return scattered(len(rank), known, _since_first(rank[known], place))
 
 
-def _virtual_stages(table: OperationTable, operations: RankOperations, told: Ints) -> Ints:
+def _virtual_stages(table: OperationTable, operations: Operations, told: Ints) -> Ints:
     """Return the virtual stage of each operation, as far as the table gives it; -1 unknown.
 
     A rank's stage is that of its only chunk.
@@ -259,7 +259,7 @@ def _of_ranks(times: BusyIntervals, rank: Ints, count: int) -> RankIntervals:
 
 def _times(
     table: OperationTable,
-    operations: RankOperations,
+    operations: Operations,
     busy: BusyIntervals,
     unattributed: RankIntervals,
     exposed: RankIntervals,
@@ -320,9 +320,7 @@ def _times(
     return tables, rank_coverages(ran.ranks, ran_times.spent_ns)
 
 
-def _collectives(
-    table: OperationTable, order: Ints, operations: RankOperations
-) -> CollectiveIntervals:
+def _collectives(table: OperationTable, order: Ints, operations: Operations) -> CollectiveIntervals:
     """Return the collectives of a table, in order of (rank, start).
 
     Args:
@@ -359,7 +357,7 @@ def _collectives(
 
 
 def _told_collectives(
-    table: OperationTable, order: Ints, operations: RankOperations
+    table: OperationTable, order: Ints, operations: Operations
 ) -> CollectiveIntervals:
     """Return the collectives that cells hold, with the meetings that they tell."""
     told = table.collectives
@@ -408,7 +406,7 @@ def _numbered_texts(
 
 
 def _limitations(
-    table: OperationTable, operations: RankOperations, unnumbered: Bools
+    table: OperationTable, operations: Operations, unnumbered: Bools
 ) -> tuple[Limitation, ...]:
     """Return the limitations of a table, whose operations are ``unnumbered`` in part."""
     reason = (

@@ -12,7 +12,7 @@ from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operations import BusyIntervals, RankOperations
+from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.profile import Source, ToldClock
 
 
@@ -66,7 +66,7 @@ class OperationTable:
     """
 
     source: Source
-    operations: RankOperations
+    operations: Operations
     places: tuple[ToldPlace, ...]
     iterations: tuple[str, ...]
     virtual_stage: Ints

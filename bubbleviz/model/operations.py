@@ -1,42 +1,44 @@
-"""The values that the stages hand on: ranks, operations, profiles.
+"""Ranks, operations and their intervals: the tables and values that all stages share.
 
-Bulk data (operations, busy intervals) is columns; everything else is a small frozen value.
+Bulk data (operations, busy intervals) is stored in columns; everything else is a small frozen
+value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from bubbleviz.model.arrow import NO_INSTANT, ArrowTable, Column, column_of
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table, constant
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import Phase
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One row of the picture: a device as one process of one host sees it.
+    """A device as one process of one host sees it: one row of the picture.
 
     Attributes:
-        index: place in pipeline order; the ``rank`` columns hold it.
-        label: short name for people, unique in the report, for example ``"host1:2 GPU 0"``.
-        host: hostname of the profile, or the name of its file where the export holds none.
-        profile: index of the profile it was recorded in.
-        pid: operating-system process id.
-        device_id: device number as the process sees it (``deviceId`` of the CUPTI tables).
-        uuid: the GPU's UUID, where the export tells it (a MIG instance has its own).
-        gpu: the GPU's product name.
-        pci: the GPU's place on the bus.
-        stage: virtual stage of its model chunk 0; None where unknown.
-        pipeline: index of the pipeline it belongs to; None where copies of a stage cannot be
-            told apart.
-        global_rank: number of the rank in the job, where ranges, files or tables tell it.
-        bubble_ratio: mean of its own primary ratio over the averaged iterations, in a report; None
-            where it is unknown.
+        index: Index in pipeline order, the value in ``rank`` columns.
+        label: Short name for people, unique in the report, such as ``"host1:2 GPU 0"``.
+        host: Hostname of the profile, or the name of its file if the export contains no hostname.
+        profile: Index of the profile that recorded the rank.
+        pid: Process id of the operating system.
+        device_id: Device number in the process (``deviceId`` of the CUPTI tables).
+        uuid: UUID of the GPU or its MIG instance, or None if the export does not contain it.
+        gpu: Product name of the GPU, or None if unknown.
+        pci: Bus address of the GPU, or None if unknown.
+        stage: Virtual stage of model chunk 0, or None if unknown.
+        pipeline: Index of the pipeline, or None if the replicas of a stage cannot be
+            distinguished.
+        global_rank: Number of the rank in the job, or None if ranges, files and tables do not
+            give it.
+        bubble_ratio: In a report, the mean of the rank's primary ratio over the averaged
+            iterations, or None if unknown.
     """
 
     index: int
@@ -55,32 +57,33 @@ class Rank:
 
     @property
     def number(self) -> int:
-        """The rank in the job where that is known, else the place in pipeline order."""
+        """The global rank if known, otherwise the index in pipeline order."""
         return self.index if self.global_rank is None else self.global_rank
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OperationKeys(Table):
-    """What operations are, as the names and times of their ranges give it; ``-1`` is "none".
+    """Identity of operations, from the names and times of their ranges; -1 means none.
 
     Attributes:
-        rank: index of the rank.
-        iteration: index of the iteration.
-        phase: code of :class:`bubbleviz.model.phases.Phase`.
-        microbatch: microbatch number.
-        chunk: model chunk, the index of a virtual stage among its rank's.
-        sequence: sequence split.
-        second_microbatch: for a range that names two things (``FB``), the backward's.
-        second_chunk: likewise the chunk.
+        rank: Index of the rank.
+        iteration: Index of the iteration.
+        phase: Code of :class:`bubbleviz.model.phases.Phase`.
+        microbatch: Microbatch number.
+        chunk: Model chunk, the index of a virtual stage among those of its rank.
+        sequence: Sequence split.
+        second_microbatch: Microbatch of the backward, for a range that names two operations
+            (``FB``).
+        second_chunk: Model chunk of that backward.
         occurrence: 0, or n for the n-th repetition of the same key.
-        host_start_ns: start of its first range on the host.
-        host_end_ns: end of its last range.
-        cut: 1 where a range was still open when the capture ended, 2 where the work that it
-            had launched was not done by then, else 0.
-        tokens: how many tokens it takes.
-        prefix: how many tokens of the same prompts earlier operations left for it to read.
-        name_id: row of ``names``.
-        names: texts of the ranges.
+        host_start_ns: Start of the first range on the host.
+        host_end_ns: End of the last range.
+        cut: 1 if a range was still open when the capture ended, 2 if the work that it launched
+            was not finished by then, else 0.
+        tokens: Number of tokens that the operation processes.
+        prefix: Number of tokens of the same prompts that earlier operations left for it to read.
+        name_id: Row of ``names``.
+        names: Texts of the ranges.
     """
 
     rank: Ints
@@ -101,25 +104,35 @@ class OperationKeys(Table):
     names: tuple[str, ...] = field(metadata={"shared": True})
 
 
-RankOperationsT = TypeVar("RankOperationsT", bound="RankOperations")
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class RankOperations(OperationKeys):
-    """Operations of ranks whose stages are not known yet, with what they did; ``-1`` is "none".
+class Operations(OperationKeys, ArrowTable):
+    """Operations with their times on the device, and their stages once these are known.
+
+    The same table travels through the analysis. A reader or an interpretation creates it with the
+    ranks, iterations and times of one file. Alignment joins the tables of all files, fills in the
+    stages, and sorts the rows by (rank, start) on the report's clock. -1 means none or unknown.
+
+    ``polars.DataFrame(report.operations)`` and other Arrow libraries read one row per operation:
+    the columns of ``--csv`` with null for unknown values, then ``second_microbatch, second_chunk,
+    virtual_stage, busy_ns, launched_ns, global_rank``.
+
+    The columns are those of :class:`OperationKeys`, and these:
 
     Attributes:
-        start_ns: device start; meaningless where ``has_span`` is 0.
-        end_ns: device end.
-        has_span: 1 where the operation has GPU work, else 0.
-        kernels: number of compute kernels.
-        active_ns: length of the union of its compute kernels.
-        busy_ns: span less the holes in which a receive of its own spins.
-        received_ns: end of the last receive that was launched from inside its ranges.
-        launched_ns: when the host launched the first of the kernels that make the span; without
-            GPU work, when it launched work that was lost, or -1 if it launched nothing.
-        receive_start_ns: device start of the last receive launched inside the operation.
-        receive_launched_ns: when the host launched that receive.
+        start_ns: Start on the device; meaningless if ``has_span`` is 0.
+        end_ns: End on the device; meaningless if ``has_span`` is 0.
+        has_span: 1 if the operation has GPU work, else 0.
+        kernels: Number of compute kernels.
+        active_ns: Length of the union of the compute kernels.
+        busy_ns: Length of the span without the gaps in which a receive of the operation waits.
+        received_ns: End of the last receive that was launched inside the ranges of the operation.
+        launched_ns: Time when the host launched the first kernel of the span. Without GPU work,
+            the time when it launched work that was lost, or -1 if it launched nothing.
+        receive_start_ns: Device start of the last receive launched inside the operation.
+        receive_launched_ns: Time when the host launched that receive.
+        virtual_stage: Virtual stage of the operation, or -1 if unknown.
+        stages: Stage of each rank, or None if unknown; empty before alignment.
+        global_ranks: Number of each rank in the job, or None if unknown; empty before alignment.
     """
 
     start_ns: Ints
@@ -132,43 +145,31 @@ class RankOperations(OperationKeys):
     launched_ns: Ints
     receive_start_ns: Ints
     receive_launched_ns: Ints
+    virtual_stage: Ints
+    stages: tuple[int | None, ...] = field(default=(), metadata={"shared": True})
+    global_ranks: tuple[int | None, ...] = field(default=(), metadata={"shared": True})
 
     @classmethod
-    def of(cls: type[RankOperationsT], known: OperationKeys, **columns: Any) -> RankOperationsT:
-        """Return what is known of operations with further columns."""
-        return cls(**vars(known), **columns)
+    def from_keys(cls, keys: OperationKeys, **columns: Any) -> Operations:
+        """Return operations that add further columns to their keys.
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Operations(RankOperations, ArrowTable):
-    """Operations in order of (rank, start_ns), on the report's clock; ``-1`` is "none".
-
-    For Arrow's libraries (``polars.DataFrame(report.operations)``) a row is an operation, too: the
-    columns of ``--csv`` with null for what is unknown, then ``second_microbatch, second_chunk,
-    virtual_stage, busy_ns, launched_ns, global_rank``.
-
-    The columns are those of :class:`OperationKeys` and :class:`RankOperations`, and these:
-
-    Attributes:
-        virtual_stage: place of its model chunk in the model's order; -1 unknown.
-        stages: stage of each rank; None unknown.
-        global_ranks: number of each rank in the job; None unknown.
-    """
-
-    virtual_stage: Ints
-    stages: tuple[int | None, ...] = field(metadata={"shared": True})
-    global_ranks: tuple[int | None, ...] = field(metadata={"shared": True})
+        Args:
+            keys: Identity of the operations.
+            **columns: The remaining columns. Without ``virtual_stage`` all stages are unknown.
+        """
+        columns.setdefault("virtual_stage", constant(NONE, len(keys)))
+        return cls(**vars(keys), **columns)
 
     def stage_of(self, rank: Ints) -> Ints:
-        """Return the stage of each of these ranks (-1: no rank); -1 where it is not known."""
-        return of_ranks(self.stages, rank)
+        """Return the stage of each rank, or -1 for an unknown stage or for no rank (-1)."""
+        return look_up_by_rank(self.stages, rank)
 
     def global_rank_of(self, rank: Ints) -> Ints:
-        """Return the number in the job of each of these ranks; -1 as in :meth:`stage_of`."""
-        return of_ranks(self.global_ranks, rank)
+        """Return the global rank of each rank, or -1 if it is unknown or for no rank (-1)."""
+        return look_up_by_rank(self.global_ranks, rank)
 
     def shown_columns(self) -> dict[str, Ints | CodedTexts]:
-        """Return the columns of ``--csv`` by name, and some more; see :func:`known_in`."""
+        """Return the columns of ``--csv`` by name, followed by further columns."""
         spanned = self.has_span == 1
         return {
             "iteration": self.iteration,
@@ -195,31 +196,38 @@ class Operations(RankOperations, ArrowTable):
         }
 
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns of ``--csv`` by name, and some more."""
+        """Return the columns of ``--csv`` by name, followed by further columns."""
         return {name: column_of(name, column) for name, column in self.shown_columns().items()}
 
 
-def of_ranks(by_rank: Sequence[int | None], rank: Ints) -> Ints:
-    """Return the number that each of these ranks has (-1: no rank); -1 where it is not known."""
-    known = np.full(max(len(by_rank), int(rank.max(initial=NONE)) + 1) + 1, NONE, np.int64)
-    known[: len(by_rank)] = [NONE if number is None else number for number in by_rank]
-    return np.asarray(known[rank], np.int64)
+def look_up_by_rank(numbers: Sequence[int | None], rank: Ints) -> Ints:
+    """Return the number of each rank, or -1 for an unknown number or for no rank (-1).
+
+    Args:
+        numbers: Number of each rank, or None if unknown. It may be shorter than there are ranks.
+        rank: Indices of ranks, or -1 for no rank.
+    """
+    n_ranks = max(len(numbers), int(rank.max(initial=NONE)) + 1)
+    # The last row belongs to index -1, so -1 stays -1.
+    number_of_rank = np.full(n_ranks + 1, NONE, np.int64)
+    number_of_rank[: len(numbers)] = [NONE if number is None else number for number in numbers]
+    return np.asarray(number_of_rank[rank], np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BusyIntervals(Table):
-    """When operations keep their GPU busy: disjoint and sorted within one operation.
+    """Intervals in which operations keep their GPU busy, disjoint and sorted within an operation.
 
-    A span with a receive that spins inside it::
+    A span with a receive that waits inside it::
 
         kernels      ████  ██        ███
-        own receive            ▒▒▒▒
-        busy         ├────────┤      ├─┤      (the hole is bubble; other holes stay busy)
+        receive                ▒▒▒▒
+        busy         ├────────┤      ├─┤      (the wait is bubble; other gaps stay busy)
 
     Attributes:
-        operation: row of the operations table.
-        start_ns: start on the report's clock.
-        end_ns: end, exclusive.
+        operation: Row of the operations table.
+        start_ns: Start on the report's clock.
+        end_ns: End, exclusive.
     """
 
     operation: Ints
@@ -229,7 +237,7 @@ class BusyIntervals(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankIntervals(Table):
-    """Disjoint, sorted intervals of ranks (unattributed compute, for example)."""
+    """Disjoint, sorted intervals of ranks, such as unattributed compute."""
 
     rank: Ints
     start_ns: Ints
@@ -238,18 +246,19 @@ class RankIntervals(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunningTimes(Table):
-    """How long kernels and copies ran on ranks, stretch by stretch; disjoint, sorted by rank.
+    """Time for which kernels and copies ran on ranks, in disjoint sections sorted by rank.
 
-    Between two iterations' work a stretch is one in which the same things run; an iteration's work
-    is one stretch (cut where another's begins or ends), so that the table stays small.
+    The work of an iteration is one section, unless the work of another iteration begins or ends
+    inside it. Between iterations a section ends when the set of running kernels changes. This keeps
+    the table small.
 
     Attributes:
-        rank: the rank.
-        start_ns: of the stretch.
-        end_ns: of the stretch.
-        running_ns: how long any kernel or copy ran in it.
-        communication_ns: how long any communication kernel did.
-        overlapped_ns: how long compute kernels of any kind ran beside these.
+        rank: Index of the rank.
+        start_ns: Start of the section.
+        end_ns: End of the section.
+        running_ns: Time in the section for which any kernel or copy ran.
+        communication_ns: Time for which any communication kernel ran.
+        overlapped_ns: Time for which a compute kernel of any kind ran during communication.
     """
 
     rank: Ints
@@ -262,16 +271,16 @@ class RunningTimes(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HostActivities(Table):
-    """What launching threads did while their GPU had run dry: long calls, and ranges.
+    """Long calls and ranges of launching threads while their GPU had run out of work.
 
     Attributes:
-        rank: whose GPU that is.
-        operation: row of the operation that was launched late; -1 where that was a collective, or
-            the GPU ran dry inside an operation.
-        start_ns: start of the call or range.
-        end_ns: end of it.
+        rank: Rank of the GPU.
+        operation: Row of the operation that was launched late, or -1 for a late collective or a
+            gap inside an operation.
+        start_ns: Start of the call or range.
+        end_ns: End of the call or range.
         call: 1 for a CUDA call, 0 for a range.
-        name_id: row of the operations' ``names``.
+        name_id: Row of the operations' ``names``.
     """
 
     rank: Ints
@@ -284,7 +293,7 @@ class HostActivities(Table):
 
 @dataclass(frozen=True)
 class UnattributedKernels:
-    """Compute kernels of one name that no compute operation holds, on one rank."""
+    """Compute kernels of one name on one rank that belong to no compute operation."""
 
     rank: int
     name: str
@@ -295,7 +304,7 @@ class UnattributedKernels:
 
 @dataclass(frozen=True)
 class RankCoverage:
-    """How much of a rank's GPU time was explained, by sums of durations."""
+    """Sums of a rank's GPU durations, in total and of the kernels that operations explain."""
 
     rank: int
     gpu_ns: int
@@ -307,12 +316,12 @@ class RankCoverage:
 
 @dataclass(frozen=True)
 class ProfileSummary:
-    """One input file: what it is, what was linked, and how its clock was moved.
+    """One input file: its format, its kernels and links, and the correction of its clock.
 
-    ``clock_uncertainty_ns`` None means that nothing bounds it; ``session_utc_ns`` is its host's UTC
-    when recording began, None where the file does not say. The counts and sums are those of
-    the JSON report: ``attributed_kernels`` counts kernels of any operation, communication
-    included, ``gpu_ns`` sums durations of compute kernels.
+    The counts and sums are those of the JSON report. ``attributed_kernels`` counts the kernels of
+    all operations, including communication; ``gpu_ns`` sums the durations of compute kernels.
+    ``clock_uncertainty_ns`` is None if nothing bounds it. ``session_utc_ns`` is the UTC time of the
+    host at the start of the recording, or None if the file does not contain it.
     """
 
     path: str

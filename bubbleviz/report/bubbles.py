@@ -21,7 +21,7 @@ from bubbleviz.model.columns import NONE, Ints, scattered
 from bubbleviz.model.grouping import CodedTexts, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_sum, last_before
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.operations import Operations, RankIntervals, of_ranks
+from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_rank
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import inert
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened, subject
@@ -439,15 +439,17 @@ def further_columns(report: Report) -> Mapping[str, OperationColumn]:
         "virtual_stage": operations.virtual_stage,
         "busy_ns": operations.busy_ns,
         "launched_ns": operations.launched_ns,
-        "pipeline": of_ranks([rank.pipeline for rank in report.ranks], operations.rank),
+        "pipeline": look_up_by_rank([rank.pipeline for rank in report.ranks], operations.rank),
         "host": CodedTexts(operations.rank.copy(), [inert(r.host) for r in report.ranks]),
-        "global_rank": of_ranks([rank.global_rank for rank in report.ranks], operations.rank),
+        "global_rank": look_up_by_rank(
+            [rank.global_rank for rank in report.ranks], operations.rank
+        ),
         "received_ns": operations.received_ns,
         "receive_start_ns": operations.receive_start_ns,
         "receive_launched_ns": operations.receive_launched_ns,
         "paired": np.full(len(operations), 0 if unpaired else NONE, np.int64),
         "clock": _clocks(report),
-        "clock_uncertainty_ns": of_ranks(
+        "clock_uncertainty_ns": look_up_by_rank(
             [report.clock_uncertainty_ns(rank) for rank in report.ranks], operations.rank
         ),
         "cut": np.where(operations.cut > 0, operations.cut, NONE),

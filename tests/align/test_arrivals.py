@@ -8,7 +8,7 @@ import pytest
 
 from bubbleviz.align.waits import NEVER, arrivals, usual_waits
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -18,7 +18,7 @@ Rows = list[tuple[str, tuple[int, int] | None]]
 Arrival = tuple[int, int, bool]
 
 
-def recorded(rows: Rows, folder: Path) -> RankOperations:
+def recorded(rows: Rows, folder: Path) -> Operations:
     """Return the operations of one rank."""
     kernels: list[K] = []
     calls: list[C] = []

@@ -271,7 +271,7 @@ def table_of(session: RecordedSession) -> OperationTable:
     received_ns = intervals.group_latest(around[rows], count, end_ns[rows], NONE)
     waited_ns = intervals.group_sum(waits.operation, count, waits.end_ns - waits.start_ns)
     # The host launched what ran on the device when it entered the range, about.
-    operations = model.RankOperations.of(
+    operations = model.Operations.from_keys(
         keys,
         start_ns=start_ns,
         end_ns=end_ns,

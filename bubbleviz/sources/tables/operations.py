@@ -71,7 +71,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     length_ns = end_ns - start_ns
     active_ns, known = cells.whole("active_ns", below=_FARTHEST_NS)
     # As far as is told, kernels kept the GPU busy throughout.
-    operations = model.RankOperations.of(
+    operations = model.Operations.from_keys(
         keys,
         start_ns=start_ns,
         end_ns=end_ns,
