@@ -25,6 +25,7 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.recognition.recognition import Deviation
 from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work, median_rows, plays
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, joined, scattered
@@ -50,7 +51,7 @@ class Graph:
         delay_by_cause: how much of the delay of operations has which cause, shape (rows, causes).
     """
 
-    work: replayed.Work
+    work: Work
     order: Dependencies
     replay: replayed.Replay
     rows: Ints
@@ -63,7 +64,7 @@ class Graph:
     @property
     def collectives(self) -> Bools:
         """Which rows of the work are collectives."""
-        return self.work.communicates & ~replayed.plays(self.work.role, replayed.POINT_TO_POINT)
+        return self.work.communicates & ~plays(self.work.role, POINT_TO_POINT)
 
 
 def graph_of(run: run_work.ReplayedRun, iteration: int) -> Graph:
@@ -103,7 +104,7 @@ def ordered_work(
     tokens: Dependencies,
     collectives: CollectiveIntervals,
     turns: Ints | None = None,
-) -> tuple[replayed.Work, Dependencies]:
+) -> tuple[Work, Dependencies]:
     """Return the work of some iterations as in :class:`Graph`, and what each row of it follows.
 
     Args:
@@ -142,9 +143,7 @@ def ordered_work(
     names = [kind.role for kind in work.kinds]
     moves = replace(
         work.take(consumer),
-        kind=np.where(
-            messages.forward, names.index(replayed.Role.RECV_F), names.index(replayed.Role.RECV_B)
-        ),
+        kind=np.where(messages.forward, names.index(Role.RECV_F), names.index(Role.RECV_B)),
         start_ns=start_ns,
         end_ns=start_ns + np.clip(transfer_ns, 0, room_ns),
     )
@@ -169,7 +168,7 @@ def _transfers(run: run_work.ReplayedRun) -> Ints:
         return np.zeros(len(operations), np.int64)
     forward = among(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
     kinds = groups_of(operations.virtual_stage, forward)
-    rows = replayed.median_rows(kinds.of_row[row], len(kinds), measured_ns)
+    rows = median_rows(kinds.of_row[row], len(kinds), measured_ns)
     usual_ns = np.sort(measured_ns)[(len(measured_ns) - 1) // 2]
     transfer_ns = np.where(rows == NONE, usual_ns, measured_ns[rows])[kinds.of_row]
     transfer_ns[row] = measured_ns
@@ -310,7 +309,7 @@ def _last_of_each(group: Ints, *by: Ints) -> Ints:
     return np.asarray(order[ends], np.int64)
 
 
-def _parts(work: replayed.Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[PathPart]:
+def _parts(work: Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[PathPart]:
     """Return the parts of a chain: work by rank and kind, and delays by rank and cause.
 
     Args:
@@ -325,7 +324,7 @@ def _parts(work: replayed.Work, entered: Ints, row: Ints, idle: IdleIntervals) -
     since_ns = np.append(start_ns[:1], until_ns[:-1])
     gap_ns = np.maximum(start_ns - since_ns, 0)
     names = [
-        Cause.COMMUNICATION.label if kind.role in replayed.POINT_TO_POINT else kind.phase
+        Cause.COMMUNICATION.label if kind.role in POINT_TO_POINT else kind.phase
         for kind in work.kinds
     ]
     late = np.flatnonzero(gap_ns)
@@ -390,7 +389,7 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     work, own_ns, delay_ns = graph.work, graph.own_ns, graph.delay_ns
     # Communication that takes no time ends no later than it did.
     at_once_ns = np.minimum(own_ns, 0)
-    transfers = replayed.plays(work.role, replayed.POINT_TO_POINT)
+    transfers = plays(work.role, POINT_TO_POINT)
     moved = {Cause.COMMUNICATION: transfers, Cause.COLLECTIVE: graph.collectives}
     #: Names, what they are, times and delays of all work.
     scenarios = [("measured", "as measured", own_ns, delay_ns)]
@@ -405,7 +404,7 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     rows, count = graph.rows, len(graph.rows)
     phase, usual_ns, even_ns = operations.phase[rows], own_ns.copy(), own_ns.copy()
     kinds = groups_of(operations.rank[rows], operations.chunk[rows], phase)
-    median_ns = own_ns[replayed.median_rows(kinds.of_row, len(kinds), own_ns[:count])][kinds.of_row]
+    median_ns = own_ns[median_rows(kinds.of_row, len(kinds), own_ns[:count])][kinds.of_row]
     # An operation that stands for several (a W of all remaining microbatches) has no kind.
     single = operations.microbatch[rows] >= 0
     usual_ns[:count] = np.where(single, median_ns, own_ns[:count])

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, median_rows, plays
+from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, median_rows, plays
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, first_of_each, groups_of, numbered, sorted_rows
 

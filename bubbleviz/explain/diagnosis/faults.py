@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects, group_medians, others_medians, quantile_of
-from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, plays
+from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, plays
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows
 from bubbleviz.model.intervals import group_sum

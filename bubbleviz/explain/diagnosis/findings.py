@@ -23,17 +23,9 @@ from bubbleviz.explain.diagnosis import faults as shapes
 from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import Evidence, Fault
 from bubbleviz.explain.slowdown import run_work
-from bubbleviz.explain.slowdown.replay import (
-    COMPUTING,
-    POINT_TO_POINT,
-    Replay,
-    Role,
-    Work,
-    plays,
-    replay_of,
-    scenarios_at_once,
-)
+from bubbleviz.explain.slowdown.replay import Replay, replay_of, scenarios_at_once
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
+from bubbleviz.explain.slowdown.work import COMPUTING, POINT_TO_POINT, Role, Work, plays
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scattered
 from bubbleviz.model.grouping import distinct, found_in, groups_of, heads, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum

@@ -12,166 +12,17 @@ over several scenarios at a time. Semantics as in the published ``analyzer/simul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import pairwise, starmap
 
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, constant, scattered
+from bubbleviz.explain.slowdown.work import Role, Work
+from bubbleviz.model.columns import NONE, Bools, Ints, constant, scattered
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, heads, sorted_rows
-from bubbleviz.model.intervals import group_extents, group_latest
-from bubbleviz.model.phase_masks import chosen_of
-
-# Work: what ranks did in iterations, independent of how it was recorded.
-#
-# One row an operation or a communication. Rows of one *meeting* are one communication: a send and
-# its receive, or the members of a collective. None of them moves data before the last has come::
-#
-#     rank 0   ├▒▒▒▒ waits ▒▒▒▒│▓ transfer ▓┤
-#     rank 1           ├▒ waits │▓ transfer ▓┤
-#     rank 2                   ├▓ transfer ▓┤        latest start
-
-
-#: A member that ended this long before another began had the data buffered: its transfer is 0.
-#: (``get_transfer_time`` of the published ``analyzer/wia.py``; clocks are not off by more.)
-_BUFFERED_NS = 10_000_000
-
-
-class Role(IntEnum):
-    """What a kind of work is in an iteration; all that its dependencies rest on.
-
-    From ``SEND_F`` on these are communication, of which an ideal iteration takes the median
-    transfer; of the others it takes the mean duration.
-    """
-
-    FORWARD = 0
-    BACKWARD = 1
-    COMPUTE = 2
-    OPTIMIZER = 3
-    SEND_F = 4
-    RECV_F = 5
-    SEND_B = 6
-    RECV_B = 7
-    COLLECTIVE = 8
-
-
-#: What ranks compute one after the other.
-COMPUTING = (Role.FORWARD, Role.BACKWARD, Role.COMPUTE)
-#: Communication between two ranks.
-POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
-
-
-def plays(role: Ints, roles: Sequence[Role]) -> Bools:
-    """Return which rows have some roles; -1 (none) is not."""
-    return chosen_of(len(Role), tuple(roles))[role]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of work: of one kind all takes equally long in an ideal iteration.
-
-    Attributes:
-        name: as it was recorded.
-        role: what it is.
-        phase: the name that it is reported under, with other kinds or alone.
-    """
-
-    name: str
-    role: Role
-    phase: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Work(Table):
-    """Operations and communication of iterations; ``-1`` is "none".
-
-    Rows of a rank and kind that start at once stand in their order.
-
-    Attributes:
-        rank: that did it.
-        stage: of the rank.
-        replica: of the pipeline (data-parallel rank).
-        iteration: index of the iteration.
-        kind: row of ``kinds``.
-        microbatch: number of the microbatch.
-        chunk: model chunk of the rank.
-        virtual_stage: place of the chunk in the model's order.
-        start_ns: start; within an iteration all ranks share a clock.
-        end_ns: end.
-        meeting: number that the rows of one communication share.
-        kinds: of work.
-    """
-
-    rank: Ints
-    stage: Ints
-    replica: Ints
-    iteration: Ints
-    kind: Ints
-    microbatch: Ints
-    chunk: Ints
-    virtual_stage: Ints
-    start_ns: Ints
-    end_ns: Ints
-    meeting: Ints
-    kinds: tuple[Kind, ...] = field(metadata={"shared": True})
-
-    @cached_property
-    def role(self) -> Ints:
-        """The role of each row."""
-        return np.array([NONE, *(kind.role for kind in self.kinds)], np.int64)[self.kind + 1]
-
-    @property
-    def communicates(self) -> Bools:
-        """Which rows are communication."""
-        return np.asarray(self.role >= Role.SEND_F, bool)
-
-    @property
-    def own_ns(self) -> Ints:
-        """How long each took itself: its duration, of communication its transfer, without waiting.
-
-        A transfer is the end less the latest start among the members of its meeting, as in
-        ``get_transfer_time`` of the published ``analyzer/wia.py``.
-        """
-        met = np.flatnonzero(self.meeting != NONE)
-        meetings = groups_of(self.meeting[met])
-        start_ns = self.start_ns[met]
-        latest_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
-        own_ns = self.end_ns - self.start_ns
-        transfer_ns = self.end_ns[met] - latest_ns[meetings.of_row]
-        own_ns[met] = np.where(transfer_ns <= -_BUFFERED_NS, 0, transfer_ns)
-        return own_ns
-
-    @cached_property
-    def rank_iteration(self) -> Ints:
-        """A number for each rank and iteration that has rows."""
-        return groups_of(self.iteration, self.rank).of_row
-
-    @cached_property
-    def link(self) -> tuple[Ints, Ints]:
-        """The stages that each row moves data from and to; -1 where it is no transfer."""
-        sends = plays(self.role, (Role.SEND_F, Role.SEND_B))
-        paired = np.flatnonzero(plays(self.role, POINT_TO_POINT) & (self.meeting != NONE))
-        pairs = groups_of(self.meeting[paired])
-        stages = np.full((2, len(pairs)), NONE, np.int64)
-        for end, some in enumerate((sends[paired], ~sends[paired])):
-            stages[end, pairs.of_row[some]] = self.stage[paired[some]]
-        ends = np.full((2, len(self)), NONE, np.int64)
-        ends[:, paired] = np.where((stages != NONE).all(axis=0), stages, NONE)[:, pairs.of_row]
-        return ends[0], ends[1]
-
-
-def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
-    """Return the row of the lower median of each group; -1 for one without rows."""
-    order, size = sorted_rows(group, values), np.bincount(group, minlength=groups)
-    rows, some = np.full(groups, NONE, np.int64), size > 0
-    rows[some] = order[(np.cumsum(size) - size + (size - 1) // 2)[some]]
-    return rows
-
+from bubbleviz.model.intervals import group_latest
 
 #: Times that are replayed at once, over all scenarios: 4 MB of them, or up to 32 MB where fewer
 #: scenarios would be together than a line of the processor's cache holds.

@@ -18,7 +18,15 @@ from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.phase_times import Receives
-from bubbleviz.explain.slowdown import replay
+from bubbleviz.explain.slowdown.work import (
+    COMPUTING,
+    POINT_TO_POINT,
+    Kind,
+    Role,
+    Work,
+    median_rows,
+    plays,
+)
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, TableT, joined, marked, scattered
 from bubbleviz.model.grouping import (
@@ -333,7 +341,7 @@ def _with_inferred(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages
     links = groups_of(operations.rank[producer], operations.rank[consumer])
     gap_ns = (there_ns - since_ns).astype(np.float64)
     told = np.bincount(links.of_row[shows], minlength=len(links)) >= _IDLE_CONSUMERS
-    rows_of_link = replay.median_rows(links.of_row[shows], len(links), gap_ns[shows])
+    rows_of_link = median_rows(links.of_row[shows], len(links), gap_ns[shows])
     link_ns = np.append(gap_ns[shows], 0.0)[rows_of_link][links.of_row]
     known = told[links.of_row] & (gap_ns >= 0) & (link_ns > 0)
     # After a late receive all of it moves, or what had not moved ahead.
@@ -429,7 +437,7 @@ def _in_order(
 Pairs = tuple[Ints, Ints]
 
 
-def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
+def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
     """Return what sends and receives follow, and what follows them.
 
     Args:
@@ -442,11 +450,11 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
     role, place = work.role, work.rank_iteration
     # Chunks of a V send to both neighbours at once.
     of_link = groups_of(place, *work.link).of_row
-    streams = (np.flatnonzero(role == own) for own in replay.POINT_TO_POINT)
+    streams = (np.flatnonzero(role == own) for own in POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
-    receives = replay.plays(role[rows], RECEIVES)
+    receives = plays(role[rows], RECEIVES)
     taken, taken_by = rows[receives], compute[receives]
-    directed = np.flatnonzero((role == replay.Role.FORWARD) | (role == replay.Role.BACKWARD))
+    directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
     after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
     earlier = scattered(len(work) + 1, after, before)
     previous = earlier[taken_by]
@@ -459,7 +467,7 @@ def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) 
     ]
 
 
-def chained(work: replay.Work, rows: Ints, group: Ints) -> Pairs:
+def chained(work: Work, rows: Ints, group: Ints) -> Pairs:
     """Return each of some rows, and the one before it in its group, by start."""
     order = sorted_rows(group, work.start_ns[rows], work.kind[rows])
     rows, group = rows[order], group[order]
@@ -467,7 +475,7 @@ def chained(work: replay.Work, rows: Ints, group: Ints) -> Pairs:
     return rows[1:][same], rows[:-1][same]
 
 
-def _first_backward(work: replay.Work, computes: Ints) -> list[Pairs]:
+def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
     """Return what the first backward messages follow: the forward before the last of the warm-up.
 
     ::
@@ -477,15 +485,15 @@ def _first_backward(work: replay.Work, computes: Ints) -> list[Pairs]:
     """
     role, place = work.role, work.rank_iteration
     number = numbered(place[computes], work.start_ns[computes], work.kind[computes])
-    backward = np.flatnonzero(role[computes] == replay.Role.BACKWARD)
+    backward = np.flatnonzero(role[computes] == Role.BACKWARD)
     first = backward[first_of_each(place[computes[backward]], number[backward])]
     of_place = place[computes[first]]
     keys = (place[computes], number)
     last, second = (looked_up(keys, computes, (of_place, number[first] - i)) for i in (1, 2))
     warmed = (last != NONE) & (second != NONE)
-    warmed &= (role[last] == replay.Role.FORWARD) & (role[second] == replay.Role.FORWARD)
+    warmed &= (role[last] == Role.FORWARD) & (role[second] == Role.FORWARD)
     pairs = []
-    for own in (replay.Role.RECV_B, replay.Role.SEND_B):
+    for own in (Role.RECV_B, Role.SEND_B):
         rows = np.flatnonzero(role == own)
         rows = rows[first_of_each(place[rows], work.start_ns[rows])]
         before = looked_up((of_place[warmed],), second[warmed], (place[rows],))
@@ -494,26 +502,26 @@ def _first_backward(work: replay.Work, computes: Ints) -> list[Pairs]:
 
 
 #: Roles of receives, and of sends.
-RECEIVES = (replay.Role.RECV_F, replay.Role.RECV_B)
-_SENDS = (replay.Role.SEND_F, replay.Role.SEND_B)
+RECEIVES = (Role.RECV_F, Role.RECV_B)
+_SENDS = (Role.SEND_F, Role.SEND_B)
 #: Clocks of ranks are not off by more.
 _RANK_CLOCK_NS = 1_000_000
 _ROLES = {
-    Phase.F: replay.Role.FORWARD,
-    Phase.B: replay.Role.BACKWARD,
-    Phase.BW: replay.Role.BACKWARD,
-    Phase.OPTIMIZER: replay.Role.OPTIMIZER,
+    Phase.F: Role.FORWARD,
+    Phase.B: Role.BACKWARD,
+    Phase.BW: Role.BACKWARD,
+    Phase.OPTIMIZER: Role.OPTIMIZER,
 }
 #: Kinds of messages, which stand after the phases.
 _MESSAGES = (
-    replay.Kind("SEND_F", replay.Role.SEND_F, "forward transfers"),
-    replay.Kind("RECV_F", replay.Role.RECV_F, "forward transfers"),
-    replay.Kind("SEND_B", replay.Role.SEND_B, "backward transfers"),
-    replay.Kind("RECV_B", replay.Role.RECV_B, "backward transfers"),
+    Kind("SEND_F", Role.SEND_F, "forward transfers"),
+    Kind("RECV_F", Role.RECV_F, "forward transfers"),
+    Kind("SEND_B", Role.SEND_B, "backward transfers"),
+    Kind("RECV_B", Role.RECV_B, "backward transfers"),
 )
 
 
-def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[replay.Work, Dependencies]:
+def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependencies]:
     """Return what ranks did in the averaged iterations, and what each row of it follows.
 
     Args:
@@ -530,7 +538,7 @@ def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[replay.Work, De
 
 def run_work(
     run: ReplayedRun, rows: Ints, messages: Messages, collectives: CollectiveIntervals
-) -> replay.Work:
+) -> Work:
     """Return operations, then the sends and receives that are seen, then collectives.
 
     Args:
@@ -544,17 +552,14 @@ def run_work(
     kinds, of_collective = _kinds(collectives, stage, replica)
     none, first, pair = np.full(len(collectives), NONE, np.int64), len(Phase), np.arange(len(seen))
     every = (
-        *(
-            replay.Kind(phase.label, _ROLES.get(phase, replay.Role.COMPUTE), phase.label)
-            for phase in Phase
-        ),
+        *(Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase),
         *_MESSAGES,
         *kinds,
     )
 
-    def part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> replay.Work:
+    def part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> Work:
         rank = operations.rank[row]
-        return replay.Work(
+        return Work(
             *(rank, stage[rank], replica[rank], operations.iteration[row], kind.astype(np.int64)),
             *(operations.microbatch[row], operations.chunk[row], operations.virtual_stage[row]),
             *(start_ns, end_ns, meeting),
@@ -562,7 +567,7 @@ def run_work(
         )
 
     rank, met = collectives.rank, collectives.meeting != NONE
-    beside = replay.Work(
+    beside = Work(
         *(rank, stage[rank], replica[rank], collectives.iteration),
         *(first + len(_MESSAGES) + of_collective, none, none, none),
         *(collectives.start_ns, collectives.end_ns),
@@ -648,7 +653,7 @@ def outside_operations(
 
 def _kinds(
     collectives: CollectiveIntervals, stage: Ints, replica: Ints
-) -> tuple[tuple[replay.Kind, ...], Ints]:
+) -> tuple[tuple[Kind, ...], Ints]:
     """Return the kinds of collectives, and that of each.
 
     Those of one kind do the same work: one of NCCL's operations, the n-th of its members on their
@@ -672,7 +677,7 @@ def _kinds(
     names = ["collective", *(name or "collective" for name in collectives.kinds)]
     return (
         tuple(
-            replay.Kind(f"{names[kind + 1]} {number}", replay.Role.COLLECTIVE, names[kind + 1])
+            Kind(f"{names[kind + 1]} {number}", Role.COLLECTIVE, names[kind + 1])
             for number, kind in enumerate(collectives.kind[kinds.first].tolist())
         ),
         kinds.of_row,
@@ -690,7 +695,7 @@ def _kinds(
 
 
 def run_order(
-    work: replay.Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
+    work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
 ) -> Dependencies:
     """Return what each row of a run's work follows.
 
@@ -715,7 +720,7 @@ def run_order(
     sent_ns = np.full(len(work), NEVER, np.int64)
     sent_ns[transfers] = np.tile(seen.send_start_ns, 2)
     in_time, communicates = [], work.communicates
-    receives = replay.plays(work.role, RECEIVES)
+    receives = plays(work.role, RECEIVES)
     for row, before in message_order(work, transfers, ends, computes):
         # A rank can post receives ahead of the operation before.
         late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
@@ -740,7 +745,7 @@ def run_order(
     return Dependencies(row, before)
 
 
-def queued_transfers(work: replay.Work, order: Dependencies) -> Pairs:
+def queued_transfers(work: Work, order: Dependencies) -> Pairs:
     """Return the transfers that were queued behind others, and the one that each then followed.
 
     Its data was there while the other one, which had been posted first, still waited for its peer::
@@ -752,18 +757,14 @@ def queued_transfers(work: replay.Work, order: Dependencies) -> Pairs:
         work: of all ranks.
         order: what its sends follow.
     """
-    role, transfers = work.role, np.flatnonzero(replay.plays(work.role, replay.POINT_TO_POINT))
-    sends = transfers[replay.plays(role[transfers], _SENDS)]
+    role, transfers = work.role, np.flatnonzero(plays(work.role, POINT_TO_POINT))
+    sends = transfers[plays(role[transfers], _SENDS)]
     meetings = int(work.meeting.max(initial=NONE)) + 1
     sent_ns, made_ns = np.full(meetings, NEVER), np.full(len(work), NEVER)
     sent_ns[work.meeting[sends]] = work.start_ns[sends]
-    made = replay.plays(role[order.after], _SENDS) & replay.plays(
-        role[order.before], replay.COMPUTING
-    )
+    made = plays(role[order.after], _SENDS) & plays(role[order.before], COMPUTING)
     made_ns[order.after[made]] = work.end_ns[order.before[made]]
-    ready_ns = np.where(
-        replay.plays(role, RECEIVES), np.append(sent_ns, NEVER)[work.meeting], made_ns
-    )
+    ready_ns = np.where(plays(role, RECEIVES), np.append(sent_ns, NEVER)[work.meeting], made_ns)
     late = (ready_ns != NEVER) & (ready_ns + CLOCK_NS < work.start_ns)
     row, before = _in_turn(work, _waiting(work), transfers[late[transfers]])
     idle_ns = work.start_ns[row] - work.end_ns[before]
@@ -771,15 +772,15 @@ def queued_transfers(work: replay.Work, order: Dependencies) -> Pairs:
     return row[queued], before[queued]
 
 
-def _waiting(work: replay.Work) -> Ints:
+def _waiting(work: Work) -> Ints:
     """Return the sends and receives that waited for their peer."""
-    transfers = np.flatnonzero(replay.plays(work.role, replay.POINT_TO_POINT))
+    transfers = np.flatnonzero(plays(work.role, POINT_TO_POINT))
     meetings, start_ns = groups_of(work.meeting[transfers]), work.start_ns[transfers]
     met_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
     return transfers[met_ns[meetings.of_row] > start_ns + CLOCK_NS]
 
 
-def queued_collectives(run: ReplayedRun, work: replay.Work, rows: Ints) -> tuple[Ints, Ints]:
+def queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[Ints, Ints]:
     """Return for how long collectives inside operations were queued behind transfers, by row.
 
     Experts exchange tokens in a forward, for which nothing runs while a receive of another one
@@ -818,7 +819,7 @@ def queued_collectives(run: ReplayedRun, work: replay.Work, rows: Ints) -> tuple
     return late, of_row[late]
 
 
-def _in_turn(work: replay.Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:
+def _in_turn(work: Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:
     """Return rows with the last of some others that had ended when they began, about.
 
     What each follows began before it, so that none follows itself.
@@ -850,14 +851,14 @@ def _in_turn(work: replay.Work, ended: Ints, begun: Ints, *, following: bool = F
     return row[same], other[same]
 
 
-def _followed(work: replay.Work, computes: Ints, collectives: Ints) -> Pairs:
+def _followed(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     """Return what follows collectives: the next operation if they were exposed, else the optimizer.
 
     A collective is exposed if the operation before the next one had ended when it did.
     """
     if not len(collectives):
         return collectives, collectives
-    optimizers = computes[work.role[computes] == replay.Role.OPTIMIZER]
+    optimizers = computes[work.role[computes] == Role.OPTIMIZER]
     next_row, optimizer, before = np.full((3, len(work) + 1), NONE, np.int64)
     for column, rows in ((next_row, computes), (optimizer, optimizers)):
         row, following = _in_turn(work, collectives, rows, following=True)
@@ -875,7 +876,7 @@ def _followed(work: replay.Work, computes: Ints, collectives: Ints) -> Pairs:
 # Measured: how long iterations took, and how late what was launched in them.
 
 
-def measured_ns(work: replay.Work, iterations: Ints) -> Ints:
+def measured_ns(work: Work, iterations: Ints) -> Ints:
     """Return how long each of some iterations took: from its first start to its last end.
 
     Args:
@@ -886,14 +887,14 @@ def measured_ns(work: replay.Work, iterations: Ints) -> Ints:
     return high - low
 
 
-def _extents(work: replay.Work, iterations: Ints) -> tuple[Ints, Ints]:
+def _extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
     # Any other iteration is the last place, at -1.
     place = found_in(iterations, work.iteration)
     low, high = group_extents(place, len(iterations) + 1, work.start_ns, work.end_ns)
     return low[:-1], high[:-1]
 
 
-def delays_of(work: replay.Work, order: Dependencies) -> Ints:
+def delays_of(work: Work, order: Dependencies) -> Ints:
     """Return how long each row started after all that it follows had ended.
 
     The launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``; of a row that
@@ -905,11 +906,11 @@ def delays_of(work: replay.Work, order: Dependencies) -> Ints:
     return work.start_ns - np.where(ready_ns == NEVER, first_ns, ready_ns)
 
 
-def early_starts(work: replay.Work, delays_ns: Ints) -> Ints:
+def early_starts(work: Work, delays_ns: Ints) -> Ints:
     """Return how long before all that it follows had ended each row started, as negative numbers.
 
     Operations can begin with work that needs no input; any other row starts no earlier.
     """
     early_ns = np.minimum(delays_ns, 0)
-    early_ns[~replay.plays(work.role, replay.COMPUTING)] = 0
+    early_ns[~plays(work.role, COMPUTING)] = 0
     return early_ns

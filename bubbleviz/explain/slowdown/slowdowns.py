@@ -26,6 +26,7 @@ from bubbleviz.explain.causes.idle import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
     distinct,
@@ -53,7 +54,7 @@ class Scenarios:
         clocks_apart: whether ranks are on several hosts, whose clocks are never quite equal.
     """
 
-    work: replayed.Work
+    work: Work
     order: Dependencies
     replay: replayed.Replay
     delays_ns: Ints
@@ -79,7 +80,7 @@ class Scenarios:
         """
         work = self.work
         own_ns = work.own_ns if self.clocks_apart else self.own_ns.copy()
-        rows = np.flatnonzero(work.role == replayed.Role.COLLECTIVE)
+        rows = np.flatnonzero(work.role == Role.COLLECTIVE)
         alike = groups_of(work.meeting[rows], work.iteration[rows], work.kind[rows])
         length_ns = (work.end_ns - work.start_ns)[rows]
         shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
@@ -210,7 +211,7 @@ def _put_back_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> I
 
 
 def scenarios_of(
-    work: replayed.Work, order: Dependencies, *, clocks_apart: bool = False
+    work: Work, order: Dependencies, *, clocks_apart: bool = False
 ) -> Scenarios | None:
     """Return the replay of work and of its ideal; None where no iteration can be replayed.
 
@@ -234,7 +235,7 @@ def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
     return scenarios_of(work, order, clocks_apart=apart)
 
 
-def ideal_times(work: replayed.Work, own_ns: Ints) -> Ints:
+def ideal_times(work: Work, own_ns: Ints) -> Ints:
     """Return the time that each row takes in an ideal iteration: the mean or median of its kind.
 
     Args:

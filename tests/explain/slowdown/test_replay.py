@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.replay import Kind, Replay, Role, Work, replay_of
+from bubbleviz.explain.slowdown.replay import Replay, replay_of
+from bubbleviz.explain.slowdown.work import Kind, Role, Work
 
 #: The meeting of each row, -1 if it meets no other row.
 _MEETINGS = st.lists(st.sampled_from((-1, -1, 0, 1)), min_size=1, max_size=8)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.replay import Kind, Role, Work
 from bubbleviz.explain.slowdown.run_work import chained
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns, scenarios_of, slowdowns_of
+from bubbleviz.explain.slowdown.work import Kind, Role, Work
 
 Row = tuple[int, int, int, str, int, int]
 _KINDS = {
