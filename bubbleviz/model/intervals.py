@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, marked
-from bubbleviz.model.grouping import expanded, places_in, sorted_rows
+from bubbleviz.model.grouping import distinct, expanded, places_in, sorted_rows
 from bubbleviz.native import functions as native
 from bubbleviz.native.functions import accelerated_by
 
@@ -80,6 +80,83 @@ def within(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
     start_ns, end_ns = (np.clip(column, low_ns, max(low_ns, high_ns)) for column in intervals)
     real = end_ns > start_ns
     return start_ns[real], end_ns[real]
+
+
+def cut(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, Ints]:
+    """Cut intervals at the given times.
+
+    ::
+
+        intervals   ├─ 0 ─────────┤├─ 1 ──┤      ├─ 2 ──┤
+        times            │    │    │         │
+        pieces      ├─0─┤├─0─┤├─0─┤├─ 1 ──┤      ├─ 2 ──┤
+
+    Args:
+        start_ns: Starts of the intervals, which are disjoint, ascending and not empty.
+        end_ns: Their ends.
+        times_ns: Times in any order. Times outside every interval have no effect.
+
+    Returns:
+        row: Interval of each piece. The pieces are in order of time.
+        start_ns: Start of each piece.
+        end_ns: End of each piece.
+    """
+    n_intervals = len(start_ns)
+    if n_intervals == 0:
+        return np.empty(0, np.int64), start_ns, end_ns
+    last_begun = np.searchsorted(start_ns, times_ns, side="right") - 1
+    around = np.maximum(last_begun, 0)
+    is_inside = (times_ns > start_ns[around]) & (times_ns < end_ns[around])
+    cut_ns = distinct(times_ns[is_inside])
+    insert_at = np.searchsorted(start_ns, cut_ns)
+    piece_start_ns = np.insert(start_ns, insert_at, cut_ns)
+    row = np.insert(np.arange(n_intervals), insert_at, insert_at - 1)
+    is_last = np.append(row[1:] != row[:-1], True)
+    next_start_ns = np.append(piece_start_ns[1:], 0)
+    return row, piece_start_ns, np.where(is_last, end_ns[row], next_start_ns)
+
+
+def covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
+    """Find the interval that covers each time.
+
+    Intervals are half-open, and may overlap and stand in any order.
+
+    Args:
+        start_ns: Starts of the intervals.
+        end_ns: Their ends.
+        time_ns: The times.
+
+    Returns:
+        For each time the row of the interval that covers it, or -1 if none does. If several do, it
+        is the one that ends last.
+    """
+    n_intervals = len(start_ns)
+    if n_intervals == 0:
+        return np.full(len(time_ns), NONE, np.int64)
+    order = sorted_rows(start_ns)
+    ordered_end_ns = end_ns[order]
+    latest_end_ns = np.maximum.accumulate(ordered_end_ns)
+    # Of the intervals that begin up to each one, the one that ends last.
+    ends_later = np.append(True, latest_end_ns[1:] > latest_end_ns[:-1])
+    last_to_end = np.maximum.accumulate(np.where(ends_later, np.arange(n_intervals), 0))
+    last_begun = np.searchsorted(start_ns[order], time_ns, side="right") - 1
+    row = order[last_to_end[np.maximum(last_begun, 0)]]
+    is_covered = (last_begun >= 0) & (end_ns[row] > time_ns)
+    return np.where(is_covered, row, NONE)
+
+
+def touching(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
+    """Return a mask of the intervals that share time with a set.
+
+    Args:
+        start_ns: Starts of the intervals, in any order.
+        end_ns: Their ends.
+        times: The set.
+    """
+    set_start_ns, set_end_ns = times
+    n_ended = np.searchsorted(set_end_ns, start_ns, side="right")
+    n_begun = np.searchsorted(set_start_ns, end_ns)
+    return np.asarray(n_ended < n_begun, bool)
 
 
 @accelerated_by(native.measure_within)

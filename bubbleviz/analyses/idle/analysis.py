@@ -16,7 +16,7 @@ from bubbleviz.align.waiting_kernels import waiting_names
 from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle import report as measured
 from bubbleviz.analyses.idle.copies import totals_of
-from bubbleviz.analyses.idle.gaps import Device, Launches, devices_of, holding, times_of
+from bubbleviz.analyses.idle.gaps import Device, Launches, devices_of, times_of
 from bubbleviz.analyses.idle.report import ActivityIdle, Example, RankIdle, title_of
 from bubbleviz.conventions import convention_file, kinds
 from bubbleviz.conventions import host_activities as known
@@ -644,7 +644,7 @@ def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOp
         intervals.union(overheads.start_ns, overheads.end_ns),
         numbers,
     )
-    step_of_gap = holding(steps.start_ns, steps.end_ns, gaps.start_ns).astype(np.int64)
+    step_of_gap = intervals.covering(steps.start_ns, steps.end_ns, gaps.start_ns).astype(np.int64)
 
     def example(gap: int, number: int) -> Example | None:
         """Return where a gap is, and what the host did around its longest piece of an activity."""

@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.analyses.idle import report
-from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, Launches, holding, split
+from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, Launches
 from bubbleviz.analyses.idle.host import HostEvents, events_around
 from bubbleviz.analyses.idle.waits import BLOCKED, COMPUTE, KIND_NAMES, HeldWork, Waiting, kinds_of
 from bubbleviz.conventions import host_activities as known
@@ -93,8 +93,8 @@ def _reattribute(
         times: Disjoint, ascending intervals.
         number: Number of the activity.
     """
-    row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*times))
-    is_inside = holding(*times, start_ns) != NONE
+    row, start_ns, end_ns = intervals.cut(idle.start_ns, idle.end_ns, np.concatenate(times))
+    is_inside = intervals.covering(*times, start_ns) != NONE
     activity = np.where(is_inside, number, idle.activity[row])
     waiting = np.where(is_inside, NONE, idle.waiting[row])
     return report.AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
@@ -336,8 +336,8 @@ def by_step(
     span_ns = device.span_ns
     low_ns, high_ns = (np.clip(column, *span_ns) for column in (steps.start_ns, steps.end_ns))
     busy_ns = intervals.measure_within(busy, low_ns, high_ns)
-    row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(low_ns, high_ns))
-    step = holding(steps.start_ns, steps.end_ns, start_ns)
+    row, start_ns, end_ns = intervals.cut(idle.start_ns, idle.end_ns, np.append(low_ns, high_ns))
+    step = intervals.covering(steps.start_ns, steps.end_ns, start_ns)
     each = groups_of(step, idle.activity[row])
     spent_ns = intervals.group_sum(each.of_row, len(each), end_ns - start_ns)
     owner, activity = step[each.first], idle.activity[row][each.first]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.model import grouping, intervals
+from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, narrowed
 from bubbleviz.model.profile import Activities
 
@@ -177,36 +177,3 @@ def _gaps(activities: Activities, rows: Ints, shortest_ns: int) -> Gaps:
     return Gaps(
         begin_ns, until_ns, before, after, until_ns - begin_ns < shortest_ns, unknown, unknown
     )
-
-
-def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return (row, start_ns, end_ns) of disjoint, ascending intervals, cut at some points.
-
-    Args:
-        start_ns: starts of intervals that are not empty.
-        end_ns: their ends.
-        points_ns: any times.
-    """
-    if len(start_ns) == 0:
-        return np.empty(0, np.int64), start_ns, end_ns
-    row = np.searchsorted(start_ns, points_ns, side="right") - 1
-    nearest = np.maximum(row, 0)
-    inside = (row >= 0) & (points_ns > start_ns[nearest]) & (points_ns < end_ns[nearest])
-    cut_ns = grouping.distinct(points_ns[inside])
-    behind = np.searchsorted(start_ns, cut_ns)
-    begin_ns = np.insert(start_ns, behind, cut_ns)
-    row = np.insert(np.arange(len(start_ns)), behind, behind - 1)
-    last = np.append(row[1:] != row[:-1], True)
-    return row, begin_ns, np.where(last, end_ns[row], np.append(begin_ns[1:], 0))
-
-
-def holding(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
-    """Return which of disjoint, ascending intervals holds each instant; -1 none."""
-    row = np.searchsorted(start_ns, time_ns, side="right") - 1
-    return np.where((row >= 0) & (time_ns < np.append(end_ns, NONE)[row]), row, NONE)
-
-
-def touching(start_ns: Ints, end_ns: Ints, idle: intervals.Intervals) -> Bools:
-    """Tell which intervals touch a set of disjoint, ascending ones."""
-    before = np.searchsorted(idle[1], start_ns, side="right")
-    return np.asarray(before < np.searchsorted(idle[0], end_ns), bool)

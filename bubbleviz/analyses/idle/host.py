@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.gaps import split, touching
 from bubbleviz.analyses.idle.waits import made_by
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import range_names
@@ -85,7 +84,7 @@ def _in_idle_time(
     inside, process = np.zeros(len(table), bool), model.process_of(table.thread[rows])
     for number in idle.keys() & set(distinct(process).tolist()):
         own = rows[process == number]
-        inside[own] = touching(table.start_ns[own], table.end_ns[own], idle[number])
+        inside[own] = intervals.touching(table.start_ns[own], table.end_ns[own], idle[number])
     return inside
 
 
@@ -236,9 +235,9 @@ def events_around(
         line.place(group, np.clip(time_ns[events], extents[0][group], extents[1][group]))
         for time_ns in (host.start_ns, host.end_ns)
     )
-    near = touching(low, high, (start, end))
+    near = intervals.touching(low, high, (start, end))
     events, low, high = events[near], low[near], high[near]
-    piece, begin, stop = split(start, end, distinct(low, high))
+    piece, begin, stop = intervals.cut(start, end, np.append(low, high))
     # The strongest event around a time, of equals the innermost: the deepest.
     length_ns = host.end_ns[events] - host.start_ns[events]
     weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))

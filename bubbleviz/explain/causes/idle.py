@@ -86,10 +86,10 @@ def in_collectives(
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle
     times = (*exposed, own.start_ns, own.moving_ns, own.end_ns)
-    pieces = divided(idle, *times)
-    inside = _covering(*exposed, pieces.start_ns) != NONE
-    moves = _covering(own.moving_ns, own.end_ns, pieces.start_ns)
-    waits = _covering(own.start_ns, own.moving_ns, pieces.start_ns)
+    pieces = cut_idle(idle, *times)
+    inside = intervals.covering(*exposed, pieces.start_ns) != NONE
+    moves = intervals.covering(own.moving_ns, own.end_ns, pieces.start_ns)
+    waits = intervals.covering(own.start_ns, own.moving_ns, pieces.start_ns)
     waiting = inside & (moves == NONE) & (waits != NONE)
     held = np.where(moves != NONE, moves, waits)
     cause = np.where(waiting, Cause.DEPENDENCY, Cause.COLLECTIVE)
@@ -103,31 +103,10 @@ def in_collectives(
     )
 
 
-def divided(idle: IdleIntervals, *times_ns: Ints) -> IdleIntervals:
-    """Return idle intervals cut at some times."""
-    if len(idle) == 0:
-        return idle
-    low, high = idle.start_ns[0], idle.end_ns[-1]
-    cuts = [times[(times > low) & (times < high)] for times in times_ns]
-    points = distinct(idle.start_ns, idle.end_ns, *cuts)
-    starts, ends = points[:-1], points[1:]
-    row = np.searchsorted(idle.start_ns, starts, side="right") - 1
-    within = (row >= 0) & (starts < idle.end_ns[np.maximum(row, 0)])
-    return replace(idle.take(row[within]), start_ns=starts[within], end_ns=ends[within])
-
-
-def _covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
-    """Return the interval that covers each time, of several the one that ends last; -1 none."""
-    if len(start_ns) == 0:
-        return np.full(len(time_ns), NONE, np.int64)
-    order = sorted_rows(start_ns)
-    latest_ns = np.maximum.accumulate(end_ns[order])
-    # The last to end of those that begin up to each.
-    rises = np.append(True, latest_ns[1:] > latest_ns[:-1])
-    last = order[np.maximum.accumulate(np.where(rises, np.arange(len(order)), 0))]
-    at = np.searchsorted(start_ns[order], time_ns, side="right") - 1
-    found = last[np.maximum(at, 0)]
-    return np.where((at >= 0) & (end_ns[found] > time_ns), found, NONE)
+def cut_idle(idle: IdleIntervals, *times_ns: Ints) -> IdleIntervals:
+    """Cut idle intervals, which are in order of time, at the given times."""
+    row, start_ns, end_ns = intervals.cut(idle.start_ns, idle.end_ns, np.concatenate(times_ns))
+    return replace(idle.take(row), start_ns=start_ns, end_ns=end_ns)
 
 
 # Ranks on one line: what some ranks ran, side by side, so that one pass finds all their idle time.
@@ -224,8 +203,8 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
     for table, cause in ((stretch.unrecorded, Cause.UNKNOWN), (overheads, Cause.PROFILER)):
         if len(table) and len(idle):
             times = placed(table)
-            idle = divided(idle, *times)
-            is_inside = _covering(*times, idle.start_ns) != NONE
+            idle = cut_idle(idle, *times)
+            is_inside = intervals.covering(*times, idle.start_ns) != NONE
             idle = replace(
                 idle,
                 cause=np.where(is_inside, cause, idle.cause),
@@ -484,7 +463,7 @@ def _first_stage(
     before_ns = np.append(latest_ns, 0)[np.searchsorted(operations.start_ns[rows], high_ns) - 1]
     empty = came & (before_ns <= token_ns)
     idle_for_none = empty & (limit_ns - token_ns > np.maximum(length_ns[place], 1))
-    pieces = divided(waits, token_ns, limit_ns)
+    pieces = cut_idle(waits, token_ns, limit_ns)
     of_piece = np.searchsorted(number, pieces.interval)
     before_launch = pieces.start_ns < limit_ns[of_piece]
     waiting = came[of_piece] & (pieces.start_ns < token_ns[of_piece])
