@@ -81,10 +81,17 @@ struct leaves {
     int64_t first, last;     /* row numbers to read */
     const int64_t *wanted;   /* of these, ascending; NULL: all */
     int64_t wanted_count;
-    int64_t *longest;        /* by leaf: how long its longest row lasts, -1 unknown; NULL: unused */
-    int64_t start, end;      /* indices of the columns that tell that */
-    int64_t shortest;        /* leaves where all is known to be shorter are skipped; -1: longest is
-                                written instead */
+    struct extent *extents;  /* of each leaf; NULL: unused */
+    int64_t start, end;      /* indices of the columns of times */
+    int64_t shortest;        /* minimum length of a row; leaves with shorter rows are skipped.
+                                -1: no leaf is skipped, and extents are written */
+    int64_t until;           /* leaves whose rows all start at this time or later are skipped */
+};
+
+/* When the rows of a leaf ran; rows without a start or an end do not count. */
+struct extent {
+    int64_t longest;  /* maximum length of a row, -1 if the leaf was not read */
+    int64_t earliest; /* minimum start */
 };
 
 static inline uint32_t big2(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
@@ -411,19 +418,23 @@ ALWAYS_INLINE int read_integer(const struct record *record, const struct column 
 /* What is done with each record; other than OK ends the reading. */
 typedef int use(void *, const struct record *);
 
-/* How long a row lasts, if at all; something unusual lasts for ever. */
-static int64_t length_of(const struct record *record, const struct leaves *leaves)
+/* Extend the extent of a leaf by a row. A leaf with unusual times is never skipped. */
+static void extend(struct extent *extent, const struct record *record, const struct leaves *leaves)
 {
-    uint64_t start = record->type[leaves->start], end = record->type[leaves->end];
-    int64_t length;
+    uint64_t start_type = record->type[leaves->start], end_type = record->type[leaves->end];
+    int64_t start, length;
 
-    if (!start || !end)
-        return 0;
-    if (!is_integer(start) || !is_integer(end) ||
-        __builtin_sub_overflow(integer(end, record->value[leaves->end]),
-                               integer(start, record->value[leaves->start]), &length))
-        return INT64_MAX;
-    return length;
+    if (!start_type || !end_type)
+        return;
+    if (!is_integer(start_type) || !is_integer(end_type)) {
+        extent->longest = INT64_MAX, extent->earliest = INT64_MIN;
+        return;
+    }
+    start = integer(start_type, record->value[leaves->start]);
+    if (__builtin_sub_overflow(integer(end_type, record->value[leaves->end]), start, &length))
+        length = INT64_MAX;
+    extent->longest = length > extent->longest ? length : extent->longest;
+    extent->earliest = start < extent->earliest ? start : extent->earliest;
 }
 
 static inline int plain_leaf(const struct file *file, const uint8_t *page,
@@ -439,8 +450,8 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
                             use *use, void *with)
 {
     int64_t after = leaf ? leaves->last_row[leaf - 1] : INT64_MIN;
-    int64_t longest = 0;
-    int first = leaf == 0, noting = leaves->longest && leaves->shortest < 0;
+    struct extent extent = {0, INT64_MAX};
+    int first = leaf == 0, noting = leaves->extents && leaves->shortest < 0;
     struct record record;
 
     uint32_t cells = big2(page + 3);
@@ -458,10 +469,8 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
             return UNUSUAL;
         first = 0;
         after = record.row;
-        if (noting) {
-            int64_t length = length_of(&record, leaves);
-            longest = length > longest ? length : longest;
-        }
+        if (noting)
+            extend(&extent, &record, leaves);
         if (record.row < leaves->first || record.row > leaves->last)
             continue;
         status = use(with, &record);
@@ -470,7 +479,7 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
     }
     /* Whoever reads a leaf in part sees all of it, and writes the same. */
     if (noting)
-        leaves->longest[leaf] = longest;
+        leaves->extents[leaf] = extent;
     return OK;
 }
 
@@ -514,8 +523,10 @@ static int read_wanted(const struct file *file, const uint8_t *page, int columns
 
 static inline int skipped(const struct leaves *leaves, size_t leaf)
 {
-    return leaves->longest && leaves->longest[leaf] >= 0 &&
-           leaves->longest[leaf] < leaves->shortest;
+    if (!leaves->extents || leaves->shortest < 0 || leaves->extents[leaf].longest < 0)
+        return 0;
+    return leaves->extents[leaf].longest < leaves->shortest ||
+           leaves->extents[leaf].earliest >= leaves->until;
 }
 
 ALWAYS_INLINE int read_leaves(const struct file *file, int columns, const struct leaves *leaves,

@@ -235,6 +235,29 @@ def test_rows_that_touch_one_of_several_times() -> None:
             assert found[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
 
 
+def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:
+    with opened(str(EXAMPLE)) as export:
+        every, _ = _named(export, "ranges/lasting", _by_time(export, 0))
+        starts_ns = np.sort(every[0][0])
+        direct = _direct(export)
+        extents = direct._tables["ranges/named"].extents
+        for n_before in (0, 1, len(starts_ns) // 100, len(starts_ns) // 2):
+            for shortest_ns in (0, 100_000):
+                by_time = _by_time(export, shortest_ns)
+                early = replace(by_time, until_ns=(int(starts_ns[n_before]),))
+                extents[:] = -1
+                expected = direct.named("ranges/lasting", early, [EVERY_ROW])
+                direct.named("ranges/named", _by_name(export, ("*",)), [EVERY_ROW])
+                assert (extents[:, 0] >= 0).all()
+                rows = direct.named("ranges/lasting", early, [EVERY_ROW])
+                assert rows is not None
+                assert expected is not None
+                assert rows[0].tolist() == expected[0].tolist()
+                assert texts_of(rows) == texts_of(expected)
+        # Nearly all pages contain later ranges only.
+        assert np.mean(extents[:, 1] >= starts_ns[len(starts_ns) // 100]) > 0.5
+
+
 KERNEL_COLUMNS = ("start", "end", "deviceId", "globalPid", "correlationId", "demangledName")
 NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId")
 

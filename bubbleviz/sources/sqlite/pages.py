@@ -33,8 +33,8 @@ _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Pages that are decoded at once: room is made for as many rows as they may hold.
 _PAGES = 512
-#: What is not noted of how long rows last, nor selected by.
-_UNTIMED = (None, NONE, NONE, NONE)
+#: The members of ``struct leaves`` on times: extents are neither written nor used.
+_UNTIMED = (None, NONE, NONE, NONE, 0)
 
 
 #: What NULL in a column reads as: an unusual value, the missing one, or that if no value of the
@@ -85,7 +85,8 @@ class PageTable:
         pages: the open file.
         leaf: numbers of the leaf pages, in order, shape (leaves,).
         last_row: the last row number that each may hold.
-        longest: how long the longest row of each lasts, as far as that was read; -1 unknown.
+        extents: Length of the longest row and earliest start of each leaf, shape (leaves, 2). The
+            length is -1 if the leaf was not read with its times yet.
         integers: how the columns of whole numbers are read that its query gives, shape
             (columns, 4): the place of each in the table, what NULL reads as, the missing value, and
             whether it stands for the row number.
@@ -95,7 +96,7 @@ class PageTable:
     pages: Pages
     leaf: npt.NDArray[np.uint32]
     last_row: Ints
-    longest: Ints
+    extents: Ints
     integers: Ints
     places: Mapping[str, int]
 
@@ -109,8 +110,8 @@ class PageTable:
         if leaves is None:
             return None
         leaf, last_row = leaves
-        longest = np.full(len(leaf), NONE, np.int64)
-        return PageTable(pages, leaf, last_row, longest, integers, places)
+        extents = np.full((len(leaf), 2), NONE, np.int64)
+        return PageTable(pages, leaf, last_row, extents, integers, places)
 
     def _around(self, first: int, last: int) -> tuple[int, int]:
         """Return which leaves, from and to, may hold rows of some numbers."""
@@ -185,7 +186,7 @@ class PageTable:
             times: starts and ends, of which such a row touches one of its thread, these disjoint
                 and ascending; and from which to below which are those of each thread.
             fields: places of columns: ``kind``; ``id`` of the text; ``start`` and ``end``, by which
-                it is noted how long rows last; and to select by time, whatever the number of the
+                the extents of leaves are noted; and to select by time, whatever the number of the
                 text, ``thread``, with how long a row lasts at least (``shortest``).
         """
         if any("\0" in glob for glob in globs):
@@ -201,16 +202,18 @@ class PageTable:
         selection += (of_text, -1 if ids is None else len(ids), wanted)
         selection += (start, end, thread, len(threads), of_threads)
         selection += (shortest, since, until, parts)
-        lengths = (
-            self.longest if start != NONE else None,
+        _, until_ns, _ = times
+        extents = (
+            self.extents if start != NONE else None,
             *(start, end, shortest if thread != NONE else NONE),
+            max(until_ns, default=0),
         )
         blocks, texts = [np.empty((len(self.integers) + 1, 0), np.int64)], []
         for bounds in self.pieces() if pieces is None else pieces:
             stretch = self.leaf, self.last_row, *self._around(*bounds), *bounds
             decoded = native.decode_named(
                 file=self.pages.file,
-                leaves=(*stretch, None, 0, *lengths),
+                leaves=(*stretch, None, 0, *extents),
                 columns=self.integers,
                 selection=selection,
             )
