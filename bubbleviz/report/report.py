@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from bubbleviz.report.memory import RunMemory
 
 
-SCHEMA = "bubbleviz.report/1"
 #: Where unattributed compute can move a ratio by more than this, its lower bound is next to it.
 #: Launch gaps, or compute outside
 #: operations, below this share of the window are not worth a sentence.

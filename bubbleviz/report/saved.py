@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import DecodeError, Meta, Raw, ValidationError, convert
+from msgspec import DecodeError, Raw, ValidationError, convert
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError, UsageError
@@ -24,6 +24,7 @@ from bubbleviz.model.texts import counted, rank_name, shell_word
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import read_restrictions
+from bubbleviz.report.summary import IDLE_SCHEMA, SCHEMA, SavedTimeline
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ _MOST_BYTES = 1 << 32
 #: Keys in the first bytes of traces of PyTorch and XLA, and the number of these bytes.
 _OF_TRACES, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
-SCHEMA = "bubbleviz.report/1"
-#: Of reports on idle time, which hold the same summary.
-IDLE_SCHEMA = "bubbleviz.idle/1"
 
 
 @dataclass(frozen=True)
@@ -426,15 +424,6 @@ def read_document(path: str) -> dict[str, Any]:
             "-o report.json"
         )
     return document
-
-
-@dataclass(frozen=True)
-class SavedTimeline:
-    """A timeline as a report's JSON has it: see :class:`bubbleviz.report.timeline.Timeline`."""
-
-    base_ns: int
-    names: tuple[str, ...]
-    tables: dict[str, dict[str, list[Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]]]]
 
 
 def saved_timeline(path: str, values: Mapping[str, Any]) -> SavedTimeline:

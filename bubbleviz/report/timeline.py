@@ -37,8 +37,8 @@ _COLUMNS = {
 _MOST_THOUSANDTHS = 2**31 - 1
 #: Characters of a name that are kept.
 _LONGEST_NAME = 300
-#: A report of more operations than this does not hold them in its JSON.
-MOST_SAVED = 20_000
+#: Maximum number of operations that the JSON of a report contains.
+MAX_SAVED_OPERATIONS = 20_000
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,6 @@ def timeline_of(report: Report) -> Timeline:
         tuple(operations.names[row][:_LONGEST_NAME] for row in used.tolist()),
         {t: {c: tables[t][c] for c in columns.split()} for t, columns in _COLUMNS.items()},
     )
-
-
-def saved(timeline: Timeline) -> dict[str, Any]:
-    """Return a timeline as JSON values."""
-    return {
-        "base_ns": timeline.base_ns,
-        "names": list(timeline.names),
-        "tables": {
-            table: {name: column.tolist() for name, column in columns.items()}
-            for table, columns in timeline.tables.items()
-        },
-    }
 
 
 def times_median(report: Report) -> Floats:

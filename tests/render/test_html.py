@@ -25,7 +25,7 @@ from bubbleviz.render.web.shards import LENGTHS
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_document
-from bubbleviz.report.timeline import MOST_SAVED, restored
+from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, restored
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
@@ -204,10 +204,12 @@ def test_a_saved_report_is_the_same_page(tmp_path: Path) -> None:
 def test_a_large_report_is_saved_without_its_timeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bubbleviz.render.json_document.MOST_SAVED", len(SMALL.operations) - 1)
+    monkeypatch.setattr(
+        "bubbleviz.report.summarizing.MAX_SAVED_OPERATIONS", len(SMALL.operations) - 1
+    )
     path, found = written_and_read(tmp_path, SMALL)
 
-    assert MOST_SAVED >= 20_000
+    assert MAX_SAVED_OPERATIONS >= 20_000
     assert found["timeline"] is None
     assert carried(html.page_of_saved(path, found))[1]["operations"][0] == 0
 

@@ -18,8 +18,8 @@ from bubbleviz.count.count import spread
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import csv_text, document_text, inert, one_line, percent
 from bubbleviz.render import document as blocks
+from bubbleviz.report.summary import IDLE_SCHEMA
 
-SCHEMA = "bubbleviz.idle/1"
 #: What compare and gate call the idle share of steps, and of spans.
 IDLE_STEPS, IDLE = "idle-steps", "idle"
 #: Of ranks, in the JSON: names, times and shares.
@@ -62,7 +62,7 @@ def as_json(report: IdleReport, top: int) -> str:
         ],
         "limitations": [limitation.entry for limitation in report.limitations],
     }
-    return document_text(SCHEMA, document)
+    return document_text(IDLE_SCHEMA, document)
 
 
 def _summary(report: IdleReport) -> dict[str, Any]:

@@ -1,0 +1,756 @@
+"""The saved report: a model of the JSON that ``bubbleviz analyze -o report.json`` writes.
+
+The order of the fields is the order of the keys. Times are nanoseconds on the report's clock, and
+ratios and shares are fractions of 1. :func:`.summarizing.summary_of` makes a summary of a report.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, to_builtins
+
+from bubbleviz.explain.alternatives import Alternative
+from bubbleviz.explain.phase_times import ChunkCost
+from bubbleviz.explain.recognition.recognition import IterationOrder
+from bubbleviz.explain.slowdown.slowdowns import ReplayError
+from bubbleviz.explain.what_if import PathCollective, PathPart
+from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
+
+#: Name and version of this model, and of reports on idle time, which share some of its keys.
+SCHEMA, IDLE_SCHEMA = "bubbleviz.report/1", "bubbleviz.idle/1"
+#: Lower and upper bound of a ratio, given the uncertainty of the clocks.
+Interval = tuple[Finite, Finite]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class Average(Struct, frozen=True):
+    """Mean and spread over iterations.
+
+    Attributes:
+        mean: Mean, or None if there are no iterations.
+        std: Standard deviation (n - 1), or None for fewer than two iterations.
+        min: Smallest value.
+        max: Largest value.
+        ci95: Half width of the 95 % confidence interval (Student t).
+        n: Number of iterations.
+    """
+
+    mean: Finite | None
+    std: Positive | None
+    min: Finite | None
+    max: Finite | None
+    ci95: Positive | None
+    n: Count
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that contradict each other."""
+        if (self.mean is None) != (self.n == 0) or (self.std is None) != (self.n < 2):
+            raise ValueError(f"mean, std and n = {self.n} contradict each other")
+
+
+class RankEntry(Struct, frozen=True):
+    """A device as one process sees it; see :class:`.operations.Rank`.
+
+    Attributes:
+        index: Index in the report, to which all fields called ``rank`` refer.
+        global_rank: Number in the job, or None if it is unknown.
+        label: Name that is unique in the report.
+        host: Name of the host.
+        pid: Process id.
+        device_id: Device number as the process sees it.
+        uuid: UUID of the GPU, or None if it is unknown.
+        gpu: Product name of the GPU, or None if it is unknown.
+        pci: PCI address of the GPU, or None if it is unknown.
+        stage: Stage of the pipeline, or None if it is unknown.
+        pipeline: Index of the pipeline, or None if it is unknown.
+        profile: Index of the profile that recorded it.
+        relative_score: Speed relative to the ranks of the same stage, or None if it is unknown.
+        individual_score: Speed relative to its own best iteration, or None if it is unknown.
+    """
+
+    index: int
+    global_rank: int | None
+    label: str
+    host: str
+    pid: int
+    device_id: int
+    uuid: str | None
+    gpu: str | None
+    pci: str | None
+    stage: int | None
+    pipeline: int | None
+    profile: int
+    relative_score: float | None
+    individual_score: float | None
+
+
+class AdviceEntry(Struct, frozen=True):
+    """One thing to do, and what it saves; see :class:`.advice.Advice`.
+
+    Attributes:
+        kind: Kinds of what it removes, joined by ``+``.
+        saving_ratio: Saved share of an iteration, or None if nothing is promised.
+        action: What to do, and the evidence for it.
+        place: Name of what it removes, the same in every run.
+        error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if it
+            is unknown.
+        stages: Stages that have too much work.
+        measure: Names and values of the evidence.
+        ranks: Indices of the ranks concerned; empty for all ranks.
+        stage: Stage concerned, or None.
+        saving_ns: Saved time of an iteration, or None if nothing is promised.
+        iterations: Number of averaged iterations that it shortens.
+        example_iteration: Index of a typical iteration, or None if all are alike.
+        text: The action, and what it saves.
+    """
+
+    kind: str
+    saving_ratio: Finite | None
+    action: str
+    place: str
+    error_ratio: Finite | None
+    stages: tuple[int, ...]
+    measure: tuple[tuple[str, float], ...]
+    ranks: tuple[Count, ...]
+    stage: int | None
+    saving_ns: int | None
+    iterations: int
+    example_iteration: int | None
+    text: str
+
+
+class RestrictionEntry(Struct, frozen=True):
+    """A reason why the ratios are not those of a whole pipeline.
+
+    Attributes:
+        code: Name of the reason, the same in every version.
+        text: The reason in words.
+    """
+
+    code: str = ""
+    text: str = ""
+
+
+class RankWindow(Struct, frozen=True):
+    """The window of one ratio on one rank, and what it is spent on.
+
+    Attributes:
+        start_ns: Start of the window.
+        end_ns: End of the window.
+        compute_ns: Union of the computing operations in it.
+        optimizer_ns: Time of the optimizer in it.
+        overlap_ns: Time of other iterations' operations in it.
+        unattributed_ns: Compute outside operations in it.
+        bubble_ns: Time without work in it.
+        window_ns: Length of the window.
+    """
+
+    start_ns: int
+    end_ns: int
+    compute_ns: int
+    optimizer_ns: int
+    overlap_ns: int
+    unattributed_ns: int
+    bubble_ns: int
+    window_ns: int
+
+
+class RankCommunication(Struct, frozen=True):
+    """How long a rank communicated in an iteration; see :class:`.phase_times.CommunicationTimes`.
+
+    Attributes:
+        wait_ns: Waiting for inputs and for other members of collectives.
+        transfer_ns: Transfers, once their input was ready.
+        exposed_ns: Transfers during which nothing was computed.
+        communication_ns: Union of all communication kernels.
+        overlapped_ns: The part of them during which compute kernels ran.
+    """
+
+    wait_ns: int
+    transfer_ns: int
+    exposed_ns: int
+    communication_ns: int
+    overlapped_ns: int
+
+
+class RankIterationEntry(Struct, frozen=True):
+    """One rank in one iteration. Keys are names of ratios, phases or causes.
+
+    Attributes:
+        rank: Index of the rank.
+        busy_ns: Union of the operations of each phase.
+        compute_ns: Union of all computing operations.
+        active_ns: Union of their compute kernels.
+        kernel_ns: Union of all kernels and copies.
+        gap_ns: Time in operations during which no kernel ran.
+        unattributed_ns: Compute outside operations, or None without a window.
+        overlap_ns: Time of other iterations' operations, or None without a window.
+        bubble_ns: Bubble by ratio.
+        bubble_ratio: Value of each ratio, or None if it is unknown.
+        bubble_interval: Bounds of each ratio that needs a common clock, or None if they are
+            unknown.
+        missing: What the rank lacks for a ratio, or None if it lacks nothing.
+        windows: Window of each ratio.
+        cause_ns: Idle time by ratio and cause.
+        communication: Times of communication.
+    """
+
+    rank: int
+    busy_ns: dict[str, int]
+    compute_ns: int
+    active_ns: int
+    kernel_ns: int
+    gap_ns: int
+    unattributed_ns: int | None
+    overlap_ns: int | None
+    bubble_ns: dict[str, int]
+    bubble_ratio: dict[str, Finite | None]
+    bubble_interval: dict[str, Interval | None]
+    missing: str | None
+    windows: dict[str, RankWindow]
+    cause_ns: dict[str, dict[str, int]]
+    communication: RankCommunication
+
+
+class IterationEntry(Struct, frozen=True):
+    """One iteration; see :class:`.iterations.Iteration`. Keys are names of ratios.
+
+    Attributes:
+        index: Index in the report, to which all fields called ``iteration`` refer.
+        name: Name that its ranges give it, or its number.
+        kind: ``training``, ``evaluation`` or ``inference``.
+        complete: Whether the capture contains all of it.
+        averaged: Whether it is part of the averages.
+        microbatches: Number of microbatches, or None if it is unknown.
+        start_ns: First start of its work, or None if it has none.
+        end_ns: Last end of its work, or None if it has none.
+        window_ns: Mean length of the ranks' windows.
+        bubble_ratio: Value of each ratio, or None if it is unknown.
+        bubble_low: The ratio if compute outside operations were work.
+        bubble_overhead: Bubble relative to the work.
+        bubble_interval: Bounds of each ratio that needs a common clock, or None if they are
+            unknown.
+        incomplete: Whether a rank that takes part in it is missing.
+        clocks_contradict: Whether clocks that a ratio needs contradict each other.
+        clock_set: Whether a clock was set in it.
+        cause_ns: Idle time by ratio and cause, summed over the ranks.
+        ranks: Its ranks; empty in reports without them.
+    """
+
+    index: int
+    name: str
+    kind: str
+    complete: bool
+    averaged: bool
+    microbatches: Count | None
+    start_ns: int | None
+    end_ns: int | None
+    window_ns: dict[str, int | None]
+    bubble_ratio: dict[str, Finite | None]
+    bubble_low: dict[str, Finite | None]
+    bubble_overhead: dict[str, Finite | None]
+    bubble_interval: dict[str, Interval | None]
+    incomplete: bool
+    clocks_contradict: bool
+    clock_set: bool
+    cause_ns: dict[str, dict[str, int]]
+    ranks: list[RankIterationEntry]
+
+
+class TimePart(Struct, frozen=True):
+    """A part of a bubble or of a step; see :class:`.bubbles.BubblePart`.
+
+    Attributes:
+        name: Cause of the idle time, or kind of work.
+        meaning: The same in words.
+        share: Share of the window.
+        time_ns: Mean over averaged iterations and ranks.
+    """
+
+    name: str
+    meaning: str
+    share: Positive
+    time_ns: Positive
+
+
+class KernelTimeEntry(Struct, frozen=True):
+    """How long kernels ran in averaged iterations; see :class:`.report.KernelTime`.
+
+    Attributes:
+        window_ns: Windows of the primary ratio.
+        kernel_ns: Time in them during which any kernel or copy ran.
+        bubble_ns: Bubble in them.
+        gap_ns: Time in operations during which no kernel ran.
+        unattributed_ns: Compute outside operations.
+        work_ns: Time of the computing operations.
+        share: ``kernel_ns`` as a share of ``window_ns``, or None without windows.
+        beside_headline: Whether outputs quote ``sentence`` next to the primary ratio.
+        sentence: How long kernels ran, in words, or None if the primary ratio shows it.
+    """
+
+    window_ns: int
+    kernel_ns: int
+    bubble_ns: int
+    gap_ns: int
+    unattributed_ns: int
+    work_ns: int
+    share: float | None
+    beside_headline: bool
+    sentence: str | None
+
+
+class StepSummary(Struct, frozen=True):
+    """What the time of a step is spent on.
+
+    Attributes:
+        window: Name of the ratio whose window is a step.
+        parts: Parts of the step, whose shares add up to 1.
+        flops_use: Model FLOPs utilization, or None if FLOPs are not given.
+    """
+
+    window: str
+    parts: list[TimePart]
+    flops_use: float | None
+
+
+class Numbers(Struct, frozen=True):
+    """Statistics over averaged iterations. Keys are names of ratios.
+
+    Attributes:
+        iterations: Number of averaged iterations.
+        bubble_ratio: Each ratio.
+        bubble_interval: Bounds of the mean of each ratio that needs a common clock, or None if
+            they are unknown.
+        bubble_low: Each ratio if compute outside operations were work.
+        bubble_overhead: Bubble relative to the work.
+        window_ns: Length of each ratio's window.
+        cause_ns: Idle time by ratio and cause, summed over iterations that have the ratio.
+        bubble_parts: Parts of the bubble of the primary ratio, the largest first.
+        kernel_time: How long kernels ran.
+        launch_gap: Share of the time of operations during which no kernel ran, or None if it is
+            unknown.
+        step: What the time of a step is spent on.
+    """
+
+    iterations: Count
+    bubble_ratio: dict[str, Average]
+    bubble_interval: dict[str, Interval | None]
+    bubble_low: dict[str, Average]
+    bubble_overhead: dict[str, Average]
+    window_ns: dict[str, Average]
+    cause_ns: dict[str, dict[str, int]]
+    bubble_parts: list[TimePart]
+    kernel_time: KernelTimeEntry
+    launch_gap: Finite | None
+    step: StepSummary
+
+
+class DeviationEntry(Struct, frozen=True):
+    """An operation that is not where the schedule has it; see :class:`.recognition.Deviation`.
+
+    Attributes:
+        rank: Index of the rank.
+        iteration: Index of the iteration.
+        phase: Phase of the operation.
+        microbatch: Number of its microbatch.
+        chunk: Number of its chunk, or None if there is none.
+        what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
+        places: Number of operations by which it is late or early.
+    """
+
+    rank: int
+    iteration: int
+    phase: str
+    microbatch: int
+    chunk: int | None
+    what: str
+    places: int
+
+
+class ScheduleEntry(Struct, frozen=True):
+    """The schedule that ran, or how a plan was followed; see :class:`.recognition.Recognition`.
+
+    Attributes:
+        name: Name of the schedule, or None if it has none.
+        also: Other schedules with the same order.
+        exact: Whether all averaged iterations ran it exactly.
+        distance: Mean share of operations that are elsewhere, or None without a plan.
+        reason: Why there is no name, or how it was recognised, or None.
+        iterations: Schedule of each training iteration.
+        deviation_count: Number of operations that are elsewhere.
+        deviations: The first of them.
+    """
+
+    name: str | None
+    also: tuple[str, ...]
+    exact: bool
+    distance: float | None
+    reason: str | None
+    iterations: list[IterationOrder]
+    deviation_count: int
+    deviations: list[DeviationEntry]
+
+
+class PhaseTimeEntry(Struct, frozen=True):
+    """Times of the operations of one kind; see :class:`.phase_times.PhaseTime`.
+
+    Attributes:
+        phase: Phase of the operations.
+        median_ns: Median busy time.
+        stage: Stage of the ranks, or None if it is unknown.
+        chunk: Chunk of the model, or None if there is none.
+        virtual_stage: Position of the chunk in the model, or None if it is unknown.
+        gap_ns: Median time since the operation before, or None if it is unknown.
+        pipeline_ns: Mean in the slowest pipeline of the typical iteration, or None if it is
+            unknown.
+        mean_ns: Mean.
+        std_ns: Standard deviation (n - 1), or None if it is unknown.
+        n: Number of operations.
+        min_ns: Shortest time.
+        max_ns: Longest time.
+        first_ns: Median for the first microbatch, or None if it is unknown.
+        last_ns: Median for the last microbatch, or None if it is unknown.
+    """
+
+    phase: str
+    median_ns: Positive
+    stage: int | None
+    chunk: int | None
+    virtual_stage: int | None
+    gap_ns: Positive | None
+    pipeline_ns: Positive | None
+    mean_ns: Positive
+    std_ns: Positive | None
+    n: Count
+    min_ns: Count
+    max_ns: Count
+    first_ns: Positive | None
+    last_ns: Positive | None
+
+
+class EvenChunks(Struct, frozen=True):
+    """Chunks of a prompt that take equally long; see :func:`.report.even_chunks`.
+
+    Attributes:
+        virtual_stage: The slowest virtual stage.
+        tokens: Tokens of each chunk.
+        equal_ns: Time of the prompt in chunks of equal length.
+        even_ns: Time of the prompt in these chunks.
+    """
+
+    virtual_stage: int
+    tokens: tuple[int, ...]
+    equal_ns: float
+    even_ns: float
+
+
+class OperationEntry(Struct, frozen=True):
+    """An operation of a rank.
+
+    Attributes:
+        rank: Index of the rank.
+        iteration: Index of the iteration.
+        phase: Phase of the operation.
+        microbatch: Number of its microbatch, or None if there is none.
+        chunk: Number of its chunk, or None if there is none.
+        start_ns: Start.
+        end_ns: End.
+    """
+
+    rank: int
+    iteration: int
+    phase: str
+    microbatch: int | None
+    chunk: int | None
+    start_ns: int
+    end_ns: int
+
+
+class Straggler(OperationEntry, frozen=True):
+    """An operation that took long.
+
+    Attributes:
+        times_median: Its time divided by the median of its kind.
+    """
+
+    times_median: float
+
+
+class SlackEntry(OperationEntry, frozen=True):
+    """An operation off the critical path.
+
+    Attributes:
+        slack_ns: How much later it could end without a longer iteration.
+    """
+
+    slack_ns: int
+
+
+class CriticalPathEntry(Struct, frozen=True):
+    """The critical path of an iteration; see :class:`.what_if.CriticalPath`.
+
+    Attributes:
+        iteration: Index of the iteration.
+        length_ns: Length of the path.
+        parts: What the length is made of, largest first.
+        collectives: Collectives on the path, in order.
+        operations: Operations on the path, in order.
+        slack: Operations off the path, or None if there are too many to list.
+    """
+
+    iteration: int
+    length_ns: int
+    parts: list[PathPart]
+    collectives: list[PathCollective]
+    operations: list[OperationEntry]
+    slack: list[SlackEntry] | None
+
+
+class Change(Struct, frozen=True):
+    """An iteration under one change, all else as measured; see :class:`.what_if.WhatIf`.
+
+    Attributes:
+        name: Name of the change, the same in every version.
+        change: The change in words.
+        makespan_ns: Length of the iteration.
+        bubble_ratio: Its ``schedule`` ratio, or None for an iteration without length.
+    """
+
+    name: str
+    change: str
+    makespan_ns: Count
+    bubble_ratio: float | None
+
+
+class StageTimesEntry(Struct, frozen=True):
+    """Times of the stages for one microbatch, in ms; see :class:`.measured_times.StageTimes`.
+
+    Attributes:
+        forward_ms: Forward, one value for all stages or one per stage.
+        backward_ms: Backward for the input.
+        weight_ms: Backward for the weights.
+        transfer_ms: Transfer between two devices.
+        lengths: Length of each microbatch relative to their mean; empty if all are alike.
+    """
+
+    forward_ms: tuple[float, ...]
+    backward_ms: tuple[float, ...]
+    weight_ms: tuple[float, ...]
+    transfer_ms: float
+    lengths: tuple[float, ...]
+
+
+class SimulatedTimes(Struct, frozen=True):
+    """The times with which other schedules are simulated.
+
+    Attributes:
+        stages: Number of stages.
+        microbatches: Number of microbatches.
+        chunks: Number of model chunks per stage.
+        times: Times of the stages.
+        split: Whether both halves of the backward were measured.
+    """
+
+    stages: int
+    microbatches: int
+    chunks: int
+    times: StageTimesEntry
+    split: bool
+
+
+class AlternativesEntry(Struct, frozen=True):
+    """Other schedules at the times of the run; see :class:`.alternatives.Alternatives`.
+
+    Attributes:
+        reason: Why there are no rows; else empty.
+        window: Name of the ratio whose window is compared.
+        times: Times of the run, or None if they are unknown.
+        rows: The run, then other schedules, the best first.
+        reordered: Best order of unequal microbatches, and the share that it saves, or None.
+    """
+
+    reason: str
+    window: str
+    times: SimulatedTimes | None
+    rows: list[Alternative]
+    reordered: tuple[tuple[int, ...], float] | None
+
+
+class LongBubble(Struct, frozen=True):
+    """One of the longest bubbles.
+
+    Attributes:
+        rank: Index of the rank.
+        iteration: Index of the iteration.
+        start_ns: Start.
+        end_ns: End.
+        cause: Name of its cause.
+        sentence: What happened.
+    """
+
+    rank: int
+    iteration: int
+    start_ns: int
+    end_ns: int
+    cause: str
+    sentence: str
+
+
+class SlowdownEntry(Struct, frozen=True):
+    """What stragglers cost; see :class:`.slowdowns.Slowdowns`. A value of 1 is no slowdown.
+
+    Attributes:
+        total: Slowdown of all work.
+        by_phase: Slowdown by phase.
+        by_stage: Slowdown by stage.
+        by_replica: Slowdown by replica of the pipeline.
+        by_rank: Slowdown by index of the rank.
+        by_microbatch: Slowdown by microbatch.
+        by_link: Slowdown by transfers from one stage to another, such as ``0-1``.
+        by_iteration: Slowdown by index of the iteration.
+        worker_share: Share of the slowdown that the slowest 3 % of workers cause, or None.
+        last_stage_share: Share of the slowdown that the last stage causes, or None.
+        original_ns: Mean length of the replayed iterations.
+        ideal_ns: Mean length of ideal iterations.
+        replay_error: Error of the replay.
+    """
+
+    total: Positive
+    by_phase: dict[str, Positive]
+    by_stage: dict[int, Positive]
+    by_replica: dict[int, Positive]
+    by_rank: dict[int, Positive]
+    by_microbatch: dict[int, Positive]
+    by_link: dict[str, Positive]
+    by_iteration: dict[int, Positive]
+    worker_share: float | None
+    last_stage_share: float | None
+    original_ns: Positive
+    ideal_ns: Positive
+    replay_error: ReplayError
+
+
+class LimitationEntry(Struct, frozen=True):
+    """A limit of the analysis; see :class:`.limitations.Limitation`.
+
+    Attributes:
+        what: Subject of the limitation.
+        reason: The reason and its consequences.
+        count: Number of times that it applies.
+    """
+
+    what: str
+    reason: str
+    count: int
+
+
+class SavedTimeline(Struct, frozen=True):
+    """What pictures are drawn from; see :class:`.timeline.Timeline`.
+
+    Attributes:
+        base_ns: Time to which all times of the tables are relative.
+        names: Texts to which name columns refer by index.
+        tables: Columns by table and name; -1 means none.
+    """
+
+    base_ns: int
+    names: tuple[str, ...]
+    tables: dict[str, dict[str, list[Int64]]]
+
+
+class RunSummary(Struct, frozen=True):
+    """A report as JSON.
+
+    Attributes:
+        schema: Name and version of this model.
+        version: Version of bubbleviz that wrote the report.
+        kind: ``training`` or ``inference``.
+        headline: Name of the primary ratio.
+        headline_reason: Why it is the primary ratio.
+        convention: Convention that the names of ranges follow.
+        profiles: Profiles, in the order given.
+        ranks: Ranks, in the order of the pipeline.
+        what_to_do_first: The most important advice in words, or None.
+        advice: What would shorten iterations, the largest saving first.
+        restriction: The first of ``restrictions`` in words, or None.
+        restrictions: Why the ratios are not those of a whole pipeline, the most severe first.
+        typical_iteration: Index of the typical iteration, or None.
+        iterations: All iterations.
+        summary: Statistics over averaged iterations.
+        schedule: The schedule that ran, or None if it was not looked for.
+        plan: How the plan was followed, or None without a plan.
+        phase_times: Times of operations by kind.
+        chunk_costs: Costs of chunks of prompts by virtual stage.
+        even_chunks: Chunks that take equally long, or None if they save nothing.
+        transfer_ns: Median time of a transfer, or None if there is none.
+        microbatch_lengths: Lengths of microbatches relative to their mean, by iteration; empty if
+            all are alike.
+        imbalance: How much longer the slowest stage takes than the mean, by phase.
+        stragglers: The slowest operations.
+        critical_path: Critical path of the typical iteration, or None.
+        what_if: Lengths of the typical iteration under single changes.
+        alternatives: Other schedules at the same times, or None if they were not simulated.
+        memory: Memory of ranks and operations, or None if it was not recorded.
+        longest_bubbles: The longest bubbles.
+        slowdown: What stragglers cost, or None if it is unknown.
+        coverage: How much GPU time belongs to operations, by rank.
+        unattributed_kernels: The largest kernels outside operations.
+        limitations: What could not be determined.
+        methods: Sentence for the methods section of a paper.
+        timeline: What pictures are drawn from, or None for large runs.
+    """
+
+    schema: str
+    version: str
+    kind: str
+    headline: str
+    headline_reason: str
+    convention: str
+    profiles: list[ProfileSummary]
+    ranks: list[RankEntry]
+    what_to_do_first: str | None
+    advice: list[AdviceEntry]
+    restriction: str | None
+    restrictions: list[RestrictionEntry]
+    typical_iteration: int | None
+    iterations: list[IterationEntry]
+    summary: Numbers
+    schedule: ScheduleEntry | None
+    plan: ScheduleEntry | None
+    phase_times: list[PhaseTimeEntry]
+    chunk_costs: list[ChunkCost]
+    even_chunks: EvenChunks | None
+    transfer_ns: Positive | None
+    microbatch_lengths: list[list[Positive]]
+    imbalance: dict[str, float]
+    stragglers: list[Straggler]
+    critical_path: CriticalPathEntry | None
+    what_if: list[Change]
+    alternatives: AlternativesEntry | None
+    memory: RunMemory | None
+    longest_bubbles: list[LongBubble]
+    slowdown: SlowdownEntry | None
+    coverage: list[RankCoverage]
+    unattributed_kernels: list[UnattributedKernels]
+    limitations: list[LimitationEntry]
+    methods: str
+    timeline: SavedTimeline | None
+
+
+def values_of(summary: RunSummary) -> dict[str, Any]:
+    """Return a summary as nested dictionaries and lists, ready to be written as JSON."""
+    values: dict[str, Any] = to_builtins(summary, enc_hook=_python_float)
+    return values
+
+
+def _python_float(value: object) -> float:
+    """Return a number of numpy as a number of Python.
+
+    Raises:
+        NotImplementedError: The value is of another type.
+    """
+    if isinstance(value, float):
+        return float(value)
+    raise NotImplementedError(f"{type(value)} is not a type of the summary")
