@@ -23,8 +23,9 @@ from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.causes.idle import IdleIntervals, all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.recognition.recognition import Deviation
-from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.replay import Replay, build_replay
+from bubbleviz.explain.slowdown.slack import compute_slack
 from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work, median_rows, plays
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -53,7 +54,7 @@ class Graph:
 
     work: Work
     order: Dependencies
-    replay: replayed.Replay
+    replay: Replay
     rows: Ints
     works: Bools
     own_ns: Ints
@@ -79,7 +80,7 @@ def graph_of(run: run_work.ReplayedRun, iteration: int) -> Graph:
     rows = run_work.computing_rows(operations, included)
     for collectives in (run.collectives, run.collectives.take(slice(0))):
         work, order = ordered_work(run, included, run.explained().tokens, collectives)
-        replay = replayed.replay_of(work, order)
+        replay = build_replay(work, order)
         # Collectives whose members' clocks are off can seem to wait for themselves.
         if not len(replay.unordered):
             break
@@ -260,7 +261,7 @@ def critical_path(graph: Graph, run: run_work.ReplayedRun, iteration: int) -> Cr
         nothing = np.empty(0, np.int64)
         return CriticalPath(iteration, nothing, 0, (), (), nothing, nothing)
     times_ns = graph.own_ns, graph.delay_ns
-    slack_ns = replayed.slack_of(work, graph.order, replay, *times_ns)[: len(graph.rows)]
+    slack_ns = compute_slack(work, graph.order, replay, *times_ns)[: len(graph.rows)]
     # The member of the meeting of each row that started last; of several its own.
     last_entered = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
@@ -546,7 +547,7 @@ def reordered(
     lengths = []
     for own_turns in (None, turns):
         work, order = ordered_work(source, source.averaged, tokens, source.collectives, own_turns)
-        replay = replayed.replay_of(work, order)
+        replay = build_replay(work, order)
         if len(replay.unordered):
             return None
         if own_turns is None:

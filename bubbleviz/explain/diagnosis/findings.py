@@ -23,7 +23,7 @@ from bubbleviz.explain.diagnosis import faults as shapes
 from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import Evidence, Fault
 from bubbleviz.explain.slowdown import run_work
-from bubbleviz.explain.slowdown.replay import Replay, replay_of, scenarios_at_once
+from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, POINT_TO_POINT, Role, Work, plays
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scattered
@@ -31,6 +31,7 @@ from bubbleviz.model.grouping import distinct, found_in, groups_of, heads, looke
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.schedules.timing import count_scenarios_together
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
@@ -131,7 +132,7 @@ def diagnosis_of(
     def lengths_without(scenarios: Sequence[Sequence[Fault]], replay: Replay = replay) -> Ints:
         """Return how long iterations take without some faults, shape (iterations, scenarios)."""
         lengths = [np.zeros((len(replay.iterations), 0), np.int64)]
-        step, count = scenarios_at_once(len(seen.work)), len(replay.rows)
+        step, count = count_scenarios_together(len(seen.work)), len(replay.rows)
         # What is not replayed has the place behind all others.
         place = scattered(len(seen.work), replay.rows, np.arange(count))
         measured_ns = (np.append(column[replay.rows], 0) for column in (seen.own_ns, delays_ns))
@@ -428,7 +429,7 @@ def _eased(run: run_work.ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fa
     late, late_ns = run_work.queued_collectives(run, work, rows)
     if len(row) or len(late):
         queued = np.isin(order.after, row) & plays(work.role[order.before], POINT_TO_POINT)
-        free = replay_of(work, order.take(~queued))
+        free = build_replay(work, order.take(~queued))
         if len(free.iterations) == len(scenarios.replay.iterations):
             yield (
                 Fault(
@@ -448,7 +449,7 @@ def _eased(run: run_work.ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fa
         for what, waits in zip((shapes.ONE_MORE, shapes.ENOUGH), more, strict=True):
             yield (
                 shapes.token_fault(what, rank, depth),
-                replay_of(*run_work.work_of_run(run, waits)),
+                build_replay(*run_work.work_of_run(run, waits)),
             )
 
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from bubbleviz.explain.causes.idle import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown import replay as replayed
 from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
@@ -37,6 +37,7 @@ from bubbleviz.model.grouping import (
     sorted_rows,
 )
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.schedules.timing import count_scenarios_together
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
 _SLOWEST_PERCENT = 3
@@ -56,7 +57,7 @@ class Scenarios:
 
     work: Work
     order: Dependencies
-    replay: replayed.Replay
+    replay: Replay
     delays_ns: Ints
     clocks_apart: bool = False
 
@@ -180,7 +181,7 @@ class Scenarios:
         after, before, ends = (
             np.searchsorted(rows, column) for column in (pairs.after, pairs.before, closing)
         )
-        replay = replayed.replay_of(part, Dependencies(after, before))
+        replay = build_replay(part, Dependencies(after, before))
         ends, begins = places_in(replay.rows)[ends], first_of_each(work.iteration[closing])
         own_ns = np.where(given, ends_ns[rows, 0], self.own_ns[rows])
         ideal_ns = np.where(given, ends_ns[rows, 1], self.ideal_ns[rows])
@@ -201,7 +202,7 @@ def _put_back_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> I
         own_ns: how long each row took itself.
         ideal_ns: how long it takes in an ideal iteration.
     """
-    step = replayed.scenarios_at_once(len(group))
+    step = count_scenarios_together(len(group))
     for first in range(0, groups, step):
         some = min(step, groups - first)
         times_ns = np.repeat(ideal_ns[:, None], some, axis=1)
@@ -220,7 +221,7 @@ def scenarios_of(
         order: what each of its rows follows.
         clocks_apart: see :class:`Scenarios`.
     """
-    replay = replayed.replay_of(work, order)
+    replay = build_replay(work, order)
     if not len(replay.iterations):
         return None
     return Scenarios(work, order, replay, run_work.delays_of(work, order), clocks_apart)

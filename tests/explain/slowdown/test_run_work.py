@@ -12,7 +12,7 @@ import pytest
 import bubbleviz
 from bubbleviz.explain import explanation
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.replay import replay_of
+from bubbleviz.explain.slowdown.replay import build_replay
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns, outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.grouping import distinct
@@ -45,7 +45,7 @@ def test_an_iteration_in_a_circle_is_left_out() -> None:
     circle = Dependencies(
         np.append(order.after, order.before[0]), np.append(order.before, order.after[0])
     )
-    replay = replay_of(work, circle)
+    replay = build_replay(work, circle)
 
     iteration, left = work.iteration[order.after[0]], scenarios.replay.iterations
     assert set(work.iteration[replay.unordered].tolist()) == {int(iteration)}

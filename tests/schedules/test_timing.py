@@ -1,16 +1,12 @@
-"""Replays: when rows end that follow others and meet them, against one row at a time."""
+"""Timing: when rows end that follow others and meet them, against one row at a time."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.replay import Replay, replay_of
-from bubbleviz.explain.slowdown.work import Kind, Role, Work
+from bubbleviz.schedules.timing import Timing, build_timing
 
 #: The meeting of each row, -1 if it meets no other row.
 _MEETINGS = st.lists(st.sampled_from((-1, -1, 0, 1)), min_size=1, max_size=8)
@@ -18,14 +14,11 @@ _MEETINGS = st.lists(st.sampled_from((-1, -1, 0, 1)), min_size=1, max_size=8)
 _FOLLOWING = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=9)
 
 
-def _replay_of(meeting: list[int], following: list[tuple[int, int]]) -> Replay:
-    """Return the replay of rows that are all in one iteration."""
-    zeros = np.zeros(len(meeting), np.int64)
-    kinds = (Kind("F", Role.FORWARD, "F"),)
-    columns: list[Any] = [*[zeros] * 10, np.array(meeting, np.int64), kinds]
-    work = Work(*columns)
+def _timing_of(meeting: list[int], following: list[tuple[int, int]]) -> Timing:
+    """Return the timing of rows that are all in one group."""
     after, before = np.array(following, np.int64).reshape(-1, 2).T
-    return replay_of(work, Dependencies(after, before))
+    one_group = np.zeros(len(meeting), np.int64)
+    return build_timing(after, before, np.array(meeting, np.int64), one_group)
 
 
 def _ends_one_by_one(
@@ -64,23 +57,23 @@ def test_rows_end_as_they_do_one_by_one(
         if data is not None
         else [[*range(k, k + count)] for k in range(4)]
     )
-    replay = _replay_of(meeting, following)
+    timing = _timing_of(meeting, following)
     expected = _ends_one_by_one(meeting, following, own_ns, delay_ns)
     if expected is None:
-        assert len(replay.rows) == 0
-        assert len(replay.unordered)
+        assert len(timing.rows) == 0
+        assert len(timing.unordered)
         return
     with_other_delay = _ends_one_by_one(meeting, following, other_ns, other_delay_ns)
     with_same_delay = _ends_one_by_one(meeting, following, other_ns, delay_ns)
 
-    own = np.array((own_ns, other_ns), np.int64).T
-    delays = np.array((delay_ns, other_delay_ns), np.int64).T
-    one = replay.ends_ns(own[:, :1], delays[:, 0])
-    shared_delay = replay.ends_ns(own, delays[:, 0])
-    own_delays = replay.ends_ns(own, delays)
+    own = np.array((own_ns, other_ns), np.int64).T[timing.rows]
+    delays = np.array((delay_ns, other_delay_ns), np.int64).T[timing.rows]
+    one = timing.ends(own[:, :1], delays[:, 0])
+    shared_delay = timing.ends(own, delays[:, 0])
+    own_delays = timing.ends(own, delays)
 
-    by_row = np.argsort(replay.rows)
-    assert sorted(replay.rows.tolist()) == list(range(count))
+    by_row = np.argsort(timing.rows)
+    assert sorted(timing.rows.tolist()) == list(range(count))
     assert one[by_row].T.tolist() == [expected]
     assert shared_delay[by_row].T.tolist() == [expected, with_same_delay]
     assert own_delays[by_row].T.tolist() == [expected, with_other_delay]

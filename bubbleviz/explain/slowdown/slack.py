@@ -1,0 +1,52 @@
+"""Slack: how much later work can end without a longer iteration, all else as measured.
+
+Work that follows a row has to start in time, and all members of a collective have to start before
+the first of them has to end. So slack is a replay backwards from the end of the iteration, in which
+members wait for the row that starts earliest::
+
+    rank 0   ├─ B7 ─┤· slack ·│▓ all-reduce ▓┤├ Optimizer ┤
+    rank 1   ├────── B7 ──────┤▓ all-reduce ▓┤├ Optimizer ┤
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown.replay import Replay
+from bubbleviz.explain.slowdown.work import Work
+from bubbleviz.model.columns import Ints, scattered
+from bubbleviz.model.grouping import found_in
+from bubbleviz.model.intervals import group_latest
+from bubbleviz.schedules.timing import NEVER, build_timing
+
+
+def compute_slack(
+    work: Work, order: Dependencies, replay: Replay, own_ns: Ints, delay_ns: Ints
+) -> Ints:
+    """Return how much later each row could end without a longer iteration, or -1 if not replayed.
+
+    Args:
+        work: Work of all ranks.
+        order: Pairs of rows of which one follows the other.
+        replay: Replay of the work, with at least one row.
+        own_ns: Duration of each row without waiting.
+        delay_ns: Time between the end of all that a row follows and its start.
+    """
+    placed_ends_ns = replay.ends_ns(own_ns[:, None], delay_ns)[:, 0]
+    ends_ns = scattered(len(work), replay.rows, placed_ends_ns)
+    closing = replay.rows[replay.closing]
+    iteration_end_ns = np.maximum.reduceat(ends_ns[closing], replay.first_closing)
+    # Rows that end after their iteration cannot end later. Backwards, times are negative.
+    iteration = found_in(replay.iterations, work.iteration)
+    latest_ns = -np.maximum(iteration_end_ns[iteration], ends_ns)
+    backwards = build_timing(order.before, order.after, work.meeting, work.iteration)
+    starts_ns = backwards.ends(
+        delay_ns[backwards.rows, None],
+        own_ns[backwards.rows],
+        earliest=latest_ns[backwards.rows, None],
+    )
+    needed_ns = scattered(len(work), backwards.rows, starts_ns[:, 0])[order.after]
+    needed_ns = group_latest(order.before, len(work), needed_ns, NEVER)
+    slack_ns = -np.maximum(latest_ns, needed_ns) - ends_ns
+    return scattered(len(work), replay.rows, slack_ns[replay.rows])

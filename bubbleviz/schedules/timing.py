@@ -1,0 +1,221 @@
+"""Times of a given order: when the rows of a dependency graph start and end.
+
+A row starts once every row that it follows has ended, and its delay has passed. Rows of a *meeting*
+then wait for each other: the own time of each begins once the last of them has started::
+
+    row 0   ├─ own ─┤
+    row 1           ├▒ waits ▒│▓ own ▓┤           follows row 0, meets row 3
+    row 2   ├─ own ───┤                           follows nothing
+    row 3             ├ delay ┤▓ own ▓┤           follows row 2, meets row 1
+
+Rows of a *level* follow only rows of earlier levels. They are timed together, over several
+scenarios at a time. Semantics as in the published ``analyzer/simulator.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise, starmap
+from typing import NamedTuple
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Ints, constant, scattered
+from bubbleviz.model.grouping import distinct, expanded, groups_of, heads, sorted_rows
+
+#: Time before all others.
+NEVER = np.iinfo(np.int64).min
+
+#: Number of times that are computed together, over all scenarios (4 MB), and the limit up to which
+#: this number may grow to compute as many scenarios together as a cache line has times.
+_TIMES_TOGETHER, _MAX_TIMES_TOGETHER, _CACHE_LINE = 1 << 19, 1 << 22, 8
+
+
+class _Level(NamedTuple):
+    """The rows of a level, and the meetings that they complete.
+
+    Attributes:
+        rows: Rows that start.
+        followed: Entries of :attr:`Timing.followed` of these rows.
+        meetings: Meetings whose last member starts.
+        members: Entries of :attr:`Timing.members` of these meetings.
+    """
+
+    rows: slice
+    followed: slice
+    meetings: slice
+    members: slice
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The rows of a dependency graph, level by level, ready to be timed.
+
+    All other attributes refer to rows by their position in :attr:`rows`. Rows that follow nothing
+    follow the position after the last one, whose end is given. A row without a meeting has a
+    meeting of its own.
+
+    Attributes:
+        rows: Row at each position.
+        levels: First row and first meeting of each level, and the ends; shape (levels + 1, 2).
+        followed: Positions that rows follow, row by row.
+        followed_first: Index in ``followed`` of the first entry of each row, and the end.
+        members: Positions of the members of meetings, level by level and meeting by meeting.
+        members_first: Index in ``members`` of the first member of each meeting, and the end.
+        unordered: Rows that are never reached because they wait for themselves through others.
+    """
+
+    rows: Ints
+    levels: Ints
+    followed: Ints
+    followed_first: Ints
+    members: Ints
+    members_first: Ints
+    unordered: Ints
+
+    def ends(self, own: Ints, delay: Ints, earliest: Ints | None = None) -> Ints:
+        """Return when each row ends, in the order of :attr:`rows`, shape (rows, scenarios).
+
+        Args:
+            own: Own time of each row, in the order of :attr:`rows`; shape (rows, scenarios).
+            delay: Time between the end of the rows that a row follows and its start; shape (rows,)
+                or (rows, scenarios).
+            earliest: Lower bound of the start of each row before its delay, shape (rows,
+                scenarios). If None, rows that follow nothing start at their delay after 0.
+        """
+        count = len(self.rows)
+        ends = np.full((count + 1, own.shape[1]), NEVER)
+        if earliest is None:
+            ends[count] = 0
+        else:
+            ends[:count] = earliest
+        delay = delay.reshape(count, delay.size // max(count, 1))
+        for level in self._levels():
+            first = self.followed_first[level.rows] - level.followed.start
+            latest = _latest(ends, self.followed[level.followed], first)
+            ends[level.rows] = np.maximum(ends[level.rows], latest) + delay[level.rows]
+            members = self.members[level.members]
+            if len(members):
+                first = self.members_first[level.meetings] - level.members.start
+                sizes = np.diff(first, append=len(members))
+                last_start = np.repeat(_latest(ends, members, first), sizes, axis=0)
+                ends[members] = last_start + own[members]
+        return ends[:count]
+
+    def _levels(self) -> Iterator[_Level]:
+        """Yield the levels in order."""
+        row, meeting = self.levels.T
+        bounds = row, self.followed_first[row], meeting, self.members_first[meeting]
+        slices = (starmap(slice, pairwise(column.tolist())) for column in bounds)
+        return starmap(_Level, zip(*slices, strict=True))
+
+
+def _latest(ends: Ints, positions: Ints, first: Ints) -> Ints:
+    """Return the latest end of each group of positions, which begin at ``first``."""
+    return np.asarray(np.maximum.reduceat(ends[positions], first, axis=0), np.int64)
+
+
+def count_scenarios_together(n_rows: int) -> int:
+    """Return how many scenarios of ``n_rows`` rows are best timed together, at least 1."""
+    a_line = min(_CACHE_LINE, _MAX_TIMES_TOGETHER // (n_rows + 1))
+    return max(1, _TIMES_TOGETHER // (n_rows + 1), a_line)
+
+
+def build_timing(after: Ints, before: Ints, meeting: Ints, group: Ints) -> Timing:
+    """Sort the rows of a dependency graph into levels.
+
+    Args:
+        after: Row that follows, for each edge.
+        before: Row that is followed, for each edge.
+        meeting: Number that the rows of a meeting share, or -1 if a row meets no other.
+        group: Group of each row. A group with a row that cannot be ordered is left out, and rows of
+            other groups do not wait for its rows.
+    """
+    n_rows = len(group)
+    meeting = _number_meetings(meeting)
+    start_level, end_level = _find_levels(after, before, meeting)
+    unordered = np.flatnonzero((start_level == NONE) | (end_level == NONE))
+    kept = np.flatnonzero(~np.isin(group, distinct(group[unordered])))
+    rows = kept[sorted_rows(start_level[kept])]
+    position = scattered(n_rows, rows, np.arange(len(rows)))
+    members = kept[sorted_rows(end_level[kept], meeting[kept])]
+    members_first = heads(end_level[members], meeting[members])
+    level = np.append(distinct(start_level[kept]), n_rows)
+    first_row = np.searchsorted(start_level[rows], level)
+    first_meeting = np.searchsorted(end_level[members[members_first]], level)
+    return Timing(
+        rows,
+        np.stack((first_row, first_meeting), axis=1),
+        *_list_followed(position[after], position[before], len(rows)),
+        position[members],
+        np.append(members_first, len(members)),
+        unordered,
+    )
+
+
+def _number_meetings(meeting: Ints) -> Ints:
+    """Return the meetings numbered from 0, with a meeting for each row that has none (-1)."""
+    alone = int(meeting.max(initial=NONE)) + 1 + np.arange(len(meeting))
+    return groups_of(np.where(meeting == NONE, alone, meeting)).of_row
+
+
+def _list_followed(after: Ints, before: Ints, count: int) -> tuple[Ints, Ints]:
+    """Return the positions that each position follows, and where those of each begin.
+
+    Args:
+        after: Position that follows, for each edge, or -1 if its row is left out.
+        before: Position that is followed, for each edge, or -1 if its row is left out.
+        count: Number of positions; positions that follow nothing follow this one.
+    """
+    is_kept = (after != NONE) & (before != NONE)
+    after, before = after[is_kept], before[is_kept]
+    first = np.flatnonzero(np.bincount(after, minlength=count) == 0)
+    after, before = np.append(after, first), np.append(before, constant(count, len(first)))
+    return _list_by_group(after, before, count)
+
+
+def _find_levels(after: Ints, before: Ints, meeting: Ints) -> tuple[Ints, Ints]:
+    """Return the levels in which each row starts and ends; -1 if it never does.
+
+    Args:
+        after: Row that follows, for each edge.
+        before: Row that is followed, for each edge.
+        meeting: Meeting of each row, numbered from 0.
+    """
+    n_rows = len(meeting)
+    n_awaited = np.bincount(after, minlength=n_rows)
+    n_missing = np.bincount(meeting)
+    members_of = _lookup(meeting, np.arange(n_rows), len(n_missing))
+    followers_of = _lookup(before, after, n_rows)
+    start_level, end_level = np.full((2, n_rows), NONE, np.int64)
+    ready, level = np.flatnonzero(n_awaited == 0), 0
+    while len(ready):
+        start_level[ready] = level
+        np.subtract.at(n_missing, meeting[ready], 1)
+        complete = distinct(meeting[ready])
+        ended = members_of(complete[n_missing[complete] == 0])
+        end_level[ended] = level
+        released = followers_of(ended)
+        np.subtract.at(n_awaited, released, 1)
+        ready = distinct(released)
+        ready = ready[n_awaited[ready] == 0]
+        level += 1
+    return start_level, end_level
+
+
+def _lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[Ints], Ints]:
+    """Return a function that lists the values of some groups, group by group."""
+    values, first = _list_by_group(group, values, n_groups)
+
+    def values_of(groups: Ints) -> Ints:
+        return values[expanded(first[groups], first[groups + 1])[1]]
+
+    return values_of
+
+
+def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints]:
+    """Return values group by group, and the index of the first one of each group, and the end."""
+    first = np.zeros(n_groups + 1, np.int64)
+    np.cumsum(np.bincount(group, minlength=n_groups), out=first[1:])
+    return values[sorted_rows(group)], first
