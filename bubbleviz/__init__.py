@@ -59,7 +59,7 @@ _MENTIONED = {
         "RunMemory": "bubbleviz.report.memory",
     },
     "compare": {
-        "Comparison": "bubbleviz.report.comparison",
+        "Comparison": "bubbleviz.report.compared.comparison",
         "SavedReport": "bubbleviz.report.saved",
     },
     "load": {"SavedReport": "bubbleviz.report.saved"},

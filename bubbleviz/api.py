@@ -33,7 +33,7 @@ from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
 
 if TYPE_CHECKING:  # no command needs both
-    from bubbleviz.report.comparison import Comparison
+    from bubbleviz.report.compared.comparison import Comparison
     from bubbleviz.report.saved import SavedReport
     from bubbleviz.schedules.ideal import Estimate, Ideal
 
@@ -240,7 +240,7 @@ def compare(*runs: measured.Report | SavedReport | str | Path) -> Comparison:
     """
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
-    from bubbleviz.report import comparison
+    from bubbleviz.report.compared import comparison
     from bubbleviz.report.saved import looks_saved
 
     compared = []

@@ -1,4 +1,4 @@
-"""The gate: limits on bubbles and iterations of a report, for continuous integration."""
+"""The gate: limits on the bubbles and iteration times of a report, for continuous integration."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from typing import TYPE_CHECKING
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
 from bubbleviz.model.texts import counted, one_line, suggestion
-from bubbleviz.report.followed import (
+from bubbleviz.report.compared.followed import (
     KEPT,
     NOT_FOLLOWED,
     SAME_SAVING,
-    FollowedAdvice,
-    followed_advice,
-    same_work,
+    AdviceResult,
+    check_advice,
 )
-from bubbleviz.report.remedies import describe_job_difference
-from bubbleviz.report.saved import SavedRatio, SavedReport, check_one_kind
+from bubbleviz.report.compared.pair import RunPair, check_same_kind
+from bubbleviz.report.saved import SavedRatio, SavedReport
 
 if TYPE_CHECKING:
     from bubbleviz.model.limitations import Restriction
 
-#: A number with its unit, as limits are written; one that is not 1 has an exponent of ten.
+#: A limit: a number, an exponent of ten unless the number is 1, and a unit.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
-#: What a baseline may be exceeded by where nothing else is said: noise of most runs.
+#: Default increases that a baseline allows; most runs vary by less.
 INCREASES = ("1pt", "2%")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that a mean over iterations may be.
+    """The largest allowed value of a mean over iterations.
 
     Attributes:
-        ratio: whose bubble or window it is of; "" for the primary ratio.
-        most: a fraction of 1, or milliseconds.
-        written: the same for people.
+        ratio: Name of the ratio whose bubble or window is limited, or "" for the primary ratio.
+        most: The limit, as a fraction of 1 or in milliseconds.
+        written: The limit as a text.
         unit: ``%``, ``ms``, or "" for a fraction.
-        window: whether it is of the length of the window rather than of the bubble in it.
+        window: Whether the length of the window is limited rather than the bubble in it.
     """
 
     ratio: str
@@ -53,13 +52,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class Check:
-    """A limit, and the ratio of a saved report whose mean is compared with it.
+    """A limit, and the ratio of a report that is checked against it.
 
     Attributes:
-        limit: the limit.
-        ratio: the ratio, which has a mean.
-        saved: the report.
-        allow_incomplete: whether it may pass though ranks or stages are, or may be, missing.
+        limit: The limit.
+        ratio: The ratio, which has a mean.
+        saved: The report.
+        allow_incomplete: Whether the check may pass although ranks or stages may be missing.
     """
 
     limit: Limit
@@ -69,18 +68,18 @@ class Check:
 
     @property
     def value(self) -> float:
-        """What is compared with the limit, in its unit: a fraction, or milliseconds."""
+        """The checked value, as a fraction or in milliseconds like the limit."""
         window_ms = (self.ratio.window_ns.mean or 0.0) / 1e6
-        return window_ms if self.limit.window else self._bubble(self.ratio.bubble.mean or 0.0)
+        return window_ms if self.limit.window else self._convert(self.ratio.bubble.mean or 0.0)
 
     @property
     def high(self) -> float | None:
-        """The most that it may be within the bounds of the clocks; None where it is exact."""
+        """Upper bound of the value by clock uncertainty, or None if the value is exact."""
         low, high = self.ratio.interval or (None, None)
-        return None if low == high or high is None or self.limit.window else self._bubble(high)
+        return None if low == high or high is None or self.limit.window else self._convert(high)
 
-    def _bubble(self, ratio: float) -> float:
-        """Return a bubble in the unit of the limit."""
+    def _convert(self, ratio: float) -> float:
+        """Return a bubble ratio in the unit of the limit."""
         window_ms = (self.ratio.window_ns.mean or 0.0) / 1e6
         return ratio * window_ms if self.limit.unit == "ms" else ratio
 
@@ -91,14 +90,14 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the value is known to be at most the limit, and of what may be checked."""
-        uncertain = self.high is not None and self.high > self.limit.most
-        doubted = _doubts(self.saved, allow_incomplete=self.allow_incomplete)
-        return self.within and not uncertain and not doubted
+        """Whether the value is at most the limit, beyond doubt."""
+        is_uncertain = self.high is not None and self.high > self.limit.most
+        doubts = _list_doubts(self.saved, allow_incomplete=self.allow_incomplete)
+        return self.within and not is_uncertain and not doubts
 
     @property
     def name(self) -> str:
-        """What is limited."""
+        """Name of the limited quantity."""
         if self.limit.window:
             return f"window of {one_line(self.limit.ratio)}"
         in_ms = " bubble" if self.limit.unit == "ms" else ""
@@ -106,41 +105,45 @@ class Check:
 
     @property
     def line(self) -> str:
-        """The line to print: verdict, ratio, value, limit and n, and reasons to doubt it."""
+        """Line with verdict, ratio, value, limit and n, and reasons to doubt the value."""
         limit, averaged = self.limit, "iteration" if self.saved.of_iterations else "device"
-        parts = [
+        verdict = (
             f"{'ok' if self.passed else 'FAILED'}: {self.name} "
-            f"{_written(self.value, limit)} is {'at most' if self.within else 'above'} "
+            f"{_format_value(self.value, limit)} is {'at most' if self.within else 'above'} "
             f"{limit.written} (mean of {counted(self.ratio.bubble.n, averaged)})"
-        ]
+        )
+        restrictions = self.saved.restrictions
+        if restrictions:
+            reasons = "; ".join(restriction.text for restriction in restrictions)
+            verdict += f", {'but' if self.within else 'and'} {reasons}"
+        parts = [verdict]
         if self.within and self.high is not None and self.high > limit.most:
-            high = _written(self.high, limit)
+            high = _format_value(self.high, limit)
             parts.append(f"the clocks' bounds reach {high}, above {limit.written}")
         if self.ratio.contradicted:
             parts.append("it needs clocks that contradict each other")
-        if self.saved.restrictions:
-            reasons = "; ".join(restriction.text for restriction in self.saved.restrictions)
-            parts[0] += f", {'but' if self.within else 'and'} {reasons}"
-            of_part = all(restriction.of_part for restriction in self.saved.restrictions)
-            if self.within and of_part and not self.allow_incomplete:
-                parts.append("--allow-incomplete checks the ranks here")
+        is_only_incomplete = bool(restrictions) and all(own.of_part for own in restrictions)
+        if self.within and is_only_incomplete and not self.allow_incomplete:
+            parts.append("--allow-incomplete checks the ranks here")
         if self.saved.kernels is not None:
             parts.append(one_line(self.saved.kernels, 200))
         return "; ".join(parts)
 
 
-def _written(value: float, limit: Limit) -> str:
-    """Return a value in the unit of the limit, rounded so that it stays on its side of that."""
-    above = value > limit.most
-    scale, unit, least = {"%": (2, " %", 2), "ms": (0, " ms", 3), "": (0, "", 4)}[limit.unit]
-    for digits in range(least, 17 - scale):
-        text = f"{value * 10**scale:.{digits}f}"
-        if (float(f"{text}e-{scale}") > limit.most) == above:
+def _format_value(value: float, limit: Limit) -> str:
+    """Return a value in the unit of a limit, with enough digits to show on which side it is."""
+    is_above = value > limit.most
+    exponent, unit, min_digits = {"%": (2, " %", 2), "ms": (0, " ms", 3), "": (0, "", 4)}[
+        limit.unit
+    ]
+    for digits in range(min_digits, 17 - exponent):
+        text = f"{value * 10**exponent:.{digits}f}"
+        if (float(f"{text}e-{exponent}") > limit.most) == is_above:
             return text + unit
     return repr(value)
 
 
-def promises(
+def check_promises(
     before: SavedReport, after: SavedReport, path: str, *, allow_incomplete: bool = False
 ) -> tuple[tuple[str, bool], ...]:
     """Return a line on each piece of advice that was followed, and whether its promise was kept.
@@ -153,47 +156,46 @@ def promises(
         before: Report that gives advice.
         after: Report of the changed run.
         path: Path of the first report, for messages.
-        allow_incomplete: Whether ranks or stages may be missing; see :func:`checks`.
+        allow_incomplete: Whether ranks or stages may be missing; see :func:`check_limits`.
 
     Raises:
         UsageError: One report is on bubbles and the other one on idle time.
         InputError: The reports are of different jobs, or the times of the first are in doubt.
     """
-    check_one_kind({path: before, "the report to check": after})
-    if (job := describe_job_difference(before, after)) is not None:
+    check_same_kind({path: before, "the report to check": after})
+    pair = RunPair(before, after)
+    if pair.job_difference is not None:
         raise InputError(
-            f"{path}: {job}, so its advice cannot be checked on the later one; give --promised-by "
-            "a report of the same job"
+            f"{path}: {pair.job_difference}, so its advice cannot be checked on the later one; "
+            "give --promised-by a report of the same job"
         )
-    # A saving also holds for ranks that form no pipeline, so long as their times are right.
     doubts, doubts_after = (
-        [
-            own.text
-            for own in _doubts(run, allow_incomplete=allow_incomplete)
-            if own.no_pipeline is None
-        ]
-        for run in (before, after)
+        _list_doubts_of_times(run, allow_incomplete=allow_incomplete) for run in (before, after)
     )
     if doubts:
         raise InputError(
             f"{path}: {doubts[0]}, so it promises nothing that can be checked; give another report "
             "with --promised-by"
         )
-    advised = followed_advice(before, after)
-    followed = [advice for advice in advised if advice.verdict != NOT_FOLLOWED]
-    lines = [(advice.line, advice.verdict == KEPT) for advice in followed]
+    results = check_advice(pair)
+    lines = [
+        (result.line, result.verdict == KEPT)
+        for result in results
+        if result.verdict != NOT_FOLLOWED
+    ]
     if not lines:
-        lines = [(_explain_no_promise(path, before, advised), True)]
+        lines = [(_explain_no_promise(path, before, results), True)]
     if doubts_after:
         lines = [
             (f"{line}; but the report to check is {doubts_after[0]}", False) for line, _ in lines
         ]
     return tuple(
-        (f"{'ok' if kept else 'FAILED'}: {one_line(line, 600)}", kept) for line, kept in lines
+        (f"{'ok' if is_kept else 'FAILED'}: {one_line(line, 600)}", is_kept)
+        for line, is_kept in lines
     )
 
 
-def _doubts(saved: SavedReport, *, allow_incomplete: bool) -> list[Restriction]:
+def _list_doubts(saved: SavedReport, *, allow_incomplete: bool) -> list[Restriction]:
     """Return the restrictions of a report because of which its values prove nothing.
 
     Args:
@@ -203,18 +205,28 @@ def _doubts(saved: SavedReport, *, allow_incomplete: bool) -> list[Restriction]:
     return [own for own in saved.restrictions if not (own.of_part and allow_incomplete)]
 
 
-def _explain_no_promise(path: str, before: SavedReport, advised: Sequence[FollowedAdvice]) -> str:
+def _list_doubts_of_times(saved: SavedReport, *, allow_incomplete: bool) -> list[str]:
+    """Return the reasons to doubt the times of a report.
+
+    Ranks that form no pipeline are no such reason: a saving also holds for them, so long as their
+    times are right.
+    """
+    doubts = _list_doubts(saved, allow_incomplete=allow_incomplete)
+    return [restriction.text for restriction in doubts if restriction.no_pipeline is None]
+
+
+def _explain_no_promise(path: str, before: SavedReport, results: Sequence[AdviceResult]) -> str:
     """Return a sentence that explains why no promise is checked.
 
     Args:
         path: Path of the earlier report.
         before: The earlier report.
-        advised: Results of its advice, none of which was followed.
+        results: Results of its advice, none of which was followed.
     """
     # If the schedule causes the bubble, there is no saving to check, so ``what_to_do_first`` is
     # quoted below.
-    if advised and before.advice:
-        first = advised[0]
+    if results and before.advice:
+        first = results[0]
         is_longer = (first.saved_ratio or 0.0) < -SAME_SAVING
         limited = "; --baseline limits their length" if is_longer else ""
         return (
@@ -230,60 +242,73 @@ def _explain_no_promise(path: str, before: SavedReport, advised: Sequence[Follow
     return f"{path} promises no saving to check; what to do first: {before.what_to_do_first}"
 
 
-def limits_of(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:
-    """Return limits, as ``schedule=12%``, ``schedule=0.12`` or ``schedule=9ms`` gives them.
+def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:
+    """Parse limits such as ``schedule=12%``, ``schedule=0.12`` or ``schedule=9ms``.
 
-    One without a name is that of the report's primary ratio; its name is empty.
+    A limit without a name applies to the primary ratio of a report.
 
     Args:
-        texts: as written.
-        option: that gives them: ``--max-time`` limits windows, in milliseconds.
+        texts: Limits as given on the command line.
+        option: Option that gives them. ``--max-time`` limits windows, in milliseconds.
 
     Raises:
-        UsageError: one is not of that form, or a ratio has two in one unit.
+        UsageError: A limit has another form, or a ratio has two limits in one unit.
     """
-    limits = tuple(_limit(text, option) for text in texts)
+    limits = tuple(_parse_limit(text, option) for text in texts)
     keys = [(limit.ratio, limit.unit == "ms") for limit in limits]
-    twice = next((name for name, in_ms in keys if keys.count((name, in_ms)) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{option}: {twice!r} has two limits; give one for each ratio")
+    duplicate = next((name for name, in_ms in keys if keys.count((name, in_ms)) > 1), None)
+    if duplicate is not None:
+        raise UsageError(f"{option}: {duplicate!r} has two limits; give one for each ratio")
     return limits
 
 
-def _limit(text: str, option: str) -> Limit:
-    name, named, written = (part.strip() for part in text.rpartition("="))
-    window = option == "--max-time"
-    amount, unit = _amount(written)
-    top = math.inf if unit == "ms" else 1
-    strange = (named and not name) or unit == "pt" or (window and unit != "ms")
-    if not strange and unit == "%" and 1 < amount < math.inf:
+def _parse_limit(text: str, option: str) -> Limit:
+    name, equals, written = (part.strip() for part in text.rpartition("="))
+    is_window = option == "--max-time"
+    amount, unit = _parse_number(written)
+    largest = math.inf if unit == "ms" else 1
+    is_malformed = (equals and not name) or unit == "pt" or (is_window and unit != "ms")
+    if not is_malformed and unit == "%" and 1 < amount < math.inf:
         raise UsageError(f"{option} {text[:60]!r}: a ratio is 100 % at most; give a lower limit")
-    if strange or not 0 <= amount <= top:
-        if window:
-            form = "120ms or step=120ms, a limit of the primary or of a named window"
-            is_meant, missing = not math.isnan(_amount(f"{written}ms")[0]), "ms"
-        else:
-            form = "30%, 9ms or schedule=30%, a limit of the primary or of a named ratio"
-            is_meant, missing = not unit and 1 < amount <= 100, "%"
-        of_name = f"{name[:40]}=" if name else ""
-        meant = f"; did you mean {of_name}{written}{missing}?" if is_meant else ""
-        raise UsageError(f"{option} {text[:60]!r}: not of the form {form}{meant}")
+    if is_malformed or not 0 <= amount <= largest:
+        raise _malformed_limit(text, option)
     number = written.removesuffix(unit).rstrip()
-    return Limit(name, amount, f"{number} {unit}".rstrip(), unit, window)
+    return Limit(name, amount, f"{number} {unit}".rstrip(), unit, is_window)
 
 
-def _amount(text: str) -> tuple[float, str]:
-    """Return a number and its unit; a percentage or points as a fraction, NaN for no number."""
+def _malformed_limit(text: str, option: str) -> UsageError:
+    """Return the error for a limit of another form, with the unit that is probably missing."""
+    name, _, written = (part.strip() for part in text.rpartition("="))
+    amount, unit = _parse_number(written)
+    if option == "--max-time":
+        form = "120ms or step=120ms, a limit of the primary or of a named window"
+        missing_unit = "ms"
+        is_unit_missing = not math.isnan(_parse_number(f"{written}ms")[0])
+    else:
+        form = "30%, 9ms or schedule=30%, a limit of the primary or of a named ratio"
+        missing_unit = "%"
+        is_unit_missing = not unit and 1 < amount <= 100
+    prefix = f"{name[:40]}=" if name else ""
+    hint = f"; did you mean {prefix}{written}{missing_unit}?" if is_unit_missing else ""
+    return UsageError(f"{option} {text[:60]!r}: not of the form {form}{hint}")
+
+
+def _parse_number(text: str) -> tuple[float, str]:
+    """Return a number and its unit.
+
+    Percentages and points are returned as fractions. The number is NaN if the text is malformed.
+    """
     match = _NUMBER.fullmatch(text)
     if match is None or (match[2] and match[3]):
         return math.nan, ""
     unit = match[3] or ""
-    # A percentage is shifted as decimals are, so that 7 % is the double nearest to 0.07.
-    number = match[1] + ("e-2" if unit in ("%", "pt") else match[2] or "")
-    return float(number), unit
+    # The decimal point of a percentage is moved in the text, so that 7 % becomes the double
+    # nearest to 0.07.
+    exponent = "e-2" if unit in ("%", "pt") else match[2] or ""
+    return float(match[1] + exponent), unit
 
 
-def limits_above(
+def make_baseline_limits(
     baseline: SavedReport,
     increases: Sequence[str],
     path: str,
@@ -291,86 +316,96 @@ def limits_above(
     *,
     allow_incomplete: bool = False,
 ) -> tuple[Limit, ...]:
-    """Return limits so far above the primary ratio, or the window, of an earlier report.
+    """Return limits that allow some increase over the primary ratio and window of a baseline.
 
-    The window is the longest that both have. Where iterations have other numbers of microbatches,
-    windows are compared per microbatch.
+    The window is the longest one that both reports have. If iterations do unequal work, windows
+    per microbatch are compared.
 
     Args:
-        baseline: the report.
-        increases: points of the ratio (``1pt``), or a share of the window (``2%``).
-        path: of the report, for sentences.
-        saved: the report to check.
-        allow_incomplete: whether ranks or stages may be missing of the first; see :func:`checks`.
+        baseline: Report of an earlier run.
+        increases: Points of the ratio (``1pt``), or a share of the window (``2%``).
+        path: Path of the baseline, for messages.
+        saved: Report to check.
+        allow_incomplete: Whether ranks or stages of the baseline may be missing; see
+            :func:`check_limits`.
 
     Raises:
-        InputError: its primary ratio is unknown, or not known to be that of the pipeline.
-        UsageError: one is neither, or of the reports one is on bubbles, and one on idle time.
+        InputError: The primary ratio of the baseline is unknown, or not that of the pipeline.
+        UsageError: An increase has another form, or one report is on bubbles and the other one on
+            idle time.
     """
-    check_one_kind({path: baseline, "the report to check": saved})
-    share = same_work(baseline, saved)
+    check_same_kind({path: baseline, "the report to check": saved})
     ratio = baseline.ratio(baseline.headline)
-    doubts = [own.text for own in _doubts(baseline, allow_incomplete=allow_incomplete)]
+    doubts = [own.text for own in _list_doubts(baseline, allow_incomplete=allow_incomplete)]
     if doubts or ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
-        why = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
+        reason = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
         raise InputError(
-            f"{path}: {why}, so nothing can be compared with it; give another report with "
+            f"{path}: {reason}, so nothing can be compared with it; give another report with "
             "--baseline"
         )
-    from bubbleviz.report.comparison import longest
-
-    whole = baseline.ratio(longest((baseline, saved))) or ratio
-    limits = []
-    for text in increases:
-        amount, unit = _amount(text.strip())
-        if unit not in ("pt", "%"):
-            raise UsageError(
-                f"--max-increase {text[:60]!r}: not of the form 1pt, points of the ratio, or 2%, "
-                "of the length of iterations"
-            )
-        number = text.strip().removesuffix(unit).rstrip()
-        more = f"{number} {unit} above {one_line(PurePath(path).name, 60)}"
-        if saved.ranks != baseline.ranks:
-            more += f" ({saved.ranks:,} ranks here, {baseline.ranks:,} there)"
-        if unit == "pt":
-            of, most, in_unit = ratio, ratio.bubble.mean + amount, "%"
-            written = f"{100 * most:.2f} %"
-        else:
-            of, in_unit = whole, "ms"
-            most = (whole.window_ns.mean or 0.0) / 1e6 * (1 + amount) / share
-            written = f"{most:.3f} ms"
-            if share != 1:
-                numbers = f"{saved.microbatches} here, {baseline.microbatches} there"
-                more += f" per microbatch ({numbers})"
-        limits.append(Limit(of.name, most, f"{written}, {more}", in_unit, unit == "%"))
-    return tuple(limits)
+    pair = RunPair(baseline, saved)
+    return tuple(_make_baseline_limit(text, pair, ratio, path) for text in increases)
 
 
-def checks(
+def _make_baseline_limit(text: str, pair: RunPair, primary: SavedRatio, path: str) -> Limit:
+    """Return the limit that allows one increase over a baseline.
+
+    Args:
+        text: Points of the ratio, or a share of the window.
+        pair: The baseline and the report to check.
+        primary: Primary ratio of the baseline, which has a mean.
+        path: Path of the baseline, for messages.
+
+    Raises:
+        UsageError: ``text`` has another form.
+    """
+    baseline, saved = pair.before, pair.after
+    amount, unit = _parse_number(text.strip())
+    if unit not in ("pt", "%"):
+        raise UsageError(
+            f"--max-increase {text[:60]!r}: not of the form 1pt, points of the ratio, or 2%, "
+            "of the length of iterations"
+        )
+    number = text.strip().removesuffix(unit).rstrip()
+    increase = f"{number} {unit} above {one_line(PurePath(path).name, 60)}"
+    if saved.ranks != baseline.ranks:
+        increase += f" ({saved.ranks:,} ranks here, {baseline.ranks:,} there)"
+    if unit == "pt":
+        most = (primary.bubble.mean or 0.0) + amount
+        return Limit(primary.name, most, f"{100 * most:.2f} %, {increase}", "%")
+    longest = baseline.ratio(pair.longest_ratio) or primary
+    most = (longest.window_ns.mean or 0.0) / 1e6 * (1 + amount) / pair.equal_work
+    if pair.is_per_microbatch:
+        numbers = f"{saved.microbatches} here, {baseline.microbatches} there"
+        increase += f" per microbatch ({numbers})"
+    return Limit(longest.name, most, f"{most:.3f} ms, {increase}", "ms", window=True)
+
+
+def check_limits(
     saved: SavedReport, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
 ) -> tuple[Check, ...]:
     """Return the checks of a report, in the order of the limits.
 
     Args:
-        saved: the report.
-        limits: of its ratios.
-        path: of the report, for errors.
-        allow_incomplete: whether the ratio of a pipeline may pass of which ranks or stages are, or
-            may be, missing; no other restriction may.
+        saved: The report.
+        limits: Limits on its ratios.
+        path: Path of the report, for messages.
+        allow_incomplete: Whether checks may pass although ranks or stages may be missing. No other
+            restriction may be present.
 
     Raises:
-        InputError: the report has no such ratio, or is of no pipeline, or the ratio has no value: a
-            missing value is neither good nor bad.
+        InputError: The report has no such ratio, the ratio has no value, or the report is of no
+            pipeline. A missing value is neither good nor bad.
     """
-    results = []
-    for given in limits:
-        limit = replace(given, ratio=given.ratio or saved.headline)
+    checks = []
+    for unnamed in limits:
+        limit = replace(unnamed, ratio=unnamed.ratio or saved.headline)
         ratio = saved.ratio(limit.ratio)
         if ratio is None:
-            known = [r.name for r in saved.ratios]
+            names = [ratio.name for ratio in saved.ratios]
             raise InputError(
-                f"{path}: no ratio {limit.ratio[:60]!r}; the report has {', '.join(known)}"
-                f"{suggestion(limit.ratio, known)}"
+                f"{path}: no ratio {limit.ratio[:60]!r}; the report has {', '.join(names)}"
+                f"{suggestion(limit.ratio, names)}"
             )
         if saved.no_pipeline is not None:
             needed = "the profiles of all stages"
@@ -387,5 +422,5 @@ def checks(
                 f"{path}: no iteration has the ratio {limit.ratio}, so it cannot be compared with "
                 f"{limit.written}; see the report's limitations"
             )
-        results.append(Check(limit, ratio, saved, allow_incomplete))
-    return tuple(results)
+        checks.append(Check(limit, ratio, saved, allow_incomplete))
+    return tuple(checks)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import DecodeError, Raw, ValidationError, convert
 from msgspec import json as msgspec_json
 
-from bubbleviz.errors import InputError, UsageError
+from bubbleviz.errors import InputError
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.limitations import Restriction, no_pipeline
 from bubbleviz.model.phases import Phase, phase_of_label
@@ -231,20 +231,6 @@ class SavedReport:
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
         return next((ratio for ratio in self.ratios if ratio.name == name), None)
-
-
-def check_one_kind(reports: Mapping[str, SavedReport]) -> None:
-    """Check that reports, by their paths, are all on bubbles, or all on idle time.
-
-    Raises:
-        UsageError: some are on the other.
-    """
-    kinds = {saved.of_pipeline: path for path, saved in reports.items()}
-    if len(kinds) > 1:
-        raise UsageError(
-            f"{kinds[False]} is on idle time, and {kinds[True]} on the bubbles of a pipeline; "
-            "compare reports of one kind"
-        )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import bubbleviz
-from bubbleviz.report.followed import FollowedAdvice
+from bubbleviz.report.compared.followed import AdviceResult
 from bubbleviz.report.promise import saved_share
 from bubbleviz.schedules.known import schedule_named
 from scripts.proving.jobs import Job, cut, repaired
@@ -51,7 +51,7 @@ class Followed:
     """
 
     job: Job
-    advice: FollowedAdvice
+    advice: AdviceResult
     came: float
 
     @property

@@ -8,13 +8,13 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.render.comparison import as_markdown as comparison_markdown
-from bubbleviz.render.comparison import gate_markdown
 from bubbleviz.render.document import Sentence, Table, bullets
+from bubbleviz.render.gate import gate_markdown
 from bubbleviz.render.json_document import saved_of
 from bubbleviz.render.markdown import markdown, text
 from bubbleviz.render.text.report import as_markdown
-from bubbleviz.report.comparison import ComparedRun, compare
-from bubbleviz.report.gate import checks, limits_of
+from bubbleviz.report.compared.comparison import ComparedRun, compare
+from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
@@ -44,7 +44,7 @@ def cells(line: str) -> int:
 @pytest.mark.parametrize(("limit", "verdict"), [("12%", "FAILED"), ("30%", "ok")])
 def test_a_gate(report: Report, limit: str, verdict: str) -> None:
     saved = saved_of(report)
-    results = checks(saved, limits_of([f"schedule={limit}"]), "report.json")
+    results = check_limits(saved, parse_limits([f"schedule={limit}"]), "report.json")
     shown = gate_markdown(saved, results)
 
     assert shown.startswith(f"### Pipeline bubbles: {verdict}\n")

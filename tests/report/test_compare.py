@@ -22,16 +22,15 @@ from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
 from bubbleviz.render.text.terminal import plain_text
-from bubbleviz.report.comparison import (
+from bubbleviz.report.compared.comparison import (
     ComparedRun,
     Comparison,
-    MeanDifference,
     compare,
-    difference,
-    titles_of,
-    worse_runs,
+    find_worse_runs,
+    make_titles,
 )
-from bubbleviz.report.gate import checks, limits_above, limits_of
+from bubbleviz.report.compared.significance import MeanDifference, compare_means
+from bubbleviz.report.gate import check_limits, make_baseline_limits, parse_limits
 from bubbleviz.report.promise import SavedAdvice
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport, SavedTime
@@ -95,7 +94,7 @@ def test_a_run_beside_itself_is_the_same() -> None:
     assert (cell.bubble.mean, cell.bubble.t, cell.bubble.p) == (0.0, 0.0, 1.0)
     assert found.notes == ()
     assert "25.00 % (a) -> 25.00 % (a (2)): the same" in " ".join(printed(found).split())
-    assert worse_runs(found) == []
+    assert find_worse_runs(found) == []
 
 
 # Differences
@@ -118,7 +117,7 @@ def test_differences_are_those_to_the_first_run() -> None:
         "schedule bubble ratio 25.00 % (a) -> 15.00 % (b): 10.00 points lower (p < 0.0001); "
         "iterations 9.09 % shorter\n"
     )
-    assert worse_runs(found) == ["c"]
+    assert find_worse_runs(found) == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +147,9 @@ def test_iterations_are_as_long_as_the_longest_window_that_all_have(
     text = " ".join(printed(found).split())
     assert told in text
     assert "ms per rank and iteration, in the window of schedule" in text
-    assert worse_runs(found) == worse
-    (limit,) = limits_above(runs[0].saved, ["2%"], "a.json", runs[1].saved)
-    (check,) = checks(runs[1].saved, [limit], "b.json")
+    assert find_worse_runs(found) == worse
+    (limit,) = make_baseline_limits(runs[0].saved, ["2%"], "a.json", runs[1].saved)
+    (check,) = check_limits(runs[1].saved, [limit], "b.json")
     assert check.passed == (not worse)
 
 
@@ -158,10 +157,10 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
     none = compare([run("a", None), run("b", None)])
     assert "- (a) -> - (b)" in printed(none)
     with pytest.raises(InputError, match="is unknown, so neither is worse"):
-        worse_runs(none)
+        find_worse_runs(none)
     assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
     # Nor is anything left to chance.
-    assert worse_runs(compare([run("a", n=1), run("b", window_ms=100.1, n=1)])) == ["b"]
+    assert find_worse_runs(compare([run("a", n=1), run("b", window_ms=100.1, n=1)])) == ["b"]
     found = compare([run("a"), run("b", 0.2, n=1)])
     entry = document(found)["ratios"][0]["runs"][1]["difference"]
 
@@ -193,7 +192,7 @@ def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -
 
         assert found.headline == "schedule"
         assert "the runs are compared by schedule, which is known of all" in found.notes[-1]
-        assert worse_runs(found) == []
+        assert find_worse_runs(found) == []
 
 
 def test_times_of_different_windows_are_never_subtracted() -> None:
@@ -238,7 +237,7 @@ def test_iterations_of_other_microbatches_are_compared_per_microbatch(
 
     assert told in " ".join(printed(found).split())
     assert ("all work of a batch" in printed(found)) == (forward_ms == 0.6)
-    assert worse_runs(found) == worse
+    assert find_worse_runs(found) == worse
     assert any("saves no time" in note for note in found.notes) == bool(worse)
     assert any("whole iterations are compared" in note for note in found.notes) == (forward_ms < 1)
     each = f"ms per rank and {'microbatch' if 'per microbatch' in told else 'iteration'}\n"
@@ -247,7 +246,7 @@ def test_iterations_of_other_microbatches_are_compared_per_microbatch(
 
 def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
     before, after = run("a", microbatches=8).saved, run("b", microbatches=16, ranks=8).saved
-    (limit,) = limits_above(before, ["2%"], "x/a.json", after)
+    (limit,) = make_baseline_limits(before, ["2%"], "x/a.json", after)
 
     assert limit.most == pytest.approx(33 * 1.02 * 2)
     assert limit.written == (
@@ -260,7 +259,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
 
     assert "whole captures are 9.09 % shorter" in " ".join(printed(found).split())
     assert "ms per device and capture" in printed(found)
-    (check,) = checks(found.runs[0].saved, limits_of(["30%"]), "a.json")
+    (check,) = check_limits(found.runs[0].saved, parse_limits(["30%"]), "a.json")
     assert check.line == "ok: idle 25.00 % is at most 30 % (mean of 4 devices)"
 
 
@@ -393,7 +392,7 @@ def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) ->
     ],
 )
 def test_titles_tell_paths_apart(paths: tuple[str, ...], titles: tuple[str, ...]) -> None:
-    assert titles_of(paths) == titles
+    assert make_titles(paths) == titles
 
 
 # Outputs
@@ -531,7 +530,7 @@ def average(values: list[float]) -> Average:
 def test_no_spread_gives_no_test(
     first: list[float], other: list[float], mean: float | None
 ) -> None:
-    found = difference(average(first), average(other))
+    found = compare_means(average(first), average(other))
 
     assert found == (None if mean is None else MeanDifference(mean))
 
@@ -539,7 +538,7 @@ def test_no_spread_gives_no_test(
 @given(st.floats(-1e30, 1e30), st.sampled_from([0.0, 1e-300, 1.0, 1e30]), st.integers(2, 10**9))
 def test_no_number_is_ever_nan_or_infinite(mean: float, std: float, n: int) -> None:
     one, two = Average(mean, std, n), Average(1.0, 1e-300, 2)
-    for found in (difference(one, two), difference(two, one), difference(two, two)):
+    for found in (compare_means(one, two), compare_means(two, one), compare_means(two, two)):
         assert found is not None
         numbers = [found.mean, found.t, found.df, found.p, *(found.ci95 or ())]
         assert all(np.isfinite(number) for number in numbers if number is not None)
@@ -552,7 +551,7 @@ def test_it_is_that_of_scipy(first: list[float], other: list[float]) -> None:
     assume(len(first) > 1 and len(other) > 1)
     one, two = average(first), average(other)
     assume((one.std or 0) > 1e-9 or (two.std or 0) > 1e-9)
-    found = difference(one, two)
+    found = compare_means(one, two)
     expected = stats.ttest_ind_from_stats(
         *(two.mean, two.std, two.n), *(one.mean, one.std, one.n), equal_var=False
     )

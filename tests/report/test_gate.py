@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.limitations import Restriction
-from bubbleviz.report.gate import checks, limits_of
+from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport, looks_saved, read_saved
 from tests.planting import Planting, plant
@@ -78,7 +78,7 @@ def with_mean(mean: float | None, n: int = 3) -> SavedReport:
 @example(0.12, 0.12, 3)
 @example(0.12000000000000011, 0.12, 3)
 def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> None:
-    (check,) = checks(with_mean(mean, n), limits_of([f"schedule={most!r}"]), "x")
+    (check,) = check_limits(with_mean(mean, n), parse_limits([f"schedule={most!r}"]), "x")
     verdict, _, value = check.line.split()[:3]
 
     assert check.passed == (mean <= most)
@@ -128,7 +128,7 @@ def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: Com
 )
 def test_limits_of_another_form_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not of the form 30%, 9ms or schedule=30%") as refusal:
-        limits_of([text])
+        parse_limits([text])
 
     assert len(str(refusal.value)) < 200
 

@@ -25,8 +25,8 @@ from bubbleviz.render.text.report import causes, first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report import bubbles
 from bubbleviz.report.advice import advice_of, first_thing
-from bubbleviz.report.comparison import ComparedRun, compare
-from bubbleviz.report.gate import checks, limits_of
+from bubbleviz.report.compared.comparison import ComparedRun, compare
+from bubbleviz.report.gate import check_limits, parse_limits
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import KernelTime, Report
@@ -174,7 +174,7 @@ def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: s
 
     assert read.kernels == saved_of(report).kernels == told
     assert (told is None) == (which == "0")
-    (check,) = checks(read, limits_of(["schedule=1"]), str(saved))
+    (check,) = check_limits(read, parse_limits(["schedule=1"]), str(saved))
     assert check.passed
     assert ("any kernel ran for" in check.line) == (told is not None)
     run = ComparedRun("slow", str(saved), read)

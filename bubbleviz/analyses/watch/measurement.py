@@ -510,7 +510,7 @@ def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration],
     """
     if most < 1:
         raise UsageError(f"--for {most}: must be 1 or more iterations")
-    limits = gate.limits_of(texts) if texts else ()
+    limits = gate.parse_limits(texts) if texts else ()
     if any(limit.unit == "ms" for limit in limits):
         raise UsageError("--max-bubble: watch takes a share, such as 20% or schedule=0.2")
     known = [definition.name for definition in ratio_definitions()]

@@ -16,9 +16,9 @@ from bubbleviz.errors import UsageError
 from bubbleviz.report.saved import looks_saved
 
 if TYPE_CHECKING:
-    from bubbleviz.report.comparison import ComparedRun
+    from bubbleviz.report.compared.comparison import ComparedRun
 
-#: Exit code where a run is worse than the first; 1 and 2 are bad input and wrong usage.
+#: Exit code if a run is worse than the first; 1 and 2 are bad input and wrong usage.
 WORSE = 3
 
 
@@ -49,14 +49,14 @@ def compare(
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
     paper.check(outputs.formats.values())
-    saved = {path: looks_saved(path) for path in runs}
-    outputs.check([*options.files_of(saved), *(measurement.convention or [])])
+    is_saved = {path: looks_saved(path) for path in runs}
+    outputs.check([*options.files_of(is_saved), *(measurement.convention or [])])
     from bubbleviz.render import comparison as comparison_report
-    from bubbleviz.report.comparison import compare as compare_runs
-    from bubbleviz.report.comparison import worse_runs
+    from bubbleviz.report.compared.comparison import compare as compare_runs
+    from bubbleviz.report.compared.comparison import find_worse_runs
 
     if comparison_report.PICTURES & set(outputs.formats.values()):
-        comparison_report.check_drawable(saved)
+        comparison_report.check_drawable(is_saved)
     comparison = compare_runs(_read(runs, measurement, outputs.names))
     view = paper.styled()
     outputs.deliver(
@@ -64,7 +64,7 @@ def compare(
         lambda shown, name, _: comparison_report.RENDERINGS[name](shown, view),
         lambda shown: show(comparison_report.sections(shown, screen=not everything)),
     )
-    if fail_if_worse and (worse := worse_runs(comparison)):
+    if fail_if_worse and (worse := find_worse_runs(comparison)):
         message = f"worse than {comparison.runs[0].title}: {', '.join(worse)}"
         complain(message, WORSE, outputs.names)
         raise typer.Exit(WORSE)
@@ -73,16 +73,17 @@ def compare(
 def _read(
     runs: list[str], measurement: options.MeasurementOptions, names: PrivateNames
 ) -> list[ComparedRun]:
-    """Return each run, read or measured; a path that is given twice is read once.
+    """Read or measure each run. A path that is given twice is read once.
 
-    The title of a run is the end of its path. A stand-in can't be found for a part of a path, so
-    titles are made from the stand-ins of whole paths.
+    Titles are the last parts of paths. Stand-ins exist for whole paths only, so titles are made
+    from the stand-ins.
     """
-    from bubbleviz.report.comparison import ComparedRun, titles_of
+    from bubbleviz.report.compared.comparison import ComparedRun, make_titles
 
-    read = {path: measurement.read(path) for path in dict.fromkeys(runs)}
-    shown = names.replaced(runs)
+    reports = {path: measurement.read(path) for path in dict.fromkeys(runs)}
+    public_paths = names.replaced(runs)
+    titles = make_titles(public_paths)
     return [
-        ComparedRun(title, name, *read[path])
-        for title, name, path in zip(titles_of(shown), shown, runs, strict=True)
+        ComparedRun(title, public_path, *reports[path])
+        for title, public_path, path in zip(titles, public_paths, runs, strict=True)
     ]

@@ -13,7 +13,13 @@ from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
 from bubbleviz.render.document import Sentence
-from bubbleviz.report.gate import INCREASES, checks, limits_above, limits_of, promises
+from bubbleviz.report.gate import (
+    INCREASES,
+    check_limits,
+    check_promises,
+    make_baseline_limits,
+    parse_limits,
+)
 from bubbleviz.report.saved import read_saved
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     #: A report, its checks, and a line on each promise with whether it was kept.
     _Verdict: TypeAlias = tuple[SavedReport, tuple[Check, ...], tuple[tuple[str, bool], ...]]
 
-#: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
+#: Exit code if a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
 
 
@@ -66,7 +72,7 @@ def gate(
     as much shorter as it promised. Exit codes: 0 all within limits, 3 one above, 1 a value or the
     pipeline is missing, 2 wrong usage.
     """
-    limits = [*limits_of(max_bubble or ()), *limits_of(max_time or (), "--max-time")]
+    limits = [*parse_limits(max_bubble or ()), *parse_limits(max_time or (), "--max-time")]
     if max_increase and baseline is None:
         raise UsageError("--max-increase needs --baseline, the report to compare with")
     if not limits and promised_by is None and baseline is None:
@@ -81,7 +87,7 @@ def gate(
     earlier = None if baseline is None else measurement.read(baseline)[0]
     saved = read_saved(reports[0]) if is_saved else measurement.saved(reports)[0]
     if earlier is not None:
-        limits += limits_above(
+        limits += make_baseline_limits(
             earlier,
             max_increase or INCREASES,
             baseline or "",
@@ -89,18 +95,20 @@ def gate(
             allow_incomplete=allow_incomplete,
         )
     outputs.names.note(promising, earlier)
-    results = checks(saved, limits, reports[0], allow_incomplete=allow_incomplete)
-    kept: tuple[tuple[str, bool], ...] = ()
+    checks = check_limits(saved, limits, reports[0], allow_incomplete=allow_incomplete)
+    promises: tuple[tuple[str, bool], ...] = ()
     if promising is not None:
-        kept = promises(promising, saved, promised_by or "", allow_incomplete=allow_incomplete)
+        promises = check_promises(
+            promising, saved, promised_by or "", allow_incomplete=allow_incomplete
+        )
 
     def content(shown: _Verdict, name: str, _: str) -> str:
-        from bubbleviz.render.comparison import gate_json, gate_markdown
+        from bubbleviz.render.gate import gate_json, gate_markdown
 
-        written = gate_json if name == "json" else gate_markdown
-        return written(*shown)
+        render = gate_json if name == "json" else gate_markdown
+        return render(*shown)
 
-    verdict: _Verdict = saved, results, kept
+    verdict: _Verdict = saved, checks, promises
     with suppress(BrokenPipeError):  # the exit code needs no reader
         outputs.deliver(verdict, content, lambda shown: _print(_lines(shown)))
     if not all(passed for _, passed in _lines(verdict)):
@@ -109,8 +117,8 @@ def gate(
 
 def _lines(verdict: _Verdict) -> list[tuple[str, bool]]:
     """Return a line for each check and promise, and whether it passed."""
-    _, results, promised = verdict
-    return [*((check.line, check.passed) for check in results), *promised]
+    _, checks, promises = verdict
+    return [*((check.line, check.passed) for check in checks), *promises]
 
 
 def _print(lines: Sequence[tuple[str, bool]]) -> None:

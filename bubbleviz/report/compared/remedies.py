@@ -12,22 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import percent
+from bubbleviz.report.compared.pair import COMPUTE, SAME_WORK, RunPair
 from bubbleviz.report.promise import MICROBATCHES, SavedAdvice
 
 if TYPE_CHECKING:
     from bubbleviz.report.saved import SavedReport
 
-#: Labels of the phases whose times add up to the work of a microbatch.
-COMPUTE = frozenset(phase.label for phase in COUNTED)
 #: Minimum relative change of a time or a measure; a smaller one is noise, whatever its spread.
 _NOISE = 0.02
 #: Minimum share of a fault that must be gone before its advice counts as followed.
 _MIN_REMEDY = 0.1
-#: Maximum relative change of work that counts as the same: clock rates and temperatures differ
-#: between runs.
-SAME_WORK = 0.05
 #: Maximum difference of two medians that counts as chance, in standard errors.
 _STANDARD_ERRORS = 2.0
 #: Ratio of the standard error of a median to the standard error of a mean, for normal values.
@@ -45,20 +40,18 @@ _ZERO_BASED = {"launch-gaps", "order", "queue"}
 _MORE_IS_BETTER = {"token"}
 
 
-def describe_named_change(
-    advice: SavedAdvice, before: SavedReport, after: SavedReport
-) -> tuple[bool, str]:
+def describe_named_change(advice: SavedAdvice, pair: RunPair) -> tuple[bool, str]:
     """Describe how the fault that a piece of advice names changed between two runs.
 
     Args:
         advice: Advice of the earlier report.
-        before: The earlier report.
-        after: Report of the later run.
+        pair: Both reports.
 
     Returns:
         is_remedied: Whether the fault shrank by more than noise.
         change: The change, as a clause.
     """
+    before, after = pair.before, pair.after
     if advice.kind == "schedule":
         return _describe_schedule(advice, before, after)
     if advice.kind == MICROBATCHES:
@@ -75,21 +68,21 @@ def describe_named_change(
     return _describe_measure(advice, repeated)
 
 
-def describe_unnamed_change(advice: SavedAdvice, before: SavedReport, after: SavedReport) -> str:
+def describe_unnamed_change(advice: SavedAdvice, pair: RunPair) -> str:
     """Describe a change between two runs that a piece of advice does not name.
 
     Unknown values count as unchanged.
 
     Args:
         advice: Advice of the earlier report.
-        before: The earlier report.
-        after: Report of the later run.
+        pair: Both reports.
 
     Returns:
         The first change that was found, as a clause, or "" if there is none.
     """
-    if (difference := describe_job_difference(before, after)) is not None:
-        return difference
+    if pair.job_difference is not None:
+        return pair.job_difference
+    before, after = pair.before, pair.after
     schedules = [
         _RECOGNISED_AS.get(run.schedule, run.schedule) for run in (before, after) if run.schedule
     ]
@@ -104,22 +97,6 @@ def describe_unnamed_change(advice: SavedAdvice, before: SavedReport, after: Sav
 def _split_kinds(advice: SavedAdvice) -> set[str]:
     """Return the kinds of faults that a piece of advice is to remove."""
     return {*advice.kind.split("+")}
-
-
-def describe_job_difference(before: SavedReport, after: SavedReport) -> str | None:
-    """Return a clause on how the jobs of two reports differ, or None if they may be the same.
-
-    Two runs of the same job have equal numbers of ranks and stages.
-    """
-    if before.ranks != after.ranks:
-        return f"the runs have {before.ranks:,} and {after.ranks:,} ranks"
-    stages = [len({stage for stage, _ in run.stage_ns}) for run in (before, after)]
-    if 0 not in stages and stages[0] != stages[1]:
-        return f"the runs have {stages[0]:,} and {stages[1]:,} stages"
-    return None
-
-
-# Changes that advice names.
 
 
 def _describe_schedule(
@@ -248,9 +225,6 @@ def _is_better(first: float, fault: float, last: float) -> bool:
         last: The value after.
     """
     return first - last > max(_NOISE * first, _MIN_REMEDY * fault)
-
-
-# Changes that advice does not name.
 
 
 @dataclass(frozen=True)

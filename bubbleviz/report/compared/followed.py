@@ -6,17 +6,13 @@ time between iterations.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.texts import percent
+from bubbleviz.report.compared.pair import RunPair
+from bubbleviz.report.compared.remedies import describe_named_change, describe_unnamed_change
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, SavedAdvice, saved_share
-from bubbleviz.report.remedies import COMPUTE, describe_named_change, describe_unnamed_change
-
-if TYPE_CHECKING:
-    from bubbleviz.report.saved import SavedReport
 
 #: Maximum difference of two savings that count as equal, as a share of an iteration.
 SAME_SAVING = 0.01
@@ -33,7 +29,7 @@ KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
 
 
 @dataclass(frozen=True)
-class FollowedAdvice:
+class AdviceResult:
     """The result of one piece of advice of an earlier report.
 
     Attributes:
@@ -79,41 +75,18 @@ class FollowedAdvice:
         return f"{self.action}: promised {promised}; {self.change}; {self.outcome}: {self.verdict}"
 
 
-def work_ns(run: SavedReport) -> float:
-    """Return the compute time of a microbatch, summed over all stages."""
-    return sum(ns for (_, phase), ns in run.stage_ns.items() if phase in COMPUTE)
-
-
-def same_work(before: SavedReport, after: SavedReport) -> float:
-    """Return the number of iterations of a later run that do the work of one earlier iteration.
-
-    This is the ratio of the numbers of microbatches. It is 1 if either number is unknown, or if
-    operations got shorter in proportion, since the same batch was then divided into more parts.
-    """
-    if not before.microbatches or not after.microbatches:
-        return 1.0
-    share = before.microbatches / after.microbatches
-    then_ns, now_ns = work_ns(before), work_ns(after)
-    times = now_ns / then_ns if then_ns and now_ns else 1.0
-    divided = abs(math.log(times)) > abs(math.log(times / share))
-    return 1.0 if divided else share
-
-
-def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAdvice, ...]:
-    """Check each piece of advice of a report against a later run.
+def check_advice(pair: RunPair) -> tuple[AdviceResult, ...]:
+    """Check each piece of advice of the earlier report against the later run.
 
     Advice counts as followed only if the fault that it names shrank by more than noise, and the
     rest of the job stayed the same. If several pieces were followed, each is compared with the
     combined saving. Advice that promises less than ``SAME_SAVING``, or nothing, is left out, and of
     each kind only the first piece is checked.
 
-    Args:
-        before: The report that gives the advice.
-        after: The report of the later run.
-
     Returns:
         The results, in the order of the advice.
     """
+    before = pair.before
     results, kinds = [], set[str]()
     for advice in before.advice:
         promised_ratio = advice.saving_ratio or 0.0
@@ -122,36 +95,31 @@ def followed_advice(before: SavedReport, after: SavedReport) -> tuple[FollowedAd
         kinds.add(advice.kind)
         # If iterations overlap, an earlier end of one does not shorten the run as much, because
         # the next one has already begun.
-        overlapping = before.headline == "period" or advice.place == "between-iterations"
-        window = "period" if overlapping else "step"
-        results.append(_check_advice(advice, promised_ratio, before, after, window))
-    if (more := _more_microbatches(before, after)) is not None:
+        is_overlapping = before.headline == "period" or advice.place == "between-iterations"
+        window = "period" if is_overlapping else "step"
+        results.append(_check_one(advice, promised_ratio, pair, window))
+    if (more := _more_microbatches(pair)) is not None:
         promised_ratio = more.saving_ratio or 0.0
-        results.append(_check_advice(more, promised_ratio, before, after, before.headline))
+        results.append(_check_one(more, promised_ratio, pair, before.headline))
     return tuple(results)
 
 
-def _check_advice(
-    advice: SavedAdvice,
-    promised_ratio: float,
-    before: SavedReport,
-    after: SavedReport,
-    window: str,
-) -> FollowedAdvice:
+def _check_one(
+    advice: SavedAdvice, promised_ratio: float, pair: RunPair, window: str
+) -> AdviceResult:
     """Return whether a piece of advice was followed, how, and whether its promise was kept.
 
     Args:
         advice: Advice of the earlier report.
         promised_ratio: Share of an iteration that it promises to save.
-        before: The earlier report.
-        after: Report of the later run.
+        pair: Both reports.
         window: Ratio by whose windows iterations are compared.
     """
-    is_done, change = describe_named_change(advice, before, after)
-    if is_done and (unnamed := describe_unnamed_change(advice, before, after)):
+    is_done, change = describe_named_change(advice, pair)
+    if is_done and (unnamed := describe_unnamed_change(advice, pair)):
         # The effect of this advice cannot be separated from the effect of the other change.
         is_done, change = False, f"{change}, but {unnamed}"
-    saved, window = _saved(before, after, window)
+    saved, window = _measure_saving(pair, window)
     tolerance = max(advice.error_ratio or 0.0, SAME_SAVING)
     if not is_done:
         verdict = NOT_FOLLOWED
@@ -161,7 +129,7 @@ def _check_advice(
         verdict = KEPT
     else:
         verdict = IN_PART if saved >= _IN_PART * promised_ratio else NOT_KEPT
-    return FollowedAdvice(
+    return AdviceResult(
         advice.kind,
         advice.place,
         advice.action.partition(". ")[0],
@@ -171,34 +139,38 @@ def _check_advice(
         saved,
         window,
         verdict,
-        same_work(before, after) != 1,
+        pair.is_per_microbatch,
     )
 
 
-def _more_microbatches(before: SavedReport, after: SavedReport) -> SavedAdvice | None:
-    """Return the advice to run more microbatches, or None if a report does not give it.
+def _more_microbatches(pair: RunPair) -> SavedAdvice | None:
+    """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
     With n times the work, the same bubble takes an n-th of its former share. If the later run has
     more microbatches, n follows from their numbers; otherwise it is 2. Bubble time that waits for
     transfers grows with the number of microbatches, so none of it is saved.
     """
+    before, after = pair.before, pair.after
     ratio = before.bubble_ratio
-    parts = dict(before.bubble_parts)
-    staying = sum(parts.get(cause.label, 0.0) for cause in (Cause.COMMUNICATION, Cause.QUEUED))
     if TWICE_THE_MICROBATCHES not in (before.what_to_do_first or "") or ratio is None:
         return None
+    parts = dict(before.bubble_parts)
+    staying = sum(parts.get(cause.label, 0.0) for cause in (Cause.COMMUNICATION, Cause.QUEUED))
     times = (after.microbatches or 0) / (before.microbatches or 1)
     saving = (ratio - staying) * (1 - 1 / (times if times > 1 else 2.0))
     return SavedAdvice(MICROBATCHES, saving, f"Run {TWICE_THE_MICROBATCHES}", MICROBATCHES)
 
 
-def _saved(before: SavedReport, after: SavedReport, window: str) -> tuple[float | None, str]:
+def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
     """Return the share by which a window with the same work got shorter, and the window's name.
 
     The share is None if the runs have no window in common.
     """
-    for name in (window, before.headline, "step"):
-        then, now = before.ratio(name), after.ratio(name)
-        if then and now and then.window_ns.mean and now.window_ns.mean is not None:
-            return 1 - same_work(before, after) * now.window_ns.mean / then.window_ns.mean, name
+    for name in (window, pair.before.headline, "step"):
+        before, after = pair.before.ratio(name), pair.after.ratio(name)
+        if before is None or after is None:
+            continue
+        then_ns, now_ns = before.window_ns.mean, after.window_ns.mean
+        if then_ns and now_ns is not None:
+            return 1 - pair.equal_work * now_ns / then_ns, name
     return None, window

@@ -1,0 +1,243 @@
+"""Changes between two reports, in sentences: schedule, sizes, times of stages, ranks and links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from bubbleviz.errors import BubblevizError
+from bubbleviz.model.texts import one_line, percent
+from bubbleviz.report.compared.pair import SAME_WORK, RunPair, count_stages, sum_work_ns
+from bubbleviz.report.promise import saved_share
+from bubbleviz.report.saved import SavedReport
+from bubbleviz.schedules.predictions import Setting, predicted
+
+#: Minimum relative change of a time that is reported.
+_MIN_CHANGE = 0.02
+#: Minimum change of a slowdown, and minimum saving of advice, as a share of an iteration.
+_MIN_COST = 0.01
+#: Minimum change of a kernel's time, as a share of the time of all kernels.
+_MIN_KERNEL_CHANGE = 0.005
+#: Maximum length of a kernel name, in characters.
+_KERNEL_NAME_LENGTH = 100
+#: Maximum ratio of the largest to the smallest change that all stages have in common, minus 1.
+_UNIFORM = 0.03
+
+#: A stage and the label of a phase.
+_StagePhase: TypeAlias = tuple[int, str]
+#: The size of a change in ns, by which changes are ordered, and its sentence.
+_Change: TypeAlias = tuple[float, str]
+
+
+def describe_changes(pair: RunPair) -> Iterator[str]:
+    """Yield a line about each difference between two runs.
+
+    Sizes come first, then changes of times, the largest first, then advice that is new.
+    """
+    before, after = pair.before, pair.after
+    yield from _describe_sizes(before, after)
+    yield from _describe_prediction(pair)
+    changes = [*_describe_batch(pair), *_describe_kernels(before, after)]
+    if pair.job_difference is None:
+        # Equal stage, rank and link numbers refer to the same hardware only within one job.
+        changes += _describe_stage_times(before.stage_ns, after.stage_ns)
+        changes += _describe_slowdowns(before, after)
+    changes.sort(key=lambda change: -change[0])
+    yield from (sentence for _, sentence in changes)
+    yield from _describe_new_advice(before, after)
+
+
+def _describe_sizes(before: SavedReport, after: SavedReport) -> Iterator[str]:
+    """Yield a line about each of schedule and sizes that is known in both runs and differs."""
+    for name, then, now in (
+        ("schedule", before.schedule, after.schedule),
+        ("microbatches", before.microbatches, after.microbatches),
+        ("ranks", before.ranks, after.ranks),
+        ("stages", count_stages(before), count_stages(after)),
+    ):
+        if then is not None and now is not None and then != now:
+            yield f"{name}: {then} -> {now}"
+
+
+def _describe_new_advice(before: SavedReport, after: SavedReport) -> Iterator[str]:
+    """Yield a line about each piece of advice whose place the earlier report does not name."""
+    earlier_places = {advice.place for advice in before.advice}
+    for advice in after.advice:
+        if advice.place in earlier_places or (advice.saving_ratio or 0.0) < _MIN_COST:
+            continue
+        saved = saved_share(advice.kind, advice.place, advice.saving_ratio, advice.error_ratio)
+        yield f"new advice: {advice.action.partition('. ')[0]} ({saved})"
+
+
+def _describe_prediction(pair: RunPair) -> Iterator[str]:
+    """Yield how well the earlier times predict the later run, if the schedule or sizes differ."""
+    ratio = pair.after.ratio("schedule")
+    measured_ns = None if ratio is None else ratio.window_ns.mean
+    if not measured_ns or pair.before.no_pipeline or pair.after.no_pipeline:
+        return
+    try:
+        setting = _predict(pair)
+    except BubblevizError:  # The times of a run are not those of a schedule.
+        return
+    if setting is None or setting.iteration_ns is None or setting.error_ns is None:
+        return
+    error_percent = 100 * (setting.iteration_ns / measured_ns - 1)
+    yield (
+        f"predicted from the times before: {setting.iteration_ns / 1e6:,.3f} ± "
+        f"{setting.error_ns / 1e6:,.3f} ms (schedule window); measured "
+        f"{measured_ns / 1e6:,.3f} ms ({error_percent:+.2f} % off)"
+    )
+
+
+def _predict(pair: RunPair) -> Setting | None:
+    """Return the later schedule and sizes, simulated with the earlier times.
+
+    Returns:
+        The simulation, or None if schedule and sizes are the same or unknown, or if the runs have
+        different numbers of stages and do not compute the same model.
+
+    Raises:
+        MismatchError: The time of a virtual stage is unknown.
+        UsageError: The schedule does not exist in these sizes.
+    """
+    before, after = pair.before, pair.after
+    if after.schedule is None:
+        return None
+    times, later_times = before.measured, after.measured
+    sizes = (times.stages, times.microbatches, times.chunks)
+    later_sizes = (later_times.stages, later_times.microbatches, later_times.chunks)
+    if times.stages != later_times.stages and not _is_same_model(before, after):
+        return None
+    is_same_plan = (before.schedule, sizes) == (after.schedule, later_sizes)
+    if is_same_plan or times.window_ns is None:
+        return None
+    stages, microbatches, chunks = later_sizes
+    (setting,) = predicted(times.times, times, [after.schedule], [stages], [microbatches], [chunks])
+    return setting
+
+
+def _is_same_model(before: SavedReport, after: SavedReport) -> bool:
+    """Return whether all stages together compute equally long for a microbatch, within noise."""
+    then_ns, now_ns = sum_work_ns(before), sum_work_ns(after)
+    return abs(then_ns - now_ns) <= SAME_WORK * min(then_ns, now_ns)
+
+
+def _describe_batch(pair: RunPair) -> Iterator[_Change]:
+    """Yield how the work of a batch changed if it was divided into other microbatches."""
+    then, now = pair.before.microbatches or 0, pair.after.microbatches or 0
+    if not then or not now or then == now or pair.is_per_microbatch:
+        return
+    then_ns, now_ns = then * sum_work_ns(pair.before), now * sum_work_ns(pair.after)
+    if abs(now_ns / then_ns - 1) >= _MIN_CHANGE:
+        yield (
+            abs(now_ns - then_ns),
+            f"all work of a batch: in {then:,} microbatches {then_ns / 1e6:,.3f} ms, in "
+            f"{now:,} {now_ns / 1e6:,.3f} ms ({now_ns / then_ns:.2f}x per token)",
+        )
+
+
+def _describe_kernels(before: SavedReport, after: SavedReport) -> Iterator[_Change]:
+    """Yield the kernels that take more or less time in a step, by name."""
+    if not before.kernel_ns:
+        return
+    min_change_ns = _MIN_KERNEL_CHANGE * sum(before.kernel_ns.values())
+    for name in {**before.kernel_ns, **after.kernel_ns}:
+        then_ns, now_ns = before.kernel_ns.get(name, 0.0), after.kernel_ns.get(name, 0.0)
+        change_ns = abs(now_ns - then_ns)
+        if change_ns > max(min_change_ns, _MIN_CHANGE * then_ns):
+            kernel = one_line(name.partition("(")[0], _KERNEL_NAME_LENGTH)
+            yield change_ns, f"kernel {kernel}: {_format_change(then_ns, now_ns)}"
+
+
+def _describe_stage_times(
+    before_ns: Mapping[_StagePhase, float], after_ns: Mapping[_StagePhase, float]
+) -> Iterator[_Change]:
+    """Yield changes of the median times of stages.
+
+    A phase whose time changed by about the same factor on all stages has one line, with the stage
+    of the median factor. Other changes have a line per stage.
+    """
+    before_ns, after_ns = _match_backwards(before_ns, after_ns)
+    factors = {
+        key: after_ns[key] / then_ns
+        for key, then_ns in before_ns.items()
+        if then_ns and after_ns.get(key)
+    }
+    changed_keys: dict[int, list[_StagePhase]] = {}
+    for phase in dict.fromkeys(phase for _, phase in factors):
+        keys = sorted(key for key in factors if key[1] == phase)
+        if _is_uniform([factors[key] for key in keys]):
+            middle = sorted(keys, key=factors.__getitem__)[len(keys) // 2]
+            if _is_changed(factors[middle]):
+                then_ns, now_ns = before_ns[middle], after_ns[middle]
+                times = _format_change(then_ns, now_ns)
+                yield abs(now_ns - then_ns), f"all {len(keys)} stages: {phase} {times}, median"
+            continue
+        for key in keys:
+            if _is_changed(factors[key]):
+                changed_keys.setdefault(key[0], []).append(key)
+    for stage, keys in changed_keys.items():
+        largest_ns = max(abs(after_ns[key] - before_ns[key]) for key in keys)
+        phases = [f"{key[1]} {_format_change(before_ns[key], after_ns[key])}" for key in keys]
+        yield largest_ns, f"stage {stage}: {', '.join(phases)}"
+
+
+def _is_uniform(factors: Sequence[float]) -> bool:
+    """Return whether several stages changed by about the same factor."""
+    return len(factors) > 1 and max(factors) <= (1 + _UNIFORM) * min(factors)
+
+
+def _is_changed(factor: float) -> bool:
+    return abs(factor - 1) >= _MIN_CHANGE
+
+
+def _format_change(before_ns: float, after_ns: float) -> str:
+    """Return both times in ms, with their ratio unless the first is 0."""
+    ratio = f" ({after_ns / before_ns:.2f}x)" if before_ns else ""
+    return f"{before_ns / 1e6:,.3f} -> {after_ns / 1e6:,.3f} ms{ratio}"
+
+
+def _match_backwards(
+    before_ns: Mapping[_StagePhase, float], after_ns: Mapping[_StagePhase, float]
+) -> tuple[Mapping[_StagePhase, float], Mapping[_StagePhase, float]]:
+    """Return the times with whole backwards if only one of two runs splits its backwards."""
+    was_split, is_split = (
+        any(phase == "W" for _, phase in times_ns) for times_ns in (before_ns, after_ns)
+    )
+    if was_split == is_split:
+        return before_ns, after_ns
+    phases = ("BW", "B + W")
+    label = f"{phases[was_split]} -> {phases[is_split]}"
+    return _merge_backwards(before_ns, label), _merge_backwards(after_ns, label)
+
+
+def _merge_backwards(times_ns: Mapping[_StagePhase, float], label: str) -> dict[_StagePhase, float]:
+    """Return the times of stages, with one whole backward in place of B, W and BW.
+
+    The whole backward is B plus W if both are known, otherwise BW.
+
+    Args:
+        times_ns: Times, keyed by stage and phase.
+        label: Phase of the whole backward.
+    """
+    merged = {key: ns for key, ns in times_ns.items() if key[1] not in {"B", "W", "BW"}}
+    for stage in dict.fromkeys(stage for stage, _ in times_ns):
+        input_ns, weight_ns = times_ns.get((stage, "B")), times_ns.get((stage, "W"))
+        total_ns = times_ns.get((stage, "BW"))
+        if input_ns is not None and weight_ns is not None:
+            total_ns = input_ns + weight_ns
+        if total_ns:
+            merged[stage, label] = total_ns
+    return merged
+
+
+def _describe_slowdowns(before: SavedReport, after: SavedReport) -> Iterator[_Change]:
+    """Yield the ranks and links that cost more or less of an iteration than before."""
+    ratio = after.ratio(after.headline)
+    window_ns = 0.0 if ratio is None else ratio.window_ns.mean or 0.0
+    for name, now in after.slowdowns.items():
+        then = before.slowdowns.get(name)
+        if then is None or abs(now - then) < _MIN_COST:
+            continue
+        cost = f"cost {percent(now - 1)} of an iteration, {percent(then - 1)} before"
+        yield abs(now - then) * window_ns, f"{name}: {cost}"

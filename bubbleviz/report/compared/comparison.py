@@ -1,0 +1,375 @@
+"""Comparison: the ratios of several runs, each compared with the first run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from bubbleviz.errors import InputError
+from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.report.compared.changes import describe_changes
+from bubbleviz.report.compared.followed import AdviceResult, check_advice
+from bubbleviz.report.compared.pair import (
+    LONGEST_FIRST,
+    RunPair,
+    check_same_kind,
+    choose_headline_ratio,
+    choose_longest_ratio,
+    is_common_ratio,
+)
+from bubbleviz.report.compared.significance import SIGNIFICANT, MeanDifference, compare_means
+from bubbleviz.report.saved import Average, SavedRatio, SavedReport
+
+if TYPE_CHECKING:
+    from bubbleviz.report.report import Report
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run of a comparison.
+
+    Attributes:
+        title: Title, distinct from the titles of all other runs.
+        path: Path that the run was read from.
+        saved: Its report.
+        report: The measured report, or None if ``saved`` was read from a file.
+    """
+
+    title: str
+    path: str
+    saved: SavedReport
+    report: Report | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One ratio of one run, and its differences from the first run.
+
+    Attributes:
+        ratio: The ratio, or None if the run does not have it.
+        bubble: Difference of the ratio, or None if it is unknown in either run.
+        window_ns: Difference of the window, or None if it is unknown in either run.
+        microbatch_ns: Difference of the window per microbatch, or None if the iterations of both
+            runs do the same work.
+    """
+
+    ratio: SavedRatio | None
+    bubble: MeanDifference | None = None
+    window_ns: MeanDifference | None = None
+    microbatch_ns: MeanDifference | None = None
+
+    @property
+    def equal_work_ns(self) -> MeanDifference | None:
+        """Difference of the time that equal work takes."""
+        return self.microbatch_ns or self.window_ns
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The ratios of several runs, and the differences of each run from the first.
+
+    Attributes:
+        runs: The runs; the first is the one that all others are compared with.
+        ratios: One cell per run, keyed by the name of the ratio.
+        notes: Sentences on what limits the comparison.
+        changes: For each run, a line about each difference from the first run, the largest changes
+            of times first. Empty for the first run.
+        followed: For each run, the results of the first run's advice. Empty for the first run.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    ratios: Mapping[str, tuple[Cell, ...]]
+    notes: tuple[str, ...]
+    changes: tuple[tuple[str, ...], ...]
+    followed: tuple[tuple[AdviceResult, ...], ...]
+
+    @cached_property
+    def headline(self) -> str:
+        """Name of the ratio that the runs are compared by; see :func:`choose_headline_ratio`."""
+        return choose_headline_ratio([run.saved for run in self.runs])
+
+    @cached_property
+    def longest(self) -> str:
+        """Name of the ratio whose windows give the iteration time."""
+        return choose_longest_ratio([run.saved for run in self.runs])
+
+    @property
+    def pairs(self) -> tuple[RunPair, ...]:
+        """The first run with each other run."""
+        first, *others = (run.saved for run in self.runs)
+        return tuple(RunPair(first, other) for other in others)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of all profiles that were compared."""
+        return tuple(path for run in self.runs for path in run.saved.paths)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of their hosts, and of hosts that limitations of measured reports name."""
+        saved = (host for run in self.runs for host in run.saved.hosts)
+        measured = (host for run in self.runs if run.report for host in run.report.hosts)
+        return (*saved, *measured)
+
+    def __dir__(self) -> list[str]:
+        """Return the public names."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        cells = self.ratios[self.headline]
+        means = [None if cell.ratio is None else cell.ratio.bubble.mean for cell in cells]
+        ratios = " -> ".join("unknown" if mean is None else percent(mean) for mean in means)
+        return f"Comparison({self.headline} bubble ratio {ratios})"
+
+
+def compare(runs: Sequence[ComparedRun]) -> Comparison:
+    """Compare each run with the first one.
+
+    Raises:
+        UsageError: Some reports are on bubbles, and others on idle time.
+    """
+    check_same_kind({run.path: run.saved for run in runs})
+    first, *others = (run.saved for run in runs)
+    pairs = [RunPair(first, other) for other in others]
+    names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
+    ratios = {
+        name: (Cell(first.ratio(name)), *(_compare_ratio(name, pair) for pair in pairs))
+        for name in names
+    }
+    return Comparison(
+        tuple(runs),
+        ratios,
+        tuple(_describe_limits(runs, pairs, ratios)),
+        ((), *(tuple(describe_changes(pair)) for pair in pairs)),
+        ((), *(check_advice(pair) for pair in pairs)),
+    )
+
+
+def find_worse_runs(comparison: Comparison) -> list[str]:
+    """Return the titles of the runs that are worse than the first, by more than chance.
+
+    A run is worse if it takes longer, from iteration to iteration or in the window of the primary
+    ratio, or if its ratio is larger and it takes no less time. If iterations do unequal work, times
+    per microbatch are compared.
+
+    Raises:
+        InputError: The primary ratio of a run is unknown.
+    """
+    worse, headline = [], comparison.headline
+    cells, longest_cells = comparison.ratios[headline], comparison.ratios[comparison.longest]
+    for run, cell, longest in list(zip(comparison.runs, cells, longest_cells, strict=True))[1:]:
+        if cell.bubble is None or cell.equal_work_ns is None:
+            raise InputError(
+                f"{run.path}: its {headline} ratio, or that of the first run, is unknown, so "
+                "neither is worse; see the limitations that analyze lists"
+            )
+        sign = cell.equal_work_ns.significant_sign
+        if longest.equal_work_ns is not None:
+            sign = longest.equal_work_ns.significant_sign or sign
+        if sign > 0 or (sign == 0 and cell.bubble.significant_sign > 0):
+            worse.append(run.title)
+    return worse
+
+
+def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return a distinct title for each path: its last parts, as few as tell all paths apart.
+
+    Identical paths get a running number.
+    """
+    parts = [PurePath(path).parts or ("",) for path in paths]
+    without_suffix = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
+    for depth in range(1, max(map(len, without_suffix), default=0) + 1):
+        titles = ["/".join(path[-depth:]) for path in without_suffix]
+        if len(set(titles)) == len(set(paths)):
+            paths = titles
+            break
+    taken: set[str] = set()
+    numbered = []
+    for path in paths:
+        candidates = (path if n == 1 else f"{path} ({n})" for n in count(1))
+        numbered.append(next(title for title in candidates if title not in taken))
+        taken.add(numbered[-1])
+    return tuple(numbered)
+
+
+def _compare_ratio(name: str, pair: RunPair) -> Cell:
+    """Return a ratio of the later run, with its differences from the earlier run."""
+    before, after = pair.before.ratio(name), pair.after.ratio(name)
+    if before is None or after is None:
+        return Cell(after)
+    per_microbatch = None
+    if pair.is_per_microbatch:
+        per_microbatch = compare_means(
+            _divide(before.window_ns, pair.before.microbatches or 1),
+            _divide(after.window_ns, pair.after.microbatches or 1),
+        )
+    return Cell(
+        after,
+        compare_means(before.bubble, after.bubble),
+        compare_means(before.window_ns, after.window_ns),
+        per_microbatch,
+    )
+
+
+def _divide(average: Average, divisor: int) -> Average:
+    """Return the average of all values, each divided by ``divisor``."""
+    mean = None if average.mean is None else average.mean / divisor
+    std = None if average.std is None else average.std / divisor
+    return Average(mean, std, average.n)
+
+
+def _describe_limits(
+    runs: Sequence[ComparedRun], pairs: Sequence[RunPair], ratios: Mapping[str, tuple[Cell, ...]]
+) -> Iterator[str]:
+    """Yield sentences on what limits a comparison.
+
+    Args:
+        runs: The runs.
+        pairs: The first run with each other run.
+        ratios: Cells, keyed by the name of the ratio.
+    """
+    headline = choose_headline_ratio([run.saved for run in runs])
+    yield from _describe_restrictions(runs)
+    for run in runs:
+        if run.saved.kernels is not None:
+            yield (
+                f"{run.title}: {one_line(run.saved.kernels, 200)}; much time is lost inside or "
+                "beside operations, which its ratios do not show"
+            )
+    for index, pair in enumerate(pairs, 1):
+        cells = {name: (row[0], row[index]) for name, row in ratios.items()}
+        yield from _describe_pair_limits(runs[0], runs[index], pair, cells, headline)
+    if few := [run.title for run in runs if run.saved.iterations < 2]:
+        yield f"a test needs two iterations of each run; too few in {', '.join(few)}"
+    if contradicted := [run.title for run in runs if run.saved.contradicted]:
+        yield f"ratios rely on clocks that contradict each other in {', '.join(contradicted)}"
+    yield from _describe_mixture(runs, headline)
+
+
+def _describe_restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Yield a sentence on each run whose ratios are not those of a whole pipeline."""
+    for run in runs:
+        if run.saved.restrictions:
+            reasons = "; ".join(restriction.text for restriction in run.saved.restrictions)
+            yield (
+                f"{run.title}: {reasons}; its ratios are of what its profiles hold, and a "
+                "difference to them need not be one of the pipeline"
+            )
+
+
+def _describe_pair_limits(
+    first: ComparedRun,
+    other: ComparedRun,
+    pair: RunPair,
+    cells: Mapping[str, tuple[Cell, Cell]],
+    headline: str,
+) -> Iterator[str]:
+    """Yield sentences on what limits the comparison of a run with the first one.
+
+    Args:
+        first: The first run.
+        other: The other run.
+        pair: Reports of both.
+        cells: Cells of both, keyed by the name of the ratio.
+        headline: Name of the ratio that runs are compared by.
+    """
+    if gains := {name: both for name, both in cells.items() if _is_smaller_but_longer(both[1])}:
+        yield _describe_no_gain(headline, gains, other)
+    if uncertain := [name for name, both in cells.items() if _is_within_clock_bounds(*both)]:
+        yield (
+            f"{other.title}: within clock uncertainty, {' and '.join(uncertain)} may equal that of "
+            f"{first.title}; the test does not include it"
+        )
+    before, after = pair.before.microbatches, pair.after.microbatches
+    if before and after and before != after and not pair.is_per_microbatch:
+        yield (
+            f"{other.title}: {counted(after, 'microbatch', 'microbatches')} hold about the work of "
+            f"{before:,} of {first.title}, so whole iterations are compared"
+        )
+
+
+def _is_smaller_but_longer(cell: Cell) -> bool:
+    """Return whether a ratio became smaller and its window longer."""
+    if cell.bubble is None or cell.equal_work_ns is None:
+        return False
+    return cell.bubble.mean < 0 < cell.equal_work_ns.mean
+
+
+def _describe_no_gain(
+    headline: str, gains: Mapping[str, tuple[Cell, Cell]], run: ComparedRun
+) -> str:
+    """Return the sentence on ratios that are smaller in longer windows, the headline first.
+
+    Args:
+        headline: Name of the ratio that runs are compared by.
+        gains: Cells of the first run and of ``run``, keyed by the name of the ratio.
+        run: The later run.
+    """
+    name, *others = sorted(gains, key=lambda name: name != headline)
+    before, after = gains[name]
+    longer = "a longer window"
+    if after.microbatch_ns is not None:
+        longer += " per microbatch"
+    likewise = f"; likewise {', '.join(others)}" if others else ""
+    return (
+        f"{run.title}: a smaller ratio of {longer} saves no time: {name} is "
+        f"{_format_ratio(after.ratio)}, was {_format_ratio(before.ratio)}{likewise}"
+    )
+
+
+def _format_ratio(ratio: SavedRatio | None) -> str:
+    if ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
+        return "unknown"
+    return f"{percent(ratio.bubble.mean)} of {ratio.window_ns.mean / 1e6:,.3f} ms"
+
+
+def _is_within_clock_bounds(first: Cell, other: Cell) -> bool:
+    """Return whether a significant difference is within the clock bounds of both means."""
+    if first.ratio is None or other.ratio is None or other.bubble is None:
+        return False
+    before, after, p = first.ratio.interval, other.ratio.interval, other.bubble.p
+    if p is None or p >= SIGNIFICANT or before is None or after is None:
+        return False
+    return max(before[0], after[0]) <= min(before[1], after[1])
+
+
+def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[str]:
+    """Yield sentences on properties of the reports that should be equal and are not.
+
+    Args:
+        runs: The runs.
+        headline: Name of the ratio that runs are compared by.
+    """
+    primary = _list_if_different(runs, [run.saved.headline for run in runs])
+    if primary is not None:
+        yield f"the primary ratios differ ({primary}); {_explain_headline(headline, runs)}"
+    ranks = _list_if_different(runs, [f"{run.saved.ranks:,}" for run in runs])
+    if ranks is not None:
+        yield (
+            f"the runs have different numbers of ranks ({ranks}): these are different jobs, and "
+            "not one before and after a change, so no advice is checked"
+        )
+    versions = _list_if_different(runs, [run.saved.version for run in runs])
+    if versions is not None:
+        yield f"the reports were written by different versions of bubbleviz ({versions})"
+
+
+def _list_if_different(runs: Sequence[ComparedRun], values: Sequence[str]) -> str | None:
+    """Return the value of each run, or None if all runs have the same value."""
+    if len(set(values)) == 1:
+        return None
+    return ", ".join(f"{run.title} {value}" for run, value in zip(runs, values, strict=True))
+
+
+def _explain_headline(headline: str, runs: Sequence[ComparedRun]) -> str:
+    """Return a clause on why runs with different primary ratios are compared by ``headline``."""
+    if not is_common_ratio(headline, [run.saved for run in runs]):
+        return "no ratio is known of all runs, so none is called worse than another"
+    reason = "which is known of all"
+    if headline in LONGEST_FIRST:
+        reason = "in whose window most of their time shows"
+    return f"the runs are compared by {headline}, {reason}"
