@@ -116,7 +116,7 @@ def alternatives_of(
         ranks: by number.
         operations: of all ranks.
         counts: the iterations.
-        explanation: of the run, with phase times and what-if.
+        explanation: of the run, with phase times and changes.
         ran: the recognised schedule.
         plan: the plan of the run; None for the recognised schedule.
         others: whether to simulate every schedule, or the recognised one alone.
@@ -126,7 +126,7 @@ def alternatives_of(
         return Alternatives(None, (), None, explanation.no_path_reason or reason)
 
     shown = typical(counts.iterations, counts.headline)
-    if shown is None or not explanation.what_if:
+    if shown is None or not explanation.changes:
         return unknown("no iteration has all of its ranks on one clock and few enough operations")
     if ran is not None and ran.reason in (*NO_SCHEDULE, FORWARD_ONLY):
         return unknown(ran.reason)
@@ -230,7 +230,7 @@ def _as_measured(
     shown: Iteration, explanation: Explanation, peak: float, window: str
 ) -> tuple[Alternative, ...]:
     """Return the iteration as measured, and in the same order without delays where comparable."""
-    changes = {change.name: change for change in explanation.what_if}
+    changes = {change.name: change for change in explanation.changes}
     whole_ns, no_delay = changes["measured"].makespan_ns, changes["no-delay"]
     stage = shown.ratios["stage"]
     measured = Alternative(

@@ -19,8 +19,10 @@ from bubbleviz.explain import phase_times
 from bubbleviz.explain import stretch as stretches
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes, causes_of, with_host_activity
+from bubbleviz.explain.changes import Change, replay_changes
 from bubbleviz.explain.dependencies import dependencies_of, inputs_of
 from bubbleviz.explain.diagnosis.findings import Diagnosis, diagnosis_of
+from bubbleviz.explain.path import CriticalPath, build_graph, find_critical_path
 from bubbleviz.explain.phase_times import (
     ChunkCost,
     CommunicationTimes,
@@ -36,7 +38,6 @@ from bubbleviz.explain.slowdown.slowdowns import (
     slowdowns_of,
 )
 from bubbleviz.explain.slowdown.start_up import without_start_up
-from bubbleviz.explain.what_if import CriticalPath, WhatIf, critical_path, graph_of, what_if
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations, RankIntervals
@@ -145,12 +146,12 @@ class Explanation:
         communication: how long receives waited, and how long their transfers took.
         phase_times: how long operations take.
         path: critical path of the typical iteration; None where it is unknown.
-        what_if: the typical iteration under some changes; empty where they are unknown.
+        changes: The typical iteration under each change, or empty if they are unknown.
         no_path_reason: why these are unknown, where nothing else in the report gives the reason;
             else empty.
         slowdown_source: what slowdowns over all iterations are worked out from; None in a report
             that has none.
-        replayed_ranks: what path, what-if and diagnosis are worked out of; None for all.
+        replayed_ranks: Ranks that path, changes and diagnosis are worked out of, or None for all.
         replayed_source: the part of ``slowdown_source`` that these have; None for all of it.
         chunk_costs: how long forwards of so many tokens take, by virtual stage; empty where no
             name tells their tokens.
@@ -167,7 +168,7 @@ class Explanation:
     communication: CommunicationTimes
     phase_times: PhaseTimes
     path: CriticalPath | None
-    what_if: tuple[WhatIf, ...]
+    changes: tuple[Change, ...]
     no_path_reason: str = ""
     slowdown_source: run_work.ReplayedRun | None = None
     chunk_costs: tuple[ChunkCost, ...] = ()
@@ -276,12 +277,12 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         count = int(((own.iteration == shown.index) & among(own.phase, WORK)).sum())
         reason = _too_many(f"iteration {shown.name}", count, MOST_OPERATIONS) or unordered
     path: CriticalPath | None = None
-    changes: tuple[WhatIf, ...] = ()
+    changes: tuple[Change, ...] = ()
     if not reason and shown is not None and _comparable(shown):
-        graph = graph_of(replayed, shown.index)
+        graph = build_graph(replayed, shown.index)
         ranks = [r for r in indices_of(shown.ranks) if chosen is None or chosen[r]]
-        path = critical_path(graph, replayed, shown.index)
-        changes = what_if(graph, replayed.operations, len(ranks))
+        path = find_critical_path(graph, replayed.explained().idle, shown.index)
+        changes = replay_changes(graph, replayed.operations, len(ranks))
         if part is not None:
             # Rows of the run, of which a part is replayed.
             of_part = np.flatnonzero(part.chosen[operations.rank])
@@ -306,7 +307,7 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         communication=CommunicationTimes(*communication),
         phase_times=times,
         path=path,
-        what_if=changes,
+        changes=changes,
         no_path_reason=reason,
         slowdown_source=source,
         chunk_costs=phase_times.chunk_costs_of(operations, stage, averaged),

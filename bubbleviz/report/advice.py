@@ -18,8 +18,8 @@ from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, RANKS_MISSING, UNPRO
 from bubbleviz.report.sentences import describe_faults, describe_saving
 
 if TYPE_CHECKING:
+    from bubbleviz.explain.changes import Change
     from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
-    from bubbleviz.explain.what_if import WhatIf
 
 #: A change that saves less of an iteration than this is not worth a sentence.
 _WORTH = 0.005
@@ -277,9 +277,9 @@ def _lost_launches(report: Report) -> str | None:
     )
 
 
-def _replays(report: Report) -> Mapping[str, WhatIf] | None:
+def _replays(report: Report) -> Mapping[str, Change] | None:
     """Return the iteration as measured and with each change, by name; None where it is unknown."""
-    replays = {change.name: change for change in report.explanation.what_if}
+    replays = {change.name: change for change in report.explanation.changes}
     measured = replays.get("measured")
     if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
         return None
@@ -312,7 +312,7 @@ def _heavier_than_bubble(report: Report) -> str | None:
     return f"{subject} {percent(time_ns / time.window_ns)} of the window, {than}: {remedy}"
 
 
-def _worth(report: Report, measured: WhatIf) -> float:
+def _worth(report: Report, measured: Change) -> float:
     """Return the share of an iteration that a change is to save, for a sentence on it.
 
     Twice the microbatches save half of a pipeline's bubble.
@@ -322,7 +322,7 @@ def _worth(report: Report, measured: WhatIf) -> float:
     return max(_WORTH, _BESIDE_SCHEDULE * (measured.bubble_ratio or 0.0) / 2)
 
 
-def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
+def _schedule_bound(report: Report, replays: Mapping[str, Change]) -> str:
     """Return the advice where no single change saves enough."""
     measured, no_delay = replays["measured"], replays["no-delay"]
     ratio, ratios = measured.bubble_ratio or 0.0, report.summary.bubble_ratio
@@ -547,10 +547,10 @@ def _planned_order(report: Report) -> Advice | None:
     # Of very many not all are known.
     if recognition.name is None or recognition.deviation_count > len(recognition.deviations):
         return None
+    from bubbleviz.explain.changes import replay_planned_order
     from bubbleviz.explain.diagnosis.findings import mean_saving
-    from bubbleviz.explain.what_if import reordered
 
-    found = reordered(source, recognition.deviations)
+    found = replay_planned_order(source, recognition.deviations)
     if found is None:
         return None
     measured_ns, planned_ns = found

@@ -26,10 +26,10 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.alternatives import Alternatives
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
-from bubbleviz.explain.what_if import microbatch_lengths
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import bubbles, summary
@@ -96,7 +96,7 @@ def summary_of(
         imbalance=dict(times.imbalance),
         stragglers=_stragglers(report),
         critical_path=_critical_path(report),
-        what_if=[summary.Change(**asdict(change)) for change in explanation.what_if],
+        what_if=[summary.Change(**asdict(change)) for change in explanation.changes],
         alternatives=_alternatives(report.alternatives),
         memory=report.memory,
         longest_bubbles=_longest_bubbles(report),
@@ -334,7 +334,7 @@ def _microbatch_lengths(report: Report) -> list[list[float]]:
         return []
     (count,) = counts
     pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in report.ranks])
-    lengths = microbatch_lengths(report.operations, pipeline, averaged, count or 0)
+    lengths = lengths_of_iterations(report.operations, pipeline, averaged, count or 0)
     return [[round(length, 4) for length in row] for row in lengths.tolist()]
 
 

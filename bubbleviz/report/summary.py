@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, to_builtins
 
 from bubbleviz.explain.alternatives import Alternative
+from bubbleviz.explain.path import PathCollective, PathPart
 from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.recognition import IterationOrder
 from bubbleviz.explain.slowdown.slowdowns import ReplayError
-from bubbleviz.explain.what_if import PathCollective, PathPart
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.report.memory import Count, Finite, Positive, RunMemory
 
@@ -489,7 +489,7 @@ class SlackEntry(OperationEntry, frozen=True):
 
 
 class CriticalPathEntry(Struct, frozen=True):
-    """The critical path of an iteration; see :class:`.what_if.CriticalPath`.
+    """The critical path of an iteration; see :class:`.path.CriticalPath`.
 
     Attributes:
         iteration: Index of the iteration.
@@ -509,7 +509,7 @@ class CriticalPathEntry(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """An iteration under one change, all else as measured; see :class:`.what_if.WhatIf`.
+    """An iteration under one change, all else as measured; see :class:`.changes.Change`.
 
     Attributes:
         name: Name of the change, the same in every version.

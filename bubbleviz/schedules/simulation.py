@@ -195,9 +195,9 @@ def timed(
 
 # A workload: what every virtual stage of a run takes, and plans timed and weighed by it.
 #
-# Times are whole nanoseconds of one microbatch; memory is in any one unit. Where
-# :class:`bubbleviz.schedules.plan.Setting` has one time a device and one transfer for all, a
-# workload has them by virtual stage, and by edge and direction.
+# Times are whole nanoseconds of one microbatch; memory is in any one unit. A workload has times by
+# virtual stage, and transfers by edge and direction, while
+# :class:`bubbleviz.schedules.measured_times.StageTimes` has one time per device and one transfer.
 
 
 #: Memory is a sum of floats: what exceeds a limit by less, as a share, fits.

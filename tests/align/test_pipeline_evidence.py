@@ -98,7 +98,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
     reasons = {n.what: n.reason for n in report.limitations}
     assert reasons["stages of ranks"].startswith("the ranks may be stages or replicas")
     assert report.explanation.path is None
-    assert report.explanation.what_if == ()
+    assert report.explanation.changes == ()
     assert report.alternatives is not None
     assert report.alternatives.rows == ()
     text = text_of(report)

@@ -103,8 +103,8 @@ def test_unequal_microbatches_take_what_their_best_order_promises(schedule: str)
     report, others = planted(run)
     mean = sum(lengths) / len(lengths)
     packed, _ = planted(replace(run, lengths=(mean,) * 8))
-    even = {change.name: change.makespan_ns for change in report.explanation.what_if}
-    assert even["even-microbatches"] == packed.explanation.what_if[0].makespan_ns
+    even = {change.name: change.makespan_ns for change in report.explanation.changes}
+    assert even["even-microbatches"] == packed.explanation.changes[0].makespan_ns
     assert others.reordered is not None
     order, saving = others.reordered
     _, then = planted(replace(run, lengths=tuple(lengths[number] for number in order)))

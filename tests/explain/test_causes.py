@@ -158,7 +158,7 @@ def test_a_slow_link_is_communication(name: str) -> None:
     assert idle_of(report, Cause.HOST) == idle_of(report, Cause.OTHER) == 0
     assert (first_thing(report) or "").startswith("Make transfers between stages faster")
     assert report.explanation.phase_times.transfer_ns == 300 * US
-    changes = {change.name: change for change in report.explanation.what_if}
+    changes = {change.name: change for change in report.explanation.changes}
     # Without transfers it is the textbook's (p - 1) / (m + p - 1).
     assert changes["no-delay"].bubble_ratio == pytest.approx(3 / 11, abs=5e-3)
 
@@ -222,13 +222,13 @@ def test_receives_split_into_wait_and_transfer() -> None:
 def test_what_is_measured_is_put_together_again() -> None:
     for name in ("plain", "all of it", "slow stage", "interleaved"):
         _, report = planted(name)
-        measured = report.explanation.what_if[0]
+        measured = report.explanation.changes[0]
         assert report.explanation.path is not None
         iteration = report.iteration(report.explanation.path.iteration)
 
         assert measured.makespan_ns == iteration.ratios["schedule"].window_ns
         assert measured.bubble_ratio == pytest.approx(iteration.ratios["schedule"].value)
-        assert all(c.makespan_ns > 0 for c in report.explanation.what_if)
+        assert all(c.makespan_ns > 0 for c in report.explanation.changes)
 
 
 def test_the_json_tells_causes_of_ranks_iterations_and_all() -> None:
@@ -309,7 +309,7 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
 
     assert [rank.stage for rank in report.ranks] == [None] * 4
     assert "stages are unknown" in told["critical path, slack and what-if"]
-    assert (report.explanation.path, report.explanation.what_if) == (None, ())
+    assert (report.explanation.path, report.explanation.changes) == (None, ())
     assert (document["critical_path"], document["what_if"]) == (None, [])
     assert str(first_thing(report)).startswith("Set the order of stages with --order")
     assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
@@ -336,7 +336,7 @@ def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Pat
     assert report.stages_contradicted
     assert "contradicts the data" in reasons["stages of ranks"]
     assert "contradicts the data" in reasons["critical path, slack and what-if"]
-    assert (report.explanation.path, report.explanation.what_if) == (None, ())
+    assert (report.explanation.path, report.explanation.changes) == (None, ())
     assert str(first_thing(report)).startswith("What would shorten iterations is unknown, since ")
     assert "the given order of stages contradicts the data dependencies" in methods(report)
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
@@ -388,7 +388,7 @@ def test_operations_side_by_side_are_put_together_again_without_negative_ratios(
     calls = [C(n * 100 + 10, n * 100 + 20, n) for n in range(len(spans))]
     ranges = [R(n * 100, n * 100 + 50, name) for n, (_, _, name) in enumerate(spans)]
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
-    changes = report.explanation.what_if
+    changes = report.explanation.changes
 
     assert changes[0].makespan_ns == 12 * ms
     assert changes[0].bubble_ratio == 0.0
@@ -496,4 +496,4 @@ def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere() -> None:
     first = (of_stage == 2) & (table.phase == Phase.F) & (table.microbatch == 0)
 
     assert path.slack_ns[first[path.replayed]].tolist() == [2_300 * US]
-    assert report.explanation.what_if[0].makespan_ns == path.length_ns
+    assert report.explanation.changes[0].makespan_ns == path.length_ns

@@ -260,7 +260,7 @@ def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
     assert times.exposed_ns.tolist() == [[MS, MS]]
     assert times.communication_ns.tolist() == [[4 * MS, MS]]
     # Without its move the wait in it stays.
-    replays = {change.name: change.makespan_ns // MS for change in explanation.what_if}
+    replays = {change.name: change.makespan_ns // MS for change in explanation.changes}
     names = ("measured", "no-collective", "no-delay")
     assert [replays[name] for name in names] == [13, 12, 12]
     assert explanation.path is not None

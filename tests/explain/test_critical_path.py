@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.explain.what_if import CriticalPath
+from bubbleviz.explain.path import CriticalPath
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document
 from bubbleviz.report.report import Report

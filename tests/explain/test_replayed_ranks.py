@@ -70,8 +70,8 @@ def test_the_part_shows_what_the_whole_does(
     assert 0 < len(slacks[0]) < len(slacks[1])
     assert slacks[0].items() <= slacks[1].items()
     # The mean of all stages is that of those which are replayed.
-    assert [w.makespan_ns for w in first.what_if if w.name != "balanced"] == [
-        w.makespan_ns for w in second.what_if if w.name != "balanced"
+    assert [w.makespan_ns for w in first.changes if w.name != "balanced"] == [
+        w.makespan_ns for w in second.changes if w.name != "balanced"
     ]
     found = [
         [(f.faults[0].name, f.faults[0].ranks, f.saving_ns) for f in one.diagnosis.findings]

@@ -33,7 +33,7 @@ def test_a_change_is_weighed_against_more_microbatches(slow_factor: float, begin
     jittery = Planting(stages=8, microbatches=8, jitter=0.05, slow_stage=5, slow_factor=slow_factor)
     report = analysed(jittery)
 
-    saved = {change.name: change.makespan_ns for change in report.explanation.what_if}
+    saved = {change.name: change.makespan_ns for change in report.explanation.changes}
     assert min(saved.values()) < 0.995 * saved["measured"]
     assert str(first_thing(report)).startswith(beginning)
 
@@ -153,7 +153,7 @@ def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Pat
         "Ranks of 8 of 64 pipelines are missing: analyze the profiles of all ranks together"
     )
     whole = lacking(folder)
-    replayed = whole.explanation.what_if[0].bubble_ratio or 0.0
+    replayed = whole.explanation.changes[0].bubble_ratio or 0.0
     assert other.partition(" from ")[0] == str(first_thing(whole)).partition(" from ")[0]
     assert f"from {100 * replayed:.2f} % to" in other
 

@@ -157,7 +157,7 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
         communication=CommunicationTimes(zero, zero, zero, zero, zero),
         phase_times=PhaseTimes((), None, (), ()),
         path=None,
-        what_if=(),
+        changes=(),
     )
 
 

@@ -432,7 +432,7 @@ _REORDERED = 0.01
 
 def what_if(report: Report) -> Iterator[doc.Block]:
     """Yield the length of the typical iteration without each delay."""
-    changes = report.explanation.what_if
+    changes = report.explanation.changes
     if not changes:
         return
     whole = changes[0].makespan_ns

@@ -59,7 +59,7 @@ def test_start_up_is_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path)
     assert (first.kind, first.place) == (expected.kind, expected.place) == ("rank", "rank-6")
     assert first.saving_ns == pytest.approx(expected.saving_ns, rel=0.02)
     assert first.saving_ratio == pytest.approx(expected.saving_ratio, rel=0.02)
-    assert report.explanation.what_if[0].makespan_ns == plain.explanation.what_if[0].makespan_ns
+    assert report.explanation.changes[0].makespan_ns == plain.explanation.changes[0].makespan_ns
 
 
 def test_what_runs_before_the_first_forward_of_every_iteration_is_replayed(tmp_path: Path) -> None:

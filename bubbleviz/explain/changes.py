@@ -1,0 +1,308 @@
+"""Changes: how long iterations would take with other durations or delays, or in the planned order.
+
+Iterations are replayed; all that a change does not touch stays as measured. How long iterations
+would take under another schedule is a question for :mod:`bubbleviz.schedules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.idle import all_token_waits
+from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
+from bubbleviz.explain.path import Graph, build_work
+from bubbleviz.explain.recognition.recognition import Deviation
+from bubbleviz.explain.slowdown import run_work
+from bubbleviz.explain.slowdown.replay import build_replay
+from bubbleviz.explain.slowdown.work import median_rows
+from bubbleviz.model.columns import NONE, Ints, scattered
+from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import Phase
+
+
+@dataclass(frozen=True)
+class Change:
+    """An iteration under one change, all else as measured.
+
+    Attributes:
+        name: Stable name of the change.
+        change: Description of the change, for people.
+        makespan_ns: Window of the iteration over all ranks.
+        bubble_ratio: Its ``schedule`` ratio, or None if the iteration has no length.
+    """
+
+    name: str
+    change: str
+    makespan_ns: int
+    bubble_ratio: float | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Scenario:
+    """Times of all work under one change.
+
+    Attributes:
+        name: Stable name of the change.
+        change: Description of the change, for people.
+        duration_ns: Time that each row of the work takes itself.
+        delay_ns: Delay before each row.
+    """
+
+    name: str
+    change: str
+    duration_ns: Ints
+    delay_ns: Ints
+
+
+#: Changes that remove the delays of one cause: name, description, and the cause.
+_WITHOUT = (
+    ("no-host", "every operation launched in time", Cause.HOST),
+    ("no-transfer", "transfers take no time", Cause.COMMUNICATION),
+    ("no-collective", "collectives move data in no time", Cause.COLLECTIVE),
+    ("no-profiler", "no profiler overhead", Cause.PROFILER),
+    ("no-latency", "no launch latency or other unexplained delay", Cause.OTHER),
+)
+
+
+def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Change, ...]:
+    """Return an iteration as measured, then under each change.
+
+    Args:
+        graph: The graph of the iteration.
+        operations: Operations of all ranks.
+        ranks: Number of ranks in the iteration.
+    """
+    scenarios = [
+        _Scenario("measured", "as measured", graph.duration_ns, graph.delay_ns),
+        *_without_causes(graph),
+        *_with_even_times(graph, operations),
+        _without_delays(graph),
+    ]
+    duration_ns = np.stack([scenario.duration_ns for scenario in scenarios], axis=1)
+    delay_ns = np.stack([scenario.delay_ns for scenario in scenarios], axis=1)
+    makespans_ns = _replay_makespans(graph, duration_ns, delay_ns)
+    busy_ns = duration_ns[graph.is_counted].sum(axis=0)
+    measured_ns = makespans_ns[0]
+    changes = []
+    for scenario, makespan_ns, work_ns in zip(
+        scenarios, makespans_ns.tolist(), busy_ns.tolist(), strict=True
+    ):
+        # Most collectives run after all forwards and backwards.
+        if scenario.name == "no-collective" and makespan_ns == measured_ns:
+            continue
+        total_ns = ranks * makespan_ns
+        ratio = (total_ns - work_ns) / total_ns if total_ns > 0 else None
+        changes.append(Change(scenario.name, scenario.change, makespan_ns, ratio))
+    return tuple(changes)
+
+
+def _replay_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
+    """Return the time from the first forward to the last backward in each scenario.
+
+    Args:
+        graph: The graph of an iteration.
+        duration_ns: Time that each row takes itself, shape (rows, scenarios).
+        delay_ns: Delay before each row, shape (rows, scenarios).
+    """
+    ends_ns = np.zeros_like(duration_ns)
+    ends_ns[graph.replay.rows] = graph.replay.ends_ns(duration_ns, delay_ns)
+    ends_ns, duration_ns = ends_ns[graph.is_counted], duration_ns[graph.is_counted]
+    if not len(ends_ns):
+        return np.zeros(duration_ns.shape[1], np.int64)
+    starts_ns = ends_ns - duration_ns
+    return np.asarray(ends_ns.max(axis=0) - starts_ns.min(axis=0), np.int64)
+
+
+def _without_causes(graph: Graph) -> Iterator[_Scenario]:
+    """Yield the iteration without the delays of each cause that has any."""
+    instant_ns = _instant_durations(graph)
+    moving = {Cause.COMMUNICATION: graph.is_transfer, Cause.COLLECTIVE: graph.is_collective}
+    nothing = np.zeros(len(graph.work), bool)
+    for name, change, cause in _WITHOUT:
+        removed_ns, is_instant = graph.delay_by_cause_ns[:, cause], moving.get(cause, nothing)
+        if removed_ns.any() or is_instant.any() or cause is Cause.COMMUNICATION:
+            duration_ns = np.where(is_instant, instant_ns, graph.duration_ns)
+            yield _Scenario(name, change, duration_ns, graph.delay_ns - removed_ns)
+
+
+def _instant_durations(graph: Graph) -> Ints:
+    """Return the durations of communication that takes no time, which ends no later than it did."""
+    return np.minimum(graph.duration_ns, 0)
+
+
+def _without_delays(graph: Graph) -> _Scenario:
+    """Return the iteration in the same order without communication and delays.
+
+    Waiting for collectives whose members are unknown stays.
+    """
+    kept_ns = graph.delay_by_cause_ns[:, Cause.DEPENDENCY]
+    early_ns = np.where(graph.follows, np.minimum(graph.delay_ns, kept_ns), graph.delay_ns)
+    instant_ns = _instant_durations(graph)
+    compute_ns = np.where(graph.work.communicates, instant_ns, graph.duration_ns)
+    return _Scenario("no-delay", "the same order without any delay", compute_ns, early_ns)
+
+
+def _with_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
+    """Yield the iteration without differences between operations, stages, or microbatches."""
+    rows, count = graph.operation_rows, len(graph.operation_rows)
+    phase, measured_ns = operations.phase[rows], graph.duration_ns[:count]
+    kinds = groups_of(operations.rank[rows], operations.chunk[rows], phase)
+    # An operation that stands for several (a W of all remaining microbatches) has no kind.
+    is_single = operations.microbatch[rows] >= 0
+    median_ns = measured_ns[median_rows(kinds.of_row, len(kinds), measured_ns)]
+    median_ns = np.where(is_single, median_ns[kinds.of_row], measured_ns)
+
+    def scenario(name: str, change: str, operations_ns: Ints) -> _Scenario:
+        duration_ns = graph.duration_ns.copy()
+        duration_ns[:count] = operations_ns
+        return _Scenario(name, change, duration_ns, graph.delay_ns)
+
+    yield scenario("no-stragglers", "every operation takes the median of its kind", median_ns)
+    balanced_ns = _balance_phases(phase, median_ns, measured_ns)
+    yield scenario("balanced", "every stage takes the mean of all stages", balanced_ns)
+    if _has_uneven_microbatches(graph, operations):
+        sizes = np.bincount(kinds.of_row)
+        mean_ns = np.rint(np.bincount(kinds.of_row, measured_ns) / sizes)[kinds.of_row]
+        packed_ns = np.where(is_single, mean_ns, measured_ns).astype(np.int64)
+        change = "every microbatch takes the mean of all, as if packed evenly"
+        yield scenario("even-microbatches", change, packed_ns)
+
+
+def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
+    """Return the durations of operations if all stages were as fast as their mean.
+
+    Each operation keeps the ratio of its duration to the usual one.
+
+    Args:
+        phase: Phase of each operation.
+        usual_ns: Usual duration of operations of its kind.
+        measured_ns: Its measured duration.
+    """
+    balanced_ns = measured_ns.copy()
+    for code in distinct(phase).tolist():
+        rows = np.flatnonzero((phase == code) & (usual_ns > 0))
+        if len(rows):
+            scale = usual_ns[rows].mean() / usual_ns[rows]
+            balanced_ns[rows] = np.rint(measured_ns[rows] * scale).astype(np.int64)
+    return balanced_ns
+
+
+def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
+    """Return whether the microbatches of the iteration differ by more than chance."""
+    work, rows = graph.work, graph.operation_rows
+    pipeline = np.zeros(int(work.rank.max(initial=NONE)) + 1, np.int64)
+    pipeline[work.rank] = work.replica
+    iteration = operations.iteration[rows[:1]].tolist()
+    microbatches = int(operations.microbatch[rows].max(initial=-1)) + 1
+    return len(lengths_of_iterations(operations, pipeline, iteration, microbatches)) > 0
+
+
+# Planned order: operations that ran out of place go back among those that ran in place, and each
+# operation of a rank takes the turn of the operation that ran there::
+#
+#     measured   F0 F1 B0 F2 B1 B2      B0 is late by 1
+#     planned    F0 B0 F1 F2 B1 B2
+
+#: Phases in orders. A rank that runs anything else between them keeps its order.
+_ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
+#: Deviations that show where an operation belongs.
+_MOVED = ("late", "early")
+
+
+def replay_planned_order(
+    run: run_work.ReplayedRun, deviations: Sequence[Deviation]
+) -> tuple[Ints, Ints] | None:
+    """Return the lengths of the averaged iterations, as they ran and in the planned order.
+
+    Args:
+        run: The operations of all ranks.
+        deviations: All deviations from the planned order.
+
+    Returns:
+        Both lengths in ns, or None if the iterations cannot be replayed, or no operation moves.
+    """
+    if run.reason:
+        return None
+    operations = run.operations
+    rows = run_work.computing_rows(operations, run.averaged)
+    kept = np.flatnonzero(run.numbers != NONE)
+    iterations = scattered(int(run.numbers.max(initial=NONE)) + 1, run.numbers[kept], kept)
+    turns = _assign_turns(operations, rows, deviations, iterations)
+    if (turns == np.arange(len(rows))).all():
+        return None
+    tokens = all_token_waits(operations, run.explained().tokens)
+    lengths = []
+    for order_turns in (None, turns):
+        work, order = build_work(run, run.averaged, tokens, run.collectives, order_turns)
+        replay = build_replay(work, order)
+        if len(replay.unordered):
+            return None
+        if order_turns is None:
+            early_ns = run_work.early_starts(work, run_work.delays_of(work, order))
+        lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
+    measured_ns, planned_ns = lengths
+    return measured_ns, planned_ns
+
+
+def _assign_turns(
+    operations: Operations, rows: Ints, deviations: Sequence[Deviation], iterations: Ints
+) -> Ints:
+    """Return the operation whose turn each operation takes in the planned order.
+
+    Most operations keep their turn. A rank whose operations are missing, repeated or more than
+    planned in an iteration keeps its order in that iteration.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the operations that compute.
+        deviations: All deviations of the run.
+        iterations: Iteration of the operations for each iteration of the deviations.
+    """
+    turns = np.arange(len(rows))
+    moved = [d for d in deviations if d.what in _MOVED]
+    names = ("iteration", "rank", "phase", "microbatch", "chunk")
+    iteration, rank, phase, microbatch, chunk = (getattr(operations, name)[rows] for name in names)
+    keys = (iteration, rank, phase, microbatch, chunk)
+    moved_keys = [(iterations[d.iteration], d.rank, d.phase, d.microbatch, d.chunk) for d in moved]
+    moved_rows = looked_up(keys, turns, list(np.array(moved_keys, np.int64).reshape(-1, 5).T))
+    places_late = np.array([d.places if d.what == "late" else -d.places for d in moved], np.int64)
+    cells = [(d.iteration, d.rank) for d in moved]
+    incomplete = {(d.iteration, d.rank) for d in deviations if d.what not in _MOVED}
+    for cell in sorted(set(cells) - incomplete):
+        in_cell = np.array([c == cell for c in cells], bool)
+        ran_in_cell = (iteration == iterations[cell[0]]) & (rank == cell[1])
+        ran = np.flatnonzero(ran_in_cell & (phase != Phase.OPTIMIZER))
+        if (moved_rows[in_cell] != NONE).all() and among(phase[ran], _ORDERED).all():
+            launched = ran[sorted_rows(operations.host_start_ns[rows[ran]])]
+            by_start = ran[sorted_rows(operations.start_ns[rows[ran]])]
+            planned = _put_in_place(launched, moved_rows[in_cell], places_late[in_cell], microbatch)
+            turns[planned] = by_start
+    return turns
+
+
+def _put_in_place(ran: Ints, moved: Ints, places_late: Ints, microbatch: Ints) -> Ints:
+    """Return the operations of a rank in the planned order.
+
+    Args:
+        ran: Operations in measured order.
+        moved: Those that ran out of place.
+        places_late: Number of operations in place by which each of these was late; negative if it
+            was early.
+        microbatch: Microbatch of all operations.
+    """
+    in_place = ~np.isin(ran, moved)
+    by_row = np.argsort(ran)
+    measured_place = by_row[np.searchsorted(ran, moved, sorter=by_row)]
+    in_place_before = np.cumsum(in_place)[measured_place]
+    # Operations in place have even turns; what follows the n-th of them has the odd turn after it.
+    even_turns = 2 * np.arange(1, int(in_place.sum()) + 1)
+    odd_turns = 2 * (in_place_before - places_late) + 1
+    turn = np.concatenate((even_turns, odd_turns))
+    rows = np.concatenate((ran[in_place], moved))
+    return np.asarray(rows[sorted_rows(turn, microbatch[rows])], np.int64)

@@ -1,0 +1,102 @@
+"""Lengths of microbatches: how their times compare with their mean, on every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Floats, Ints, scattered
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import WORK, Phase
+
+#: Maximum number of iterations whose microbatches are returned.
+_MAX_ITERATIONS = 40
+#: Minimum ratio of the variance of lengths to the variance that chance alone explains.
+_MORE_THAN_CHANCE = 2.0
+#: Minimum standard deviation of lengths, as a share of their mean.
+_MIN_SPREAD = 0.01
+
+
+def lengths_of_iterations(
+    operations: Operations, pipeline: Ints, iterations: Sequence[int], microbatches: int
+) -> Floats:
+    """Return the length of each microbatch as a multiple of the mean of all.
+
+    Operations of one microbatch take the same multiple of their kind's mean, and vary around it on
+    their own. The variance that this chance adds to the lengths is taken off.
+
+    Args:
+        operations: Operations of all ranks.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+        iterations: Indices of the iterations that count.
+        microbatches: Number of microbatches of each.
+
+    Returns:
+        Shape (rows, microbatches), with a row for each iteration and pipeline, of at most
+        ``_MAX_ITERATIONS`` iterations. There are no rows if lengths vary by chance alone, or some
+        microbatch has fewer than two operations.
+    """
+    no_lengths = np.zeros((0, microbatches))
+    step = max(1, len(iterations) // _MAX_ITERATIONS)
+    chosen = list(iterations[::step][:_MAX_ITERATIONS])
+    iteration = _number_iterations(operations, chosen)
+    counts = (iteration != NONE) & among(operations.phase, WORK) & (operations.has_span == 1)
+    counts &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
+    rows = np.flatnonzero(counts)
+    # Every microbatch needs two operations. Numbers that few operations use may be huge, so arrays
+    # of that size come after this check.
+    if len(rows) < max(2 * microbatches, 1):
+        return no_lengths
+    used_pipelines = np.flatnonzero(np.bincount(pipeline[operations.rank[rows]] + 1))
+    pipeline_of_row = np.searchsorted(used_pipelines, pipeline[operations.rank[rows]] + 1)
+    cell = iteration[rows] * len(used_pipelines) + pipeline_of_row
+    cell = cell * microbatches + operations.microbatch[rows]
+    n_cells = len(chosen) * len(used_pipelines) * microbatches
+    count = np.bincount(cell, minlength=n_cells)
+    if count.min() < 2:
+        return no_lengths
+    relative = _relative_to_kind(operations, rows)
+    length = np.bincount(cell, relative) / count
+    residual = float(((relative - length[cell]) ** 2).sum()) / (len(rows) - len(count))
+    lengths = _remove_chance(length, residual * float((1 / count).mean()))
+    return no_lengths if lengths is None else lengths.reshape(-1, microbatches)
+
+
+def _remove_chance(length: Floats, chance: float) -> Floats | None:
+    """Return lengths as multiples of their mean, without the variance that chance adds to them.
+
+    Args:
+        length: Measured lengths.
+        chance: Part of their variance that chance explains.
+
+    Returns:
+        The lengths, or None if they do not vary more than chance.
+    """
+    variance, mean = float(length.var()), float(length.mean())
+    if variance <= _MORE_THAN_CHANCE * chance or variance < _MIN_SPREAD**2:
+        return None
+    shrunk = mean + (length - mean) * ((variance - chance) / variance) ** 0.5
+    return np.asarray(shrunk / mean, np.float64)
+
+
+def _number_iterations(operations: Operations, chosen: Sequence[int]) -> Ints:
+    """Return the index in ``chosen`` of each operation's iteration, or -1 if it is not chosen."""
+    # Indices are dense, so that nothing is sorted; the last one stands for all other iterations.
+    number = scattered(max(chosen, default=0) + 2, list(chosen), np.arange(len(chosen)))
+    return np.asarray(number[np.minimum(operations.iteration, len(number) - 1)], np.int64)
+
+
+def _relative_to_kind(operations: Operations, rows: Ints) -> Floats:
+    """Return the busy time of operations as a multiple of the mean of their rank, chunk and phase.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the operations, at least one.
+    """
+    rank, chunk, phase = operations.rank[rows], operations.chunk[rows], operations.phase[rows]
+    busy_ns = operations.busy_ns[rows]
+    kind = (rank * (int(chunk.max()) + 2) + chunk + 1) * len(Phase) + phase
+    mean_ns = np.bincount(kind, busy_ns) / np.maximum(np.bincount(kind), 1)
+    return np.asarray(busy_ns / np.maximum(mean_ns[kind], 1.0), np.float64)
