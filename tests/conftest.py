@@ -96,6 +96,16 @@ def one_core() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def valid_reports() -> Iterator[None]:
+    """Check every JSON report that a test writes against the model of reports."""
+    from tests.support.valid_reports import write_checked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bubbleviz.render.json_document.written", write_checked)
+        yield
+
+
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """Return the command line, whose output is taken."""

@@ -66,8 +66,10 @@ class RankEntry(Struct, frozen=True):
         stage: Stage of the pipeline, or None if it is unknown.
         pipeline: Index of the pipeline, or None if it is unknown.
         profile: Index of the profile that recorded it.
-        relative_score: Speed relative to the ranks of the same stage, or None if it is unknown.
-        individual_score: Speed relative to its own best iteration, or None if it is unknown.
+        relative_score: Kernel time of the fastest rank of its stage divided by its own, or None if
+            it is unknown.
+        individual_score: Kernel time of its fastest iteration divided by that of its last one, or
+            None if it is unknown.
     """
 
     index: int

@@ -1,16 +1,19 @@
-"""The summary of a report: its JSON, read again, is equal to it."""
+"""The summary of a report: its JSON, read again, is equal to it, and fits the JSON Schema."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 from msgspec import json as msgspec_json
 
 import bubbleviz
 from bubbleviz.render.json_document import written
 from bubbleviz.report.summarizing import summary_of
 from bubbleviz.report.summary import RunSummary, values_of
+from scripts.json_schema import FILE, schema_text
 from tests.support.pipeline_jobs import Job, simulated
 from tests.support.places import FIXTURES
 
@@ -37,3 +40,21 @@ def test_json_of_a_run_with_advice_is_read_as_its_summary(tmp_path: Path) -> Non
     assert summary.advice
     assert summary.slowdown is not None
     assert again == summary
+
+
+def test_json_schema_of_the_package_is_that_of_the_model() -> None:
+    """If it is not, run ``python -m scripts.json_schema``."""
+    assert FILE.read_text(encoding="utf-8") == schema_text()
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
+def test_json_fits_the_json_schema(name: str) -> None:
+    report = bubbleviz.analyze(str(FIXTURES / name), what_if=True)
+    values = json.loads(written(values_of(summary_of(report))))
+    schema = json.loads(FILE.read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(schema)
+
+    assert list(Draft202012Validator(schema).iter_errors(values)) == []
+    wrong = {**values, "ranks": 4}
+    (error,) = Draft202012Validator(schema).iter_errors(wrong)
+    assert list(error.absolute_path) == ["ranks"]

@@ -13,13 +13,16 @@ import pytest
 
 from bubbleviz.cli.app import main
 from tests.support.places import CHECKOUT
+from tests.support.valid_reports import check_outputs
 
 
 def started(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in the checkout; words of Python (``-m bubbleviz``), or a whole command."""
     words = [sys.executable, *program] if program[0].startswith("-") else program
     env = {**os.environ, **environment}
-    return subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, env=env)
+    done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, env=env)
+    check_outputs(program, CHECKOUT, done.stdout)
+    return done
 
 
 def on_terminal(*words: str, **environment: str) -> str:
