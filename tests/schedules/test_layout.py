@@ -17,16 +17,15 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.layout import partition
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, best_layouts
+from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
 from bubbleviz.schedules.layout.layers import (
     LayerKind,
     Layers,
     Layout,
-    Recurrence,
     even_layouts,
     layout_workload,
-    megatron_layout,
-    torchtitan_layout,
 )
+from bubbleviz.schedules.layout.recurrence import Recurrence
 from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
 from bubbleviz.schedules.simulation import outcome_of
 

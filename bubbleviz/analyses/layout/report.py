@@ -21,6 +21,7 @@ from bubbleviz.schedules.layout.best_layouts import (
     best_layouts,
     peak_memory,
 )
+from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
 
 
 @dataclass(frozen=True)
@@ -210,10 +211,10 @@ def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
         yield HangingLines([("  vLLM        ", f"VLLM_PP_LAYER_PARTITION={','.join(counts)}")])
         yield HangingLines([("  SGLang      ", f"SGLANG_PP_LAYER_PARTITION={','.join(counts)}")])
         return
-    megatron = model.megatron_layout(layers, layout)
+    megatron = megatron_layout(layers, layout)
     if megatron is not None:
         yield HangingLines([("  Megatron    ", f"--pipeline-model-parallel-layout '{megatron}'")])
-    text = f"module_fqns_per_model_part = {json.dumps(model.torchtitan_layout(layers, layout))}"
+    text = f"module_fqns_per_model_part = {json.dumps(torchtitan_layout(layers, layout))}"
     yield HangingLines([("  torchtitan  ", text)])
 
 
@@ -340,8 +341,8 @@ def _layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]
             }
             for number, stage in enumerate(layout.stages)
         ],
-        "megatron": model.megatron_layout(layers, layout),
-        "torchtitan": model.torchtitan_layout(layers, layout),
+        "megatron": megatron_layout(layers, layout),
+        "torchtitan": torchtitan_layout(layers, layout),
     }
 
 

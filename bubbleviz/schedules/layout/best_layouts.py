@@ -17,6 +17,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known, simulation
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.partition import Partition, Sums, best_partition
+from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
@@ -48,15 +49,15 @@ class LayoutQuestion:
     links: tuple[tuple[int, ...], ...] | None = None
     split: bool = True
 
-    def recurrence(self, plan: Plan) -> model.Recurrence:
+    def recurrence(self, plan: Plan) -> Recurrence:
         """Return a plan, ready to be timed over these links."""
         links = None if self.links is None else np.array(self.links, np.int64)
-        return model.Recurrence(plan, links)
+        return Recurrence(plan, links)
 
     def workload(self, layout: model.Layout) -> simulation.Workload:
         """Return what the virtual stages of a layout take."""
         links = None if self.links is None else np.array(self.links, np.int64)
-        edges = model.edges_of(layout.placement, links)
+        edges = edges_of(layout.placement, links)
         return model.layout_workload(
             self.layers, layout, self.microbatches, self.limit, edges=edges, split=self.split
         )
@@ -248,7 +249,7 @@ def _before(
 
 
 def peak_memory(
-    layers: model.Layers, recurrence: model.Recurrence, layout: model.Layout
+    layers: model.Layers, recurrence: Recurrence, layout: model.Layout
 ) -> tuple[float, ...]:
     """Return the most that each device holds, what is always taken included."""
     sums = Sums(layers, recurrence.length)

@@ -23,7 +23,8 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.layout.layers import BLOCK, Layers, Layout, Path, Recurrence, check_enough
+from bubbleviz.schedules.layout.layers import Layers, Layout, check_enough
+from bubbleviz.schedules.layout.recurrence import BLOCK, Path, Recurrence
 from bubbleviz.schedules.simulation import ROUNDING
 
 # Lower bounds of sums over stages: what the rest of a model costs at least.

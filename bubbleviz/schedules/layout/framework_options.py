@@ -1,0 +1,86 @@
+"""Options of frameworks that set a layout: Megatron's string, and torchtitan's list of modules.
+
+Sources: Megatron-LM, ``megatron/core/transformer/pipeline_parallel_layer_layout.py`` (grammar and
+what it refuses); torchtitan, ``pipeline_parallel_module_fqns_per_model_part`` of its options.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
+from bubbleviz.schedules.plan import looped_placement
+
+_LETTER = {
+    LayerKind.EMBEDDING: "E",
+    LayerKind.TRANSFORMER: "t",
+    LayerKind.MTP: "m",
+    LayerKind.HEAD: "L",
+}
+#: Modules of torchtitan's models that make up an embedding and a head of a single layer.
+_EMBEDDING, _HEAD = ("tok_embeddings",), ("norm", "output")
+
+
+def megatron_layout(layers: Layers, layout: Layout) -> str | None:
+    """Return the value of ``--pipeline-model-parallel-layout``, or None if Megatron refuses it.
+
+    ``E`` is the embedding, ``t`` a transformer layer, ``m`` a layer of multi-token prediction,
+    ``L`` the loss, and ``|`` separates virtual stages: ``Et*3|(tt|)*29m|L``. The embedding is
+    always on the first stage and the loss on the last one, even if they were not measured
+    separately.
+    """
+    devices = max(layout.placement) + 1
+    chunks = len(layout.placement) // devices
+    if layout.placement != looped_placement(devices, chunks):
+        return None
+    stages = ["".join(_LETTER[layers.kinds[at]] for at in stage) for stage in layout.stages]
+    ends = {"E": stages[1:], "L": stages[:-1]}
+    apart = any(letter in stage for letter, others in ends.items() for stage in others)
+    predicting = [at for at, stage in enumerate(stages) if "m" in stage]
+    if apart or len(predicting) > 1 or any(at < devices * (chunks - 1) for at in predicting):
+        return None
+    stages[0] = "E" + stages[0].replace("E", "")
+    stages[-1] = stages[-1].replace("L", "") + "L"
+    return _repeated(stages)
+
+
+def _repeated(stages: list[str]) -> str:
+    """Return the text of all stages, with repetitions abbreviated and no ``|`` after the last."""
+
+    def word(stage: str) -> str:
+        runs = ((letter, len(list(run))) for letter, run in groupby(stage))
+        return "".join(each * n if n < 3 else f"{each}*{n}" for each, n in runs)
+
+    words = []
+    for stage, same in groupby(stages[:-1]):
+        count = len(list(same))
+        words.append(f"({word(stage)}|)*{count}" if count > 1 else f"{word(stage)}|")
+    return "".join(words) + word(stages[-1])
+
+
+def torchtitan_layout(layers: Layers, layout: Layout) -> list[list[str]]:
+    """Return torchtitan's ``module_fqns_per_model_part``: the modules of each virtual stage.
+
+    Transformer layers are numbered across all stages. The only embedding layer, or head layer, gets
+    the names of its modules in torchtitan's models. Several such layers keep their own names.
+    """
+    number = 0
+    parts = []
+    for stage in layout.stages:
+        names: list[str] = []
+        for at in stage:
+            kind = layers.kinds[at]
+            if kind is LayerKind.TRANSFORMER:
+                names.append(f"layers.{number}")
+                number += 1
+            elif kind is LayerKind.MTP or layers.kinds.count(kind) > 1:
+                names.append(layers.names[at])
+            else:
+                names += _EMBEDDING if kind is LayerKind.EMBEDDING else _HEAD
+        parts.append(names)
+    # An end of the model that was not measured separately still needs a stage.
+    if LayerKind.EMBEDDING not in layers.kinds:
+        parts[0] = [*_EMBEDDING, *parts[0]]
+    if LayerKind.HEAD not in layers.kinds:
+        parts[-1] = [*parts[-1], *_HEAD]
+    return parts
